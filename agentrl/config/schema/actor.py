@@ -1,0 +1,68 @@
+"""How the policy is updated."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Optim:
+    """AdamW and its schedule."""
+
+    lr: float = 1e-6
+    """Peak learning rate."""
+    lr_scheduler_type: str = "constant"
+    """constant, linear or cosine, each after the warm-up."""
+    lr_warmup_steps: int = -1
+    """Steps of linear warm-up; negative: use the ratio."""
+    lr_warmup_steps_ratio: float = 0.0
+    """Warm-up as a share of all steps."""
+    min_lr_ratio: float = 0.0
+    """Where linear and cosine end, as a share of `lr`."""
+    num_cycles: float = 0.5
+    """Cosine periods; 0.5 goes down once."""
+    weight_decay: float = 0.01
+    """AdamW's decoupled decay; norms and biases are exempt."""
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """AdamW's moment decays."""
+
+
+@dataclass
+class Actor:
+    """The policy update of one step."""
+
+    ppo_mini_batch_size: int = 16
+    """Prompts per optimizer step (times `rollout.n` trajectories)."""
+    ppo_micro_batch_size_per_gpu: int | None = None
+    """Sequences per forward pass; null: `use_dynamic_bsz` decides."""
+    use_dynamic_bsz: bool = True
+    """Fill each forward pass up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
+    ppo_max_token_len_per_gpu: int = 16384
+    """Token budget of a forward pass with `use_dynamic_bsz`."""
+    ppo_epochs: int = 1
+    """Passes over each step's trajectories."""
+    shuffle: bool = False
+    """Shuffle trajectories before cutting mini-batches."""
+    data_loader_seed: int = 42
+    """Seed of that shuffling."""
+    grad_clip: float = 1.0
+    """Largest gradient norm."""
+    clip_ratio: float = 0.2
+    """PPO's clip range (arXiv 1707.06347); `clip_ratio_low`/`_high` override a side."""
+    clip_ratio_low: float | None = None
+    """Lower clip range; null: `clip_ratio`."""
+    clip_ratio_high: float | None = None
+    """Upper clip range (clip-higher, arXiv 2503.14476); null: `clip_ratio`."""
+    clip_ratio_c: float = 3.0
+    """Dual clip's bound on the loss where the advantage is negative (arXiv 1912.09729)."""
+    loss_agg_mode: str = "token-mean"
+    """token-mean, seq-mean-token-sum, seq-mean-token-mean, or seq-mean-token-sum-norm (divided by
+    `data.max_response_length`, arXiv 2503.20783)."""
+    entropy_coeff: float = 0.0
+    """Weight of the entropy bonus."""
+    use_kl_loss: bool = False
+    """Add the KL to the reference policy to the loss."""
+    kl_loss_coef: float = 0.001
+    """Weight of that KL."""
+    kl_loss_type: str = "low_var_kl"
+    """Estimator: kl (k1), abs, mse (k2), low_var_kl (k3); a trailing + takes k2's gradient with its value."""
+    optim: Optim = field(default_factory=Optim)
+    """Optimizer and schedule."""

@@ -1,0 +1,50 @@
+"""Where rows come from and how long they may be."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class CustomClass:
+    """A class of the user's own, by file and name."""
+
+    path: str | None = None
+    """Python file that holds it; null: none."""
+    name: str | None = None
+    """The class within that file."""
+
+
+@dataclass
+class Data:
+    """Rows for training and validation."""
+
+    train_files: Any = None
+    """A parquet or jsonl file, or a list of them."""
+    val_files: Any = None
+    """The same for validation; null: no validation."""
+    prompt_key: str = "prompt"
+    """Column that holds the messages."""
+    reward_fn_key: str = "data_source"
+    """Column that tells the reward function which data a row is from."""
+    max_prompt_length: int = 512
+    """Tokens of the first prompt, tools and template included; longer ones meet `truncation`."""
+    max_response_length: int = 512
+    """Tokens after the prompt, over all turns, tool and user tokens included."""
+    train_batch_size: int = 16
+    """Prompts a step; trajectories a step are this times `rollout.n`."""
+    val_batch_size: int | None = None
+    """Prompts a validation batch; null: all at once."""
+    shuffle: bool = True
+    """Shuffle the training rows anew each epoch."""
+    validation_shuffle: bool = False
+    """Shuffle the validation rows."""
+    seed: int = 1
+    """Seed of the shuffling."""
+    filter_overlong_prompts: bool = False
+    """Drop rows whose prompt is over `max_prompt_length` before training starts."""
+    filter_overlong_prompts_workers: int = 1
+    """Processes that filter."""
+    truncation: str = "error"
+    """What happens to an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
+    custom_cls: CustomClass = field(default_factory=CustomClass)
+    """A dataset class of your own, called as verl calls it: (data_files, tokenizer, config)."""

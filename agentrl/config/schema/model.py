@@ -1,0 +1,32 @@
+"""The policy model and its tokenizer."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Model:
+    """What is trained."""
+
+    path: str | None = None
+    """Folder in Hugging Face format, or a hub id."""
+    tokenizer_path: str | None = None
+    """Tokenizer folder or hub id; null: that of `path`."""
+    chat_template: str | None = None
+    """Jinja file that replaces the tokenizer's template; ready-made ones lie in configs/templates."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+    external_lib: str | None = None
+    """Module imported first, to register models."""
+    override_config: dict[str, Any] = field(default_factory=dict)
+    """Fields of the model's own configuration to change."""
+    dtype: str = "float32"
+    """Parameter dtype: float32, or bfloat16 (sensible with LoRA: small updates of bf16 parameters are lost)."""
+    enable_gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    lora_rank: int = 0
+    """Rank of LoRA adapters (arXiv 2106.09685); 0 trains all parameters."""
+    lora_alpha: float = 32.0
+    """LoRA scale: the adapter's output is multiplied by alpha / rank."""
+    target_modules: Any = "all-linear"
+    """Modules that get an adapter: a list of names, or all-linear."""

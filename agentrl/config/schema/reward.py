@@ -1,0 +1,38 @@
+"""What a trajectory is worth."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RewardFunction:
+    """verl's `compute_score`, unchanged."""
+
+    path: str | None = None
+    """Python file."""
+    name: str = "compute_score"
+    """Function in that file: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
+    async, returning a number or a dict with "score"; it may also ask for `trajectory`."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments."""
+
+
+@dataclass
+class Reward:
+    """Scores and how they combine: reward = function + tool_weight * sum of tools' calc_reward +
+    interaction_weight * the interaction's score; turn rewards land on their own turns, each with its weight."""
+
+    custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
+    """The reward function; without one the tools' and the interaction's scores are the reward."""
+    tool_weight: float = 1.0
+    """Weight of each tool's `calc_reward`, taken at the end."""
+    interaction_weight: float = 1.0
+    """Weight of the interaction's `calculate_score`, taken at the end."""
+    tool_turn_weight: float = 0.0
+    """Weight of the step rewards that tools return from `execute`."""
+    interaction_turn_weight: float = 0.0
+    """Weight of the scores that the interaction returns with each reply."""
+    num_workers: int = 8
+    """Reward functions that run at once."""
+    timeout: float = 60.0
+    """Seconds a reward function may take; longer is an infrastructure error and masks the sample."""

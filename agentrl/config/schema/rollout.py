@@ -1,0 +1,113 @@
+"""How trajectories are made."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class ValSampling:
+    """Sampling for validation."""
+
+    n: int = 1
+    """Samples a row."""
+    do_sample: bool = False
+    """false: greedy, whatever the temperature."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus."""
+    top_k: int = -1
+    """Keep the k likeliest; -1 or 0: all."""
+
+
+@dataclass
+class MultiTurn:
+    """Turns, tools and the simulated user."""
+
+    enable: bool = False
+    """Let rows run as conversations with tools; false: one answer a prompt."""
+    max_assistant_turns: int | None = None
+    """Turns the model may take; null: no limit but the length."""
+    max_user_turns: int | None = None
+    """Replies of the interaction; null: no limit."""
+    max_parallel_calls: int = 8
+    """Tool calls carried out per turn; further ones are answered with an error the model can read."""
+    max_consecutive_errors: int = 4
+    """Turns in a row with nothing but bad tool calls before the trajectory ends."""
+    tool_config_path: str | None = None
+    """YAML that lists tools."""
+    function_tool_path: str | None = None
+    """Python file with functions marked @function_tool."""
+    interaction_config_path: str | None = None
+    """YAML that lists interactions."""
+    max_tool_response_length: int = 1024
+    """Longest tool response, in `tool_response_unit`."""
+    tool_response_unit: str = "characters"
+    """characters (verl's) or tokens."""
+    tool_response_truncate_side: str = "middle"
+    """The part that is cut away: left, right or middle."""
+    format: str = "hermes"
+    """How the model writes tool calls: hermes, llama3_json, mistral, pythonic, qwen3_coder, glm, deepseek, kimi,
+    gpt_oss."""
+    use_inference_chat_template: bool = False
+    """Show the model at each turn what the template would show at inference (thinking stripped, say); where that
+    rewrites history, the trajectory becomes several samples."""
+    tokenization_sanity_check_mode: str = "strict"
+    """disable, strict, or ignore_strippable (differences in white space pass)."""
+    completion_callback: str | None = None
+    """Dotted path of a function called after every turn with the trajectory."""
+
+
+@dataclass
+class Agent:
+    """Which loop drives a trajectory."""
+
+    default_agent_loop: str | None = None
+    """single_turn, tool_agent, a name from `agent_loop_config_path`, or a dotted path; null: tool_agent when
+    multi-turn is on, single_turn otherwise. A row's `agent_name` wins."""
+    agent_loop_config_path: str | None = None
+    """YAML list of {name, _target_}: loops of your own."""
+
+
+@dataclass
+class Rollout:
+    """The engine and how it samples."""
+
+    name: str = "hf"
+    """Engine: hf (in this process, on the policy's own weights)."""
+    n: int = 1
+    """Trajectories a prompt: the group of GRPO."""
+    temperature: float = 1.0
+    """Sampling temperature; the trainer uses the same for its log-probs."""
+    top_p: float = 1.0
+    """Nucleus; below 1 the log-probs are those of the renormalised distribution."""
+    top_k: int = -1
+    """Keep the k likeliest; -1 or 0: all."""
+    do_sample: bool = True
+    """false: greedy."""
+    ignore_eos: bool = False
+    """Go on past the end-of-turn token, for load tests."""
+    seed: int = 0
+    """Base of every request's own seed."""
+    max_model_len: int | None = None
+    """Longest sequence; null: `data.max_prompt_length` + `data.max_response_length`."""
+    max_num_seqs: int = 64
+    """Sequences the engine decodes at once."""
+    max_concurrent_trajectories: int = 1024
+    """Trajectories alive at once."""
+    trajectory_timeout: float = 600.0
+    """Wall seconds a trajectory may take."""
+    infra_retries: int = 1
+    """Fresh tries for a trajectory that an infrastructure failure ended."""
+    deterministic: bool = False
+    """Run the hf engine only when every live trajectory waits on it, so that batches, and with them the last bits
+    of every float, do not depend on timing: a restarted run repeats itself bit for bit. Slow tools then hold up
+    the rest."""
+    val_kwargs: ValSampling = field(default_factory=ValSampling)
+    """Sampling for validation."""
+    multi_turn: MultiTurn = field(default_factory=MultiTurn)
+    """Turns, tools, simulated user."""
+    agent: Agent = field(default_factory=Agent)
+    """Agent loops."""
+    engine_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to the engine untouched, under its name: engine_kwargs.hf.threads, say."""

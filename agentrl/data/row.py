@@ -1,0 +1,41 @@
+"""One dataset row, in verl's layout, unchanged."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Row:
+    """A prompt with all that its tools, interaction and scorer need to know."""
+
+    uid: str
+    """Stable across epochs and restarts: "<file>:<line>"."""
+    prompt: list[dict[str, Any]]
+    """OpenAI-style messages."""
+    data_source: str = "unknown"
+    ability: str | None = None
+    reward_model: dict[str, Any] = field(default_factory=dict)
+    """`{"style": "rule" | "model", "ground_truth": ...}`."""
+    extra_info: dict[str, Any] = field(default_factory=dict)
+    agent_name: str | None = None
+    """Agent loop for this row; None leaves it to `rollout.agent.default_agent_loop`."""
+
+    @property
+    def ground_truth(self) -> Any:
+        """What the reward function compares with; None when the row has none."""
+        return self.reward_model.get("ground_truth")
+
+    @property
+    def tools_kwargs(self) -> dict[str, dict[str, Any]]:
+        """Per tool name: create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs."""
+        return self.extra_info.get("tools_kwargs") or {}
+
+    @property
+    def interaction_kwargs(self) -> dict[str, Any] | None:
+        """Arguments for the simulated user, with its `name`; None: no interaction for this row."""
+        return self.extra_info.get("interaction_kwargs") or None
+
+    @property
+    def tool_selection(self) -> list[str] | None:
+        """The tools this row may use; None: all."""
+        return self.extra_info.get("tool_selection") or None
