@@ -1,0 +1,140 @@
+"""A trajectory in the making: keeps messages, ledger and limits in step.
+
+Invariants:
+- every token of a generation goes to the ledger before anything else happens with it;
+- nothing is appended after the last token the model may still answer to: an observation that leaves no
+  room for a reply ends the trajectory instead;
+- an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentrl.chat import Chat, Reply, Split
+from agentrl.chat.ledger import Ledger
+from agentrl.data import truncate
+from agentrl.rollout.engine import Engine, Generation, Sampling
+from agentrl.rollout.limits import Limits
+from agentrl.rollout.seeds import seed_for
+from agentrl.rollout.trajectory import Finish, Message, Span, Trajectory
+
+SpanKind = Any
+
+
+@dataclass
+class Episode:
+    """One trajectory, the engine that continues it, and the chat format that gives its tokens a meaning."""
+
+    trajectory: Trajectory
+    engine: Engine
+    chat: Chat
+    limits: Limits
+    sampling: Sampling
+    """`max_new_tokens` is an upper bound; the budget left of the trajectory counts as well."""
+    schemas: list[dict[str, Any]]
+    """Tools as the model sees them."""
+    inference_template: bool = False
+    used: int = 0
+    """Tokens after the first prompt, over all ledgers."""
+    done: bool = False
+
+    @property
+    def ledger(self) -> Ledger:
+        """The training sample being written."""
+        return self.trajectory.ledgers[-1]
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be appended."""
+        return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
+
+    def finish(self, why: Finish) -> None:
+        """Say why the trajectory is over."""
+        self.trajectory.finish = why
+        self.done = True
+
+    def begin(self) -> None:
+        """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
+        self.trajectory.messages = list(self.trajectory.row.prompt)
+        ids = self.chat.prompt(self.trajectory.messages, self.schemas)
+        ids = truncate(ids, self.limits.prompt_length, self.limits.truncation)
+        self._new_ledger(ids)
+
+    async def generate(self) -> Reply:
+        """Let the model take a turn; sets `done` when it used up its length or its turns."""
+        turn = self.trajectory.turns
+        drawn: list[int] = []
+        with self.span("generate"):
+            generation = await self._draw(turn, drawn)
+            while generation.finish_reason == "abort" and self.room > 0:
+                generation = await self._draw(turn, drawn)
+        reply = self.chat.parse(drawn)
+        self.trajectory.messages.append(reply.message)
+        self.trajectory.turns += 1
+        if not reply.closed:
+            self.finish("length")
+        return reply
+
+    def observe(self, messages: list[Message], *, closed: bool) -> None:
+        """Show the model new messages; ends the trajectory when no room for an answer is left."""
+        self.trajectory.messages.extend(messages)
+        if self.inference_template:
+            self._reread()
+            return
+        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas)
+        if sum(len(ids) for _, ids in pieces) >= self.room:
+            self.finish("length")
+            return
+        for source, ids in pieces:
+            self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
+            self.used += len(ids)
+
+    @contextmanager
+    def span(self, kind: SpanKind) -> Iterator[None]:
+        """Time a stretch of the trajectory's life."""
+        start = time.time()
+        yield
+        self.trajectory.spans.append(Span(kind, start, time.time()))
+
+    async def _draw(self, turn: int, drawn: list[int]) -> Generation:
+        key = self.trajectory.key
+        sampling = replace(
+            self.sampling,
+            max_new_tokens=min(self.sampling.max_new_tokens, self.room),
+            seed=seed_for(self.sampling.seed, key, turn, len(drawn)),
+            stop_token_ids=self.chat.stop_token_ids,
+        )
+        generation = await self.engine.generate(self.ledger.ids.copy(), sampling, key=key)
+        self.ledger.append_model(
+            generation.token_ids, generation.logprobs, turn=turn, version=generation.weight_version
+        )
+        self.used += len(generation.token_ids)
+        drawn.extend(generation.token_ids)
+        return generation
+
+    def _reread(self) -> None:
+        """Show the model what the template shows at inference, in a new sample where that rewrites history."""
+        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas)
+        if isinstance(step, Split):
+            self._split(step.ids)
+            return
+        if sum(len(ids) for _, ids in step.pieces) >= self.room:
+            self.finish("length")
+            return
+        for source, ids in step.pieces:
+            self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
+            self.used += len(ids)
+
+    def _split(self, ids: list[int]) -> None:
+        if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
+            self.finish("length")
+            return
+        self._new_ledger(ids)
+
+    def _new_ledger(self, ids: list[int]) -> None:
+        ledger = Ledger()
+        ledger.append_prompt(ids)
+        self.trajectory.ledgers.append(ledger)

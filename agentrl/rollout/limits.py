@@ -1,0 +1,21 @@
+"""What one trajectory may use up."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lengths in tokens; None is no limit."""
+
+    prompt_length: int
+    response_length: int
+    """All tokens after the first prompt, over all turns, whoever made them."""
+    model_length: int
+    """Longest sequence the engine takes."""
+    truncation: str = "error"
+    """Side of an overlong prompt that is cut: left, right, middle; error refuses it."""
+    assistant_turns: int | None = None
+    user_turns: int | None = None
+    parallel_calls: int = 8
+    consecutive_errors: int = 4
+    """Turns in a row with nothing but bad tool calls."""

@@ -1,0 +1,48 @@
+"""The contract of an agent loop.
+
+A loop fills the trajectory it is given and returns nothing: what it had written when a timeout or a
+failure ended it is still there to look at. It never scores, never retries, and catches nothing: the
+scheduler does, the same way for every loop.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.interactions import InteractionSet
+from agentrl.rollout.engine import Engine, Sampling
+from agentrl.rollout.episode import Episode
+from agentrl.rollout.limits import Limits
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.tools import ToolSet
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What all trajectories of a run share."""
+
+    engine: Engine
+    chat: Chat
+    tools: ToolSet
+    interactions: InteractionSet
+    limits: Limits
+    inference_template: bool = False
+
+
+class AgentLoop(ABC):
+    """Drives one trajectory; made anew for each."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+
+    @abstractmethod
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        """Fill `trajectory`. May raise InfraError; asyncio.CancelledError must pass."""
+
+    def episode(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> Episode:
+        """The usual way to write tokens, messages and limits in step."""
+        env = self.env
+        return Episode(
+            trajectory, env.engine, env.chat, env.limits, sampling, schemas, inference_template=env.inference_template
+        )

@@ -1,0 +1,50 @@
+"""Which loop a name stands for."""
+
+import importlib
+from pathlib import Path
+
+import yaml
+
+from agentrl.errors import UserError
+from agentrl.resources import find
+from agentrl.rollout.loops.base import AgentLoop
+from agentrl.rollout.loops.single_turn import SingleTurn
+from agentrl.rollout.loops.tool_agent import ToolAgent
+
+# verl's rows and YAML say "..._agent"; ours drop what is said twice.
+BUILT_IN: dict[str, type[AgentLoop]] = {
+    "single_turn": SingleTurn,
+    "single_turn_agent": SingleTurn,
+    "tool_agent": ToolAgent,
+}
+
+
+def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[AgentLoop]:
+    """The class behind a built-in name, a name in the YAML list, or a dotted path. Raises UserError."""
+    named = BUILT_IN | _named_in(agent_loop_config_path)
+    if name in named:
+        return named[name]
+    if "." in name:
+        return _import_loop(name)
+    raise UserError(f"agent loop {name!r} is unknown: use one of {', '.join(named)}, or a dotted path to a class")
+
+
+def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
+    if path is None:
+        return {}
+    file: Path = find(path, what="rollout.agent.agent_loop_config_path")
+    entries = yaml.safe_load(file.read_text())
+    if not isinstance(entries, list) or any(not {"name", "_target_"} <= set(entry) for entry in entries):
+        raise UserError(f"{file}: write a list of entries with name and _target_")
+    return {entry["name"]: _import_loop(entry["_target_"]) for entry in entries}
+
+
+def _import_loop(path: str) -> type[AgentLoop]:
+    module_name, _, class_name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"agent loop {path}: {error}; name a class that imports, as module.Class") from error
+    if not (isinstance(found, type) and issubclass(found, AgentLoop)):
+        raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
+    return found

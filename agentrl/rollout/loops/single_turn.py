@@ -1,0 +1,14 @@
+"""One prompt, one answer."""
+
+from agentrl.rollout.engine import Sampling
+from agentrl.rollout.loops.base import AgentLoop
+from agentrl.rollout.trajectory import Trajectory
+
+
+class SingleTurn(AgentLoop):
+    """No tools, no simulated user."""
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        episode = self.episode(trajectory, sampling, schemas=[])
+        episode.begin()
+        await episode.generate()
