@@ -1,0 +1,79 @@
+"""The figures a person follows while a run goes: what they are called, where they come from, how they are shown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+def share(value: float) -> str:
+    """0.314 -> 31.4%"""
+    return f"{value:.1%}" if value < 0.9995 else "100%"
+
+
+def figure(value: float) -> str:
+    """Four digits or so, whatever the size: 0.4213, 3.1e-05, 12.53, 1,204."""
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 1e-3:
+        return f"{value:.1e}"
+    if size < 10:
+        return f"{value:.3f}"
+    return f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
+
+
+def count(value: float) -> str:
+    """2.41, 1,204, 18.2k"""
+    if value >= 10_000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """4.2s, 41s, 12:41, 1:02:03"""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One figure: the first of `names` that a step reports."""
+
+    label: str
+    names: tuple[str, ...]
+    show: Callable[[float], str]
+    brief: str = ""
+    """Label in a one-line report; empty: not shown there."""
+    alarm: Callable[[float], bool] = lambda _: False
+    """Whether this value deserves a second look."""
+
+    def value(self, metrics: Mapping[str, float]) -> float | None:
+        """The figure, or None where the step does not have it."""
+        return next((metrics[name] for name in self.names if name in metrics), None)
+
+    def text(self, metrics: Mapping[str, float]) -> str:
+        """The figure as shown; a dash where there is none."""
+        value = self.value(metrics)
+        return "-" if value is None else self.show(value)
+
+
+FIELDS = (
+    Field("turns", ("rollout/turns_mean",), count, "turns"),
+    Field("tool calls", ("tools/calls",), count, "calls"),
+    Field("call errors", ("tools/model_error",), share, "bad calls"),
+    Field("infra errors", ("tools/infra_error",), share, alarm=lambda v: v > 0),
+    Field("rollout tok/s", ("perf/rollout_tokens_per_s",), count, "tok/s"),
+    Field("update tok/s", ("perf/update_tokens_per_s",), count),
+    Field("mask share", ("rollout/mask_share",), share),
+    Field("truncated", ("rollout/truncated",), share, alarm=lambda v: v > 0.5),
+    Field("KL", ("actor/kl_loss", "actor/kl", "actor/ppo_kl"), figure, "kl"),
+    Field("entropy", ("actor/entropy",), figure, "entropy"),
+    Field("log-prob gap", ("actor/logprob_gap",), figure, "gap", alarm=lambda v: v > 0.05),
+    Field("grad norm", ("actor/grad_norm",), figure, "grad"),
+    Field("flat groups", ("rollout/zero_variance_groups",), share, alarm=lambda v: v > 0.9),
+    Field("infra drops", ("rollout/infra_drops",), count, alarm=lambda v: v > 0),
+)

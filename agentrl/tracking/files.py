@@ -1,0 +1,20 @@
+"""Writing files so that a reader, or a restart, never finds half of one."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def write_atomic(path: Path, chunks: Iterable[str]) -> None:
+    """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # No newline translation: what is written must be what a later run would write.
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

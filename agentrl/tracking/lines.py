@@ -1,0 +1,53 @@
+"""A step and a validation as one line of plain ASCII each: for logs, pipes and terminals that cannot redraw."""
+
+from collections.abc import Mapping
+
+from agentrl.tracking.fields import FIELDS, Field, duration, figure, share
+
+SCORES = (
+    Field("reward", ("rollout/reward_mean",), figure, "reward"),
+    Field("success", ("rollout/success",), share, "success"),
+)
+FAULTS = (
+    ("rollout/infra_drops", "dropped"),
+    ("rollout/ledger_violations", "LEDGER VIOLATIONS"),
+)
+
+
+def step_line(step: int, total: int | None, metrics: Mapping[str, float], eta: float | None) -> str:
+    """`step  12/120  reward 0.412  success 41.0%  ...  26s  eta 48:10`"""
+    width = len(str(total or 0))
+    parts = [f"step {step:>{width}}/{total}" if total is not None else f"step {step}"]
+    for field in (*SCORES, *FIELDS):
+        value = field.value(metrics)
+        if field.brief and value is not None:
+            parts.append(f"{field.brief} {field.show(value)}")
+    parts += [f"{label} {metrics[name]:.0f}" for name, label in FAULTS if metrics.get(name)]
+    if "time/step" in metrics:
+        parts.append(duration(metrics["time/step"]))
+    if eta is not None:
+        parts.append(f"eta {duration(eta)}")
+    return "  ".join(parts)
+
+
+def validation_line(step: int, metrics: Mapping[str, float]) -> str:
+    """`validation at step 10  success 51.2%  reward 0.512  (gsm8k 60.1%, math 42.0%)`"""
+    parts = [f"validation at step {step}"]
+    if "val/success" in metrics:
+        parts.append(f"success {share(metrics['val/success'])}")
+    if "val/reward_mean" in metrics:
+        parts.append(f"reward {figure(metrics['val/reward_mean'])}")
+    by_source = sources(metrics)
+    if len(by_source) > 1:
+        parts.append("(" + ", ".join(f"{name} {share(value)}" for name, value in by_source.items()) + ")")
+    return "  ".join(parts)
+
+
+def sources(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Success by data source, out of `val/<data_source>/success`."""
+    found = {}
+    for name, value in metrics.items():
+        source = name.removeprefix("val/").removesuffix("success").rstrip("/")
+        if name.endswith("/success") and not name.endswith("/reward/success") and source:
+            found[source] = value
+    return found

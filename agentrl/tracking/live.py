@@ -1,0 +1,132 @@
+"""The terminal view of a run.
+
+Invariants:
+- on a terminal one panel is redrawn a few times a second by a thread of rich's; everything else that is
+  printed or logged scrolls by above it and never tears it;
+- anywhere else (pipe, file, dumb terminal, view off) a step is one line and a validation is one line;
+- a call costs microseconds: it stores values, and the drawing thread does the rest.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from agentrl.tracking.lines import step_line, validation_line
+from agentrl.tracking.panel import panel
+from agentrl.tracking.state import State
+
+REFRESH_PER_SECOND = 4
+
+
+class LiveView:
+    """`with LiveView(120, "demo") as view:`, then `phase`, `progress`, `step` and `note` as things happen."""
+
+    def __init__(
+        self,
+        total_steps: int | None = None,
+        title: str = "run",
+        enabled: bool = True,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`enabled` false: lines even on a terminal. `total_steps` None: of unknown length."""
+        self.console = console or Console()
+        self._clock = clock
+        self._state = State(total_steps, title, started=clock())
+        self._lock = threading.Lock()
+        self._live = self._make_live() if enabled and _can_redraw(self.console) else None
+        self._streams: list[tuple[logging.StreamHandler, object]] = []
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this view redraws a panel."""
+        return self._live is not None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            outputs = (sys.stdout, sys.stderr)
+            self._live.start()
+            self._redirect(outputs)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with self._lock:
+            self._state.enter(None, self._clock())
+            self._state.ended = "stopped" if kind else "finished"
+        if self._live is not None:
+            self._restore()
+            self._live.stop()
+
+    def phase(self, name: str) -> None:
+        """`name` runs from now on; progress starts over."""
+        with self._lock:
+            self._state.enter(name, self._clock())
+
+    def progress(self, done: int, total: int) -> None:
+        """`done` of `total` trajectories of this phase are finished."""
+        with self._lock:
+            self._state.done, self._state.expected = done, total
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step is over. `val/` names are shown as a validation, all others as the step's own."""
+        now = self._clock()
+        with self._lock:
+            training, validation = self._state.record(step, metrics, now)
+            eta = self._state.eta(now)
+        if self._live is not None:
+            return
+        if training:
+            self._line(step_line(step, self._state.total_steps, training, eta))
+        if validation:
+            self._line(validation_line(step, validation))
+
+    def note(self, text: str) -> None:
+        """A sentence for the person watching, which stays on the screen."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def show(self, renderable: RenderableType) -> None:
+        """Print anything rich can draw: a conversation, a table."""
+        self.console.print(renderable)
+
+    def _line(self, text: str) -> None:
+        # Neither markup nor wrapping nor colour: a line of a log.
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _make_live(self) -> Live:
+        return Live(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH_PER_SECOND)
+
+    def _draw(self) -> RenderableType:
+        with self._lock:
+            return panel(self._state, self._clock(), self.console.width)
+
+    def _redirect(self, outputs: tuple[object, ...]) -> None:
+        """Let log handlers that hold the real stdout or stderr write above the panel as `print` already does."""
+        for handler in _stream_handlers():
+            if handler.stream in outputs:
+                target = sys.stdout if handler.stream is outputs[0] else sys.stderr
+                self._streams.append((handler, handler.setStream(target)))
+
+    def _restore(self) -> None:
+        for handler, stream in self._streams:
+            handler.setStream(stream)
+        self._streams.clear()
+
+
+def _can_redraw(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def _stream_handlers() -> list[logging.StreamHandler]:
+    """Those of every logger there is: libraries such as transformers keep their own."""
+    loggers = [logging.root, *logging.Logger.manager.loggerDict.values()]
+    handlers = [h for logger in loggers if isinstance(logger, logging.Logger) for h in logger.handlers]
+    return [h for h in handlers if isinstance(h, logging.StreamHandler)]

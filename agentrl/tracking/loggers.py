@@ -1,0 +1,156 @@
+"""Where a step's metrics go: the terminal, metrics.jsonl, TensorBoard.
+
+Invariant: after a restart from the checkpoint of step k, every logger forgets what it heard of later steps, so
+that an interrupted and resumed run leaves the same record as an unbroken one.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agentrl.errors import UserError
+from agentrl.tracking.files import write_atomic
+from agentrl.tracking.live import LiveView
+
+METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE = "config.yaml"
+TENSORBOARD_DIR = "tensorboard"
+NAMES = ("console", "file", "tensorboard")
+
+
+class Logger(Protocol):
+    """Hears of every step."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of `step`; step 0 is before training."""
+
+    def close(self) -> None:
+        """Write out what is pending; safe to call twice."""
+
+
+class ConsoleLogger:
+    """Hands steps to the run's LiveView, which draws them or, without a terminal, prints a line each."""
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = view
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.view.step(step, metrics)
+
+    def close(self) -> None:
+        pass
+
+
+class FileLogger:
+    """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null."""
+
+    def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
+        """Keep lines up to `resume_step`; None or 0 begins anew and keeps an older file as metrics.jsonl.old."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if resume_step:
+            write_atomic(path, [line for step, line in _lines(path) if step <= resume_step])
+        elif path.exists() and path.stat().st_size:
+            path.replace(path.with_name(path.name + ".old"))
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()  # a killed process then loses nothing: the operating system has the line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoardLogger:
+    """Scalars for TensorBoard, and the configuration as text. Raises UserError when the package is missing."""
+
+    def __init__(self, folder: Path, *, resume_step: int | None = None, config_yaml: str = "") -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                'trainer.logger: tensorboard is not installed; run pip install "agentrl[loggers]" or drop it'
+            ) from None
+        # Events of an earlier life at or after this step vanish from the plots.
+        purge_step = resume_step + 1 if resume_step else 0
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        if config_yaml:
+            self._writer.add_text("config", f"```yaml\n{config_yaml}\n```", global_step=resume_step or 0)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, float(value), step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Loggers:
+    """Several loggers as one."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = list(loggers)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.log(step, metrics)
+
+    def close(self) -> None:
+        for logger in self._loggers:
+            logger.close()
+
+
+def open_loggers(
+    names: Sequence[str], run_dir: Path, *, resume_step: int | None, config_yaml: str, view: LiveView | None = None
+) -> Loggers:
+    """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
+
+    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 begins anew. `view` is what
+    "console" writes to; without one it prints lines. Raises UserError for a name nobody knows.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise UserError(f"trainer.logger: no logger is called {name!r}; there are {', '.join(NAMES)}")
+    write_atomic(run_dir / CONFIG_FILE, [config_yaml])
+    loggers: list[Logger] = []
+    if "file" in names:
+        loggers.append(FileLogger(run_dir / METRICS_FILE, resume_step=resume_step))
+    if "tensorboard" in names:
+        folder = run_dir / TENSORBOARD_DIR
+        loggers.append(TensorBoardLogger(folder, resume_step=resume_step, config_yaml=config_yaml))
+    if "console" in names:
+        loggers.append(ConsoleLogger(view or LiveView(enabled=False)))
+    return Loggers(loggers)
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The steps of a metrics.jsonl, oldest first; null becomes NaN and a torn last line is left out."""
+    records = [json.loads(line) for _, line in _lines(path)]
+    return [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(step, line) of each line, verbatim. A last line that a kill left torn is skipped."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                return
+            yield _step_of(path, number, line), line
+
+
+def _step_of(path: Path, number: int, line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}, line {number}, is no record with a step; mend or remove that line") from None
+
+
+def _finite(value: float) -> float | None:
+    value = float(value)
+    return value if math.isfinite(value) else None

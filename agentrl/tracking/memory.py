@@ -1,0 +1,23 @@
+"""Peak memory of this process."""
+
+import resource
+import sys
+
+GIB = 2**30
+
+
+def memory_metrics() -> dict[str, float]:
+    """`perf/peak_rss_gb` and, where a GPU is in use, `perf/peak_cuda_gb` and `perf/peak_cuda_reserved_gb` (GiB)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return {"perf/peak_rss_gb": peak * unit / GIB, **_cuda()}
+
+
+def _cuda() -> dict[str, float]:
+    torch = sys.modules.get("torch")  # whoever trains has imported it; a bare command line need not
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    return {
+        "perf/peak_cuda_gb": torch.cuda.max_memory_allocated() / GIB,
+        "perf/peak_cuda_reserved_gb": torch.cuda.max_memory_reserved() / GIB,
+    }

@@ -1,0 +1,223 @@
+"""What a batch of trajectories says about the run, as flat names and floats.
+
+Invariants:
+- pure: nothing is read but the trajectories, and the order they come in does not change a single bit;
+- a figure that is undefined (a mean of nothing) is left out, never reported as 0 or NaN;
+- wall-clock figures live under `perf/` (and `time/`, see `phases`), so that all other names repeat exactly
+  when a run repeats.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, get_args
+
+from agentrl.rollout.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
+
+Metrics = dict[str, float]
+
+OTHER_TOOLS = "other"
+"""Stands for names that no call got through to: a model may invent any number of them."""
+SAME_REWARD = 1e-6
+"""Rewards closer than this are equal: their difference teaches nothing."""
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
+    """All figures of a training batch: `rollout/`, `finish/`, `tools/`, `reward/` and `perf/`.
+
+    A trajectory counts as a success by its reward function's own "acc" or "success", or else by a reward of at
+    least `success_threshold`.
+    """
+    return {
+        **_under("rollout", _scores(trajectories, success_threshold)),
+        **_under("rollout", _shape(trajectories)),
+        **_under("rollout", _drops(trajectories)),
+        **_under("finish", _finishes(trajectories)),
+        **_under("tools", _tools(trajectories)),
+        **_under("reward", _extras(trajectories)),
+        **_under("perf", _timings(trajectories)),
+    }
+
+
+def validation_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
+    """`val/<figure>` over all trajectories and `val/<data_source>/<figure>` for each data source."""
+    by_source: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        by_source[trajectory.row.data_source].append(trajectory)
+    metrics = _under("val", _validation(trajectories, success_threshold))
+    for source, members in sorted(by_source.items()):
+        metrics |= _under(f"val/{source}", _validation(members, success_threshold))
+    return metrics
+
+
+def succeeded(trajectory: Trajectory, threshold: float = 1.0) -> float | None:
+    """1.0 for a success, 0.0 for a failure, or a share in between; None when there is no score."""
+    if not scored(trajectory):
+        return None
+    for name in ("acc", "success"):
+        value = _number(trajectory.reward_extra.get(name))
+        if value is not None:
+            return value
+    return float(trajectory.reward >= threshold)  # type: ignore[operator]  # scored() saw to it
+
+
+def scored(trajectory: Trajectory) -> bool:
+    """Whether the trajectory has a reward that means something."""
+    return trajectory.reward is not None and trajectory.outcome is not Outcome.INFRA_ERROR
+
+
+def is_wall_clock(name: str) -> bool:
+    """Whether a metric depends on the machine rather than on the run: it differs between two equal runs."""
+    return name.startswith(("time/", "perf/"))
+
+
+def _validation(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+    return {
+        **_scores(trajectories, threshold),
+        **_shape(trajectories),
+        **_drops(trajectories),
+        **_under("tools", _call_shares([call for t in trajectories for call in t.tool_calls], len(trajectories))),
+        **_under("reward", _extras(trajectories)),
+    }
+
+
+def _scores(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+    rewards = [t.reward for t in trajectories if t.reward is not None and scored(t)]
+    successes = [s for t in trajectories if (s := succeeded(t, threshold)) is not None]
+    turn_rewards = [math.fsum(r.value for r in t.turn_rewards) for t in trajectories if t.turn_rewards]
+    return {
+        **_spread("reward", rewards),
+        **_mean("success", successes),
+        **_mean("turn_reward", turn_rewards),
+        **_groups(trajectories, threshold),
+    }
+
+
+def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+    """Figures of the samples that share a prompt; none where a prompt has one sample only."""
+    by_row: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        if scored(trajectory):
+            by_row[trajectory.row.uid].append(trajectory)
+    groups = [members for members in by_row.values() if len(members) > 1]
+    flat = [_flat([t.reward for t in members if t.reward is not None]) for members in groups]
+    solved = [any((succeeded(t, threshold) or 0.0) >= 1.0 for t in members) for members in groups]
+    return {**_mean("zero_variance_groups", flat), **_mean("pass_at_n", solved)}
+
+
+def _flat(rewards: list[float]) -> bool:
+    return max(rewards) - min(rewards) < SAME_REWARD
+
+
+def _shape(trajectories: Sequence[Trajectory]) -> Metrics:
+    alive = [t for t in trajectories if t.outcome is not Outcome.INFRA_ERROR]
+    response = [sum(ledger.response_length for ledger in t.ledgers) for t in alive]
+    model = [sum(ledger.model_tokens for ledger in t.ledgers) for t in alive]
+    return {
+        **_mean_max("turns", [t.turns for t in alive]),
+        **_mean("user_turns", [t.user_turns for t in alive]),
+        **_mean("samples_per_trajectory", [len(t.ledgers) for t in alive]),
+        **_mean_max("response_tokens", response),
+        **_mean("model_tokens_mean", model),
+        "model_tokens": float(sum(model)),
+        **_ratio("mask_share", sum(model), sum(response)),
+        **_mean("truncated", [t.finish == "length" for t in alive]),
+    }
+
+
+def _drops(trajectories: Sequence[Trajectory]) -> Metrics:
+    return {
+        "trajectories": float(len(trajectories)),
+        "infra_drops": float(sum(t.outcome is Outcome.INFRA_ERROR for t in trajectories)),
+        "ledger_violations": float(sum("ledger_violation" in t.extra for t in trajectories)),
+    }
+
+
+def _finishes(trajectories: Sequence[Trajectory]) -> Metrics:
+    if not trajectories:
+        return {}
+    counts = Counter(t.finish for t in trajectories)
+    return {finish: counts[finish] / len(trajectories) for finish in get_args(Finish)}
+
+
+def _tools(trajectories: Sequence[Trajectory]) -> Metrics:
+    calls = [call for t in trajectories for call in t.tool_calls]
+    reached = {call.name for call in calls if call.outcome is not Outcome.MODEL_ERROR}
+    by_tool: dict[str, list[ToolCallRecord]] = defaultdict(list)
+    for call in calls:
+        by_tool[call.name if call.name in reached else OTHER_TOOLS].append(call)
+    metrics = _call_shares(calls, len(trajectories))
+    for name, members in sorted(by_tool.items()):
+        metrics |= _under(name, _call_shares(members, len(trajectories)))
+    return metrics
+
+
+def _call_shares(calls: Sequence[ToolCallRecord], trajectories: int) -> Metrics:
+    """Calls a trajectory, and how they ended."""
+    counts = Counter(call.outcome for call in calls)
+    shares = {outcome.value: counts[outcome] / len(calls) for outcome in Outcome} if calls else {}
+    return {**_ratio("calls", len(calls), trajectories), **shares}
+
+
+def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
+    values: dict[str, list[float]] = defaultdict(list)
+    for trajectory in filter(scored, trajectories):
+        for name, value in trajectory.reward_extra.items():
+            number = _number(value)
+            if number is not None:
+                values[name].append(number)
+    return {name: math.fsum(numbers) / len(numbers) for name, numbers in sorted(values.items())}
+
+
+def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
+    tool_seconds = sorted(call.seconds for t in trajectories for call in t.tool_calls)
+    lives = [max(s.end for s in t.spans) - min(s.start for s in t.spans) for t in trajectories if t.spans]
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for span in (span for t in trajectories for span in t.spans):
+        by_kind[span.kind].append(span.end - span.start)
+    metrics = {**_mean("tool_seconds_mean", tool_seconds), **_mean_max("trajectory_seconds", lives)}
+    if tool_seconds:
+        metrics["tool_seconds_p99"] = tool_seconds[math.ceil(0.99 * len(tool_seconds)) - 1]
+    for kind, seconds in sorted(by_kind.items()):
+        metrics[f"trajectory_seconds_{kind}"] = math.fsum(seconds) / len(trajectories)
+    return metrics
+
+
+def _number(value: Any) -> float | None:
+    """A finite number out of what a user's reward function returned; bools count, numpy scalars too."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):  # an array of several numbers has __float__ as well
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _under(prefix: str, metrics: Metrics) -> Metrics:
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+def _mean(name: str, values: Sequence[float]) -> Metrics:
+    return {name: math.fsum(values) / len(values)} if values else {}
+
+
+def _mean_max(name: str, values: Sequence[float]) -> Metrics:
+    return {**_mean(f"{name}_mean", values), **_extreme(f"{name}_max", values, max)}
+
+
+def _spread(name: str, values: Sequence[float]) -> Metrics:
+    if not values:
+        return {}
+    mean = math.fsum(values) / len(values)
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values))
+    bounds = {**_extreme(f"{name}_min", values, min), **_extreme(f"{name}_max", values, max)}
+    return {f"{name}_mean": mean, f"{name}_std": std, **bounds}
+
+
+def _extreme(name: str, values: Sequence[float], pick: Callable[[Iterable[float]], float]) -> Metrics:
+    return {name: float(pick(values))} if values else {}
+
+
+def _ratio(name: str, part: float, whole: float) -> Metrics:
+    return {name: part / whole} if whole else {}

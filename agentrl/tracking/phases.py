@@ -1,0 +1,59 @@
+"""Wall time of a step by phase.
+
+Invariant: at any moment at most one phase is charged (an inner phase pauses the outer one), so the phases of a
+step never add up to more than the step.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Phases:
+    """`with phases("rollout"): ...`, then `phases.metrics(rollout=tokens)` at the end of the step."""
+
+    def __init__(
+        self, on_enter: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`on_enter` hears the name of each phase as it starts (or goes on): `LiveView.phase`, say."""
+        self._on_enter = on_enter
+        self._clock = clock
+        self._stack: list[str] = []
+        self._seconds: dict[str, float] = {}
+        self._step_start = self._mark = clock()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Charge what runs inside to `name`."""
+        self._charge()
+        self._stack.append(name)
+        self._seconds.setdefault(name, 0.0)
+        self._on_enter(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._stack.pop()
+            if self._stack:
+                self._on_enter(self._stack[-1])
+
+    def metrics(self, **tokens: int) -> dict[str, float]:
+        """`time/<phase>` and `time/step` in seconds since the last call; begins the next step.
+
+        `tokens` names how many tokens a phase handled, for `perf/<phase>_tokens_per_s`.
+        """
+        self._charge()
+        seconds, self._seconds = self._seconds, dict.fromkeys(self._stack, 0.0)
+        metrics = {f"time/{name}": value for name, value in seconds.items()}
+        metrics["time/step"] = self._mark - self._step_start
+        for name, count in tokens.items():
+            if seconds.get(name):
+                metrics[f"perf/{name}_tokens_per_s"] = count / seconds[name]
+        self._step_start = self._mark
+        return metrics
+
+    def _charge(self) -> None:
+        now = self._clock()
+        if self._stack:
+            self._seconds[self._stack[-1]] += now - self._mark
+        self._mark = now

@@ -1,0 +1,74 @@
+"""What the live view knows: fed by calls from the training loop, read by the thread that draws.
+
+Invariant: a reader sees whole values. Fields are replaced or appended to, never emptied and refilled.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+VALIDATION = "val/"
+ETA_STEPS = 10
+
+
+@dataclass
+class State:
+    """A run in progress; times in seconds of one clock."""
+
+    total_steps: int | None
+    title: str
+    started: float
+    step: int = 0
+    phase: str | None = None
+    phase_started: float = 0.0
+    done: int = 0
+    """Within the phase: trajectories finished, say."""
+    expected: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last training step."""
+    first: dict[str, float] = field(default_factory=dict)
+    """Of the first step seen."""
+    rewards: list[float] = field(default_factory=list)
+    successes: list[float] = field(default_factory=list)
+    validations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    ended: Literal["finished", "stopped"] | None = None
+    step_ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=ETA_STEPS + 1))
+
+    def enter(self, phase: str | None, now: float) -> None:
+        """A phase begins, or all are over."""
+        self.done = self.expected = 0
+        self.phase, self.phase_started = phase, now
+
+    def record(self, step: int, metrics: Mapping[str, float], now: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Take in a step; returns its training figures and its validation figures."""
+        training = {name: value for name, value in metrics.items() if not name.startswith(VALIDATION)}
+        validation = {name: value for name, value in metrics.items() if name.startswith(VALIDATION)}
+        if training:
+            self._train(step, training, now)
+        if validation:
+            self.validations.append((step, validation))
+        return training, validation
+
+    def eta(self, now: float) -> float | None:
+        """Seconds left at the pace of the last steps; None before there is a pace."""
+        if self.total_steps is None or not self.step_ends or self.ended:
+            return None
+        (first_step, first), (last_step, last) = self.step_ends[0], self.step_ends[-1]
+        if last_step == first_step:
+            return None
+        pace = (last - first) / (last_step - first_step)
+        return max(0.0, pace * (self.total_steps - last_step) - (now - last))
+
+    def _train(self, step: int, metrics: dict[str, float], now: float) -> None:
+        if not self.step_ends:
+            # The first step has no end before it; when it began is as good.
+            self.step_ends.append((step - 1, now - metrics["time/step"] if "time/step" in metrics else self.started))
+            self.first = metrics
+        self.step_ends.append((step, now))
+        self.step = step
+        self.metrics = metrics
+        if "rollout/reward_mean" in metrics:
+            self.rewards.append(metrics["rollout/reward_mean"])
+        if "rollout/success" in metrics:
+            self.successes.append(metrics["rollout/success"])
