@@ -1,0 +1,43 @@
+"""How token losses become one number: a weight per token, so that the loss is `sum(weights * losses)`.
+
+The weights are made for the whole mini-batch. Any split of it into micro-batches then sums to the same loss and the
+same gradient, exactly, whatever the lengths. Only model tokens (mask 1) count, in every mode.
+"""
+
+from torch import Tensor
+
+from agentrl.algorithms.segments import dense, sequence_of, sum_by
+from agentrl.errors import UserError
+
+LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+def token_weights(
+    mask: Tensor, cu_seqlens: Tensor, mode: str, *, trajectory: Tensor | None = None, norm: float = 1.0
+) -> Tensor:
+    """Weights f32 [T], 0 off the mask. Raises UserError for an unknown mode.
+
+    - token-mean: every model token alike (DAPO, arXiv 2503.14476);
+    - seq-mean-token-sum: mean over sequences of the sum over their tokens;
+    - seq-mean-token-mean: mean over sequences of the mean over their tokens (GRPO, arXiv 2402.03300);
+    - seq-mean-token-sum-norm: mean over sequences of the sum over their tokens divided by the constant `norm`
+      (Dr.GRPO, arXiv 2503.20783).
+
+    `trajectory` int64 [B]: sequences of one trajectory count as one; without it each counts by itself. Sequences
+    without a model token do not count.
+    """
+    if mode not in LOSS_AGG_MODES:
+        raise UserError(f"loss_agg_mode {mode!r} does not exist; it is one of {', '.join(LOSS_AGG_MODES)}")
+    weights = mask.float()
+    if mode == "token-mean":
+        return weights / weights.sum().clamp(min=1)
+    owner = sequence_of(cu_seqlens)
+    n = cu_seqlens.numel() - 1
+    if trajectory is not None:
+        index, n = dense(trajectory)
+        owner = index[owner]
+    tokens = sum_by(weights, owner, n)
+    sequences = (tokens > 0).sum().clamp(min=1)
+    if mode == "seq-mean-token-mean":
+        return weights / (sequences * tokens.clamp(min=1)[owner])
+    return weights / (sequences * (norm if mode == "seq-mean-token-sum-norm" else 1.0))

@@ -1,0 +1,108 @@
+"""KL to a reference policy, estimated from the log-probs of sampled tokens, and the weight of it as a penalty.
+
+Estimators after "Approximating KL Divergence" (J. Schulman, 2020), with d = logprobs - reference:
+kl (k1) is d, abs is |d|, mse (k2) is d^2 / 2, low_var_kl (k3) is exp(-d) + d - 1. A trailing + keeps the value and
+takes k2's gradient, the only one of them that is in expectation the gradient of the KL for on-policy samples.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.segments import sequence_of, sum_by
+from agentrl.errors import UserError
+
+# Beyond this exp() only overflows.
+MAX_LOG_RATIO = 20.0
+
+
+def _k1(d: Tensor) -> Tensor:
+    return d
+
+
+def _k2(d: Tensor) -> Tensor:
+    return 0.5 * d * d
+
+
+def _k3(d: Tensor) -> Tensor:
+    d = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(-d) + d
+
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"kl": _k1, "abs": torch.abs, "mse": _k2, "low_var_kl": _k3}
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
+    """KL estimate of each token, f32 [T], in nats. Raises UserError for an unknown kind."""
+    name = kind.removesuffix("+")
+    if name not in KL_ESTIMATORS:
+        raise UserError(f"KL estimator {kind!r} does not exist; it is one of {', '.join(KL_ESTIMATORS)}, or one with +")
+    d = logprobs - ref_logprobs
+    value = KL_ESTIMATORS[name](d)
+    if not kind.endswith("+"):
+        return value
+    straight = _k2(d)
+    return value.detach() + (straight - straight.detach())
+
+
+def penalise(
+    rewards: Tensor, kl: Tensor, mask: Tensor, cu_seqlens: Tensor, *, coefficient: float
+) -> tuple[Tensor, float]:
+    """Take `coefficient * kl` off each model token's reward: (rewards f32 [T], mean KL of a sequence in nats)."""
+    kl = kl * mask
+    sequences = max(cu_seqlens.numel() - 1, 1)
+    per_sequence = sum_by(kl.double(), sequence_of(cu_seqlens), sequences)
+    return rewards - coefficient * kl, float(per_sequence.mean())
+
+
+class FixedKL:
+    """A penalty weight that stays."""
+
+    def __init__(self, coefficient: float) -> None:
+        self.value = coefficient
+
+    def update(self, kl: float, samples: int) -> None:
+        """Nothing to adapt."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing: the weight is the configuration's."""
+
+
+class AdaptiveKL:
+    """A penalty weight that steers the KL to a target (arXiv 1909.08593)."""
+
+    # A single step may move the weight by at most this share per horizon.
+    MAX_ERROR = 0.2
+
+    def __init__(self, coefficient: float, *, target: float, horizon: int) -> None:
+        self.value = coefficient
+        self._target = target
+        self._horizon = horizon
+
+    def update(self, kl: float, samples: int) -> None:
+        """Raise the weight when `kl`, in nats a sequence over `samples` sequences, is above the target; else lower."""
+        error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
+        self.value *= 1 + error * samples / self._horizon
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.value = float(state["value"])
+
+
+def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> FixedKL | AdaptiveKL:
+    """The controller named by `algorithm.kl_ctrl.type`. Raises UserError for an unknown one."""
+    if kind == "fixed":
+        return FixedKL(coefficient)
+    if kind == "adaptive":
+        return AdaptiveKL(coefficient, target=target, horizon=horizon)
+    raise UserError(f"algorithm.kl_ctrl.type {kind!r} does not exist; it is fixed or adaptive")

@@ -1,0 +1,89 @@
+"""What one step trains on: packed token columns, no padding.
+
+T tokens of B sequences lie in a row, bounded by `cu_seqlens`. Entry t of every [T] column belongs to token t itself;
+`logprobs[t]` is log p(token t | the tokens before it in its sequence). A trajectory owns one sequence, or several
+where its history was rewritten; those lie next to each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+_PER_SEQUENCE = ("trajectory", "group")
+
+
+@dataclass
+class Batch:
+    """Packed sequences. Columns that are not made yet are None."""
+
+    ids: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int64 [T]; begins at 0 in every sequence."""
+    mask: Tensor
+    """bool [T]; True on tokens that the model made: what is trained on. Never on a sequence's first token."""
+    rollout_logprobs: Tensor
+    """f32 [T]; the engine's, 0 off the mask."""
+    rewards: Tensor
+    """f32 [T]."""
+    cu_seqlens: Tensor
+    """int32 [B+1]; sequence i is tokens cu_seqlens[i] to cu_seqlens[i+1]."""
+    trajectory: Tensor
+    """int64 [B]; which trajectory a sequence is from: its index in the list that was packed."""
+    group: Tensor
+    """int64 [B]; which prompt it is from."""
+    old_logprobs: Tensor | None = None
+    """f32 [T]; of the policy before the step."""
+    ref_logprobs: Tensor | None = None
+    """f32 [T]; of the reference policy."""
+    advantages: Tensor | None = None
+    """f32 [T]."""
+    weights: Tensor | None = None
+    """f32 [T]; each token's share of the loss."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.ids.numel()
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.trajectory.numel()
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence."""
+        return self.cu_seqlens.diff().tolist()
+
+    def tokens_of(self, sequences: Sequence[int]) -> Tensor:
+        """Indices of the tokens of the given sequences, in that order: int64."""
+        bounds = self.cu_seqlens.tolist()
+        pieces = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
+        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long, device=self.ids.device)
+
+    def select(self, sequences: Sequence[int]) -> "Batch":
+        """The given sequences, in the given order. Every column follows."""
+        rows = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
+        tokens = self.tokens_of(sequences)
+        lengths = self.lengths
+        picked = {
+            f.name: value[rows if f.name in _PER_SEQUENCE else tokens]
+            for f in fields(self)
+            if f.name != "cu_seqlens" and (value := getattr(self, f.name)) is not None
+        }
+        return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on another device."""
+        moved = {f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return replace(self, **moved)
+
+
+def bounds_of(lengths: Sequence[int]) -> Tensor:
+    """`cu_seqlens` of sequences of these lengths: int32 [B+1]."""
+    bounds = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    bounds[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+    return bounds

@@ -1,0 +1,88 @@
+"""Log-probs and entropies of a batch's tokens under a causal language model.
+
+Invariants:
+- a token's figures depend on its own sequence alone: packing changes them only by float rounding;
+- full logits are never held for more than one chunk of tokens, where the model is a backbone with a linear head;
+- softmax runs in float32, at the sampling temperature.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.training.attention import PACKED, packing_arguments
+from agentrl.training.batch import Batch
+from agentrl.training.chunked import ChunkedLogprobs
+
+# The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
+PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+PROBE_TOKENS = 8
+
+
+class TokenLogprobs:
+    """Scores tokens with `module`: a transformers causal LM, maybe wrapped by peft, that is shared and not copied."""
+
+    def __init__(self, module: nn.Module, *, temperature: float = 1.0) -> None:
+        self.module = module
+        causal_lm: Any = module
+        self.causal_lm = causal_lm.get_base_model() if hasattr(module, "get_base_model") else causal_lm
+        self.packed = self.causal_lm.config._attn_implementation == PACKED
+        # Greedy sampling reports the log-probs of the untempered distribution.
+        self.scale = 1.0 / temperature if temperature > 0 else 1.0
+        self.linear_head = self._probe()
+
+    def __call__(self, batch: Batch, *, every_token: bool = False) -> tuple[Tensor, Tensor]:
+        """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
+
+        Only model tokens are scored, the rest is 0; with `every_token` all but each sequence's first are.
+        """
+        wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
+        # A sequence's first token has nothing before it.
+        targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
+        logprobs, entropy = self._score(batch, targets)
+        empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
+        return empty.index_copy(0, targets, logprobs), empty.index_copy(0, targets, entropy)
+
+    def _score(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of the tokens at `targets` [N], each from the position before it."""
+        ids = batch.ids[targets]
+        if self.linear_head:
+            hidden = self._run(batch, self._hidden)[targets - 1]
+            head = self.causal_lm.get_output_embeddings()
+            return ChunkedLogprobs.apply(hidden, head.weight, head.bias, ids, self.scale)
+        logits = self._run(batch, self._logits)[targets - 1].float() * self.scale
+        logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
+        return logprobs, entropy_from_logits(logits)
+
+    def _run(self, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
+        """`forward` over all tokens [T, ...]: packed in one row, or sequence by sequence where the model cannot."""
+        if self.packed:
+            arguments = packing_arguments(batch.cu_seqlens, max(batch.lengths))
+            return forward(batch.ids, batch.positions, **arguments)
+        return torch.cat([forward(ids, positions, use_cache=False) for ids, positions in _sequences(batch)])
+
+    def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
+        backbone = self.causal_lm.base_model
+        return backbone(input_ids=ids[None], position_ids=positions[None], **arguments).last_hidden_state[0]
+
+    def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
+        return self.causal_lm(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0]
+
+    @torch.no_grad()
+    def _probe(self) -> bool:
+        """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
+        head = self.causal_lm.get_output_embeddings()
+        if type(head) is not nn.Linear or self.causal_lm.base_model is self.causal_lm:
+            return False
+        ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
+        logits = self._logits(ids, ids, use_cache=False).float()
+        linear = head(self._hidden(ids, ids, use_cache=False)).float()
+        tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
+        return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
+
+
+def _sequences(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(batch.ids.split(batch.lengths), batch.positions.split(batch.lengths), strict=True)

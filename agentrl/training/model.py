@@ -1,0 +1,148 @@
+"""Loading the policy and its tokenizer, and writing them back in Hugging Face format."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from agentrl import resources
+from agentrl.config.schema import Model
+from agentrl.errors import UserError
+from agentrl.training.attention import use_packed_attention
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
+    _import_external(model.external_lib)
+    path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
+    place = _place(path, key)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model.trust_remote_code)
+    except Exception as error:  # the hub's, the file's or the tokenizer's own code
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {_first_line(error)}") from error
+    if model.chat_template is not None:
+        file = resources.find(model.chat_template, what="model.chat_template")
+        tokenizer.chat_template = file.read_text(encoding="utf-8")
+    return tokenizer
+
+
+def load_model(model: Model, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
+    """The policy on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0.
+
+    `seed` decides what is not in the files: a new adapter's weights. Dropout is off for good: with it the policy
+    that trains would not be the policy that sampled. Raises UserError when the model cannot be had.
+    """
+    transformers_logging.disable_progress_bar()  # it would write over the live view
+    _import_external(model.external_lib)
+    torch.manual_seed(seed)
+    config = _model_config(model)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            _place(model.path, "model.path"),
+            config=config,
+            dtype=_dtype(model.dtype),
+            trust_remote_code=model.trust_remote_code,
+        )
+    except Exception as error:
+        raise UserError(f"model.path: no model can be loaded from {model.path}: {_first_line(error)}") from error
+    use_packed_attention(module)
+    _drop_dropout(module)
+    if model.enable_gradient_checkpointing:
+        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if model.lora_rank > 0:
+        module = _with_adapter(module, model)
+    return module.to(device).eval()
+
+
+def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
+    """Write a Hugging Face folder: model, or with LoRA the adapter in peft format, and tokenizer.
+
+    `merge` folds a LoRA adapter into the base model, in `module` itself, and writes a full model.
+    """
+    if merge and isinstance(module, PeftModel):
+        module = module.merge_and_unload()
+    module.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def _with_adapter(module: PreTrainedModel, model: Model) -> PeftModel:
+    targets = model.target_modules
+    lora = LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(module, lora)
+    except ValueError as error:
+        raise UserError(f"model.target_modules {targets!r} does not fit the model: {_first_line(error)}") from error
+
+
+def _model_config(model: Model) -> PretrainedConfig:
+    place = _place(model.path, "model.path")
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
+    except Exception as error:
+        raise UserError(f"model.path: {model.path} is no model: {_first_line(error)}") from error
+    for key, value in model.override_config.items():
+        if not hasattr(config, key):
+            raise UserError(f"model.override_config.{key} is no field of {type(config).__name__}; leave it out")
+        setattr(config, key, value)
+    return config
+
+
+def _place(path: str | None, key: str) -> str:
+    """A folder, or a hub id as it is."""
+    if not path:
+        raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    if looks_local:
+        raise UserError(f"{key}: there is no folder {path}; `agentrl model` prepares one")
+    return path
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UserError(f"model.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _import_external(name: str | None) -> None:
+    if name is None:
+        return
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"model.external_lib: {name} does not import: {_first_line(error)}") from error
+
+
+def _drop_dropout(module: nn.Module) -> None:
+    part: Any
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        if isinstance(getattr(part, "attention_dropout", None), float):
+            part.attention_dropout = 0.0
+
+
+def _first_line(error: Any) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

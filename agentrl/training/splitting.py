@@ -1,0 +1,60 @@
+"""Cutting a batch: mini-batches (one optimizer step each) by prompts, micro-batches (one forward pass each) by size.
+
+Both are deterministic. How a mini-batch is cut into micro-batches does not change the result: the loss weights are
+made for the mini-batch as a whole.
+"""
+
+import heapq
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+
+from agentrl.training.batch import Batch
+
+
+def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | None = None) -> list[list[int]]:
+    """Sequence indices of each mini-batch: `prompts` prompts with all their trajectories that are there.
+
+    With a generator the prompts are shuffled first. The sequences of one trajectory, and the trajectories of one
+    prompt, stay together. The last mini-batch may hold fewer prompts.
+    """
+    by_group: dict[int, list[int]] = {}
+    for sequence, group in enumerate(batch.group.tolist()):
+        by_group.setdefault(group, []).append(sequence)
+    groups = list(by_group.values())
+    if generator is not None:
+        groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]
+    return [[s for group in groups[i : i + prompts] for s in group] for i in range(0, len(groups), prompts)]
+
+
+def micro_batches(lengths: Sequence[int], *, max_tokens: int | None, max_sequences: int | None) -> list[list[int]]:
+    """Cut sequences into as few evenly filled passes as fit both limits; indices into `lengths`, fullest pass first.
+
+    A sequence longer than `max_tokens` gets a pass of its own. The fullest pass comes first, so that a run that does
+    not fit into memory fails at once and not an hour later.
+    """
+    if not lengths:
+        return []
+    max_tokens = max_tokens or sum(lengths)
+    max_sequences = max_sequences or len(lengths)
+    bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences))
+    while (cut := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
+        bins += 1
+    return cut
+
+
+def _balanced(lengths: Sequence[int], bins: int, max_tokens: int, max_sequences: int) -> list[list[int]] | None:
+    """Longest first into the emptiest of `bins`; None where that breaks a limit."""
+    heap = [(0, i) for i in range(bins)]
+    filled: list[list[int]] = [[] for _ in range(bins)]
+    for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
+        tokens, i = heapq.heappop(heap)
+        tokens += lengths[sequence]
+        filled[i].append(sequence)
+        if tokens > max_tokens and len(filled[i]) > 1:
+            return None
+        if len(filled[i]) < max_sequences:
+            heapq.heappush(heap, (tokens, i))
+    filled = [sorted(members) for members in filled if members]
+    return sorted(filled, key=lambda members: -sum(lengths[s] for s in members))
