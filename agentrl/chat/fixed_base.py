@@ -1,0 +1,160 @@
+"""The text that follows an assistant turn, by rendering over a fixed short conversation.
+
+What comes after a turn does not depend on what came before it, so a dummy user and a dummy assistant turn
+stand in for the history: cost follows the new messages only. The dummy turn ends in a known word, and the
+text after that word, cut where the turn's end begins, is what the ledger gets. Reading it from one render
+(instead of subtracting a stored base) keeps it right for templates that write the date or that render a
+last turn differently from an earlier one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.chat.message import TOOL_ROLES, Message
+from agentrl.chat.template import MARK, Template, TemplateRefusal
+
+FOLLOWER = "agentrlfollower"
+DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")
+"""End-of-text tokens of base models: a chat model that writes one is done as well."""
+USER: Message = {"role": "user", "content": "x"}
+ASSISTANT: Message = {"role": "assistant", "content": MARK}
+MARKED_USER: Message = {"role": "user", "content": MARK}
+
+
+@dataclass(frozen=True)
+class Suffix:
+    """What follows an assistant turn."""
+
+    text: str
+    """From the end of the model's own text on."""
+    end: int
+    """Where in `text` the token begins with which the model ends its turn."""
+
+
+class FixedBase:
+    """What a template writes around turns, learned once; then the text after a turn, per turn."""
+
+    def __init__(self, template: Template, stops: Sequence[str]) -> None:
+        self.template = template
+        self.turn_end = self._turn_end()
+        """The special token that ends an assistant turn in the middle of a conversation."""
+        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
+        """Every token that may end a turn, `turn_end` first."""
+        closing = self._after_mark([USER, ASSISTANT])
+        at = self._find_stop(closing)
+        self.explicit = at is not None
+        """False where a turn has no end of its own and the next role's header stops the model (GLM)."""
+        self.closing = closing[at or 0 :]
+        """A finished turn's end, from the stop token on."""
+        self.opening = self._after_mark([MARKED_USER], generation=True)
+        """From the end of a user's content to the model's first token."""
+        self.generation_ids = self._generation_ids()
+        """The generation prompt: the header of the assistant's turn."""
+        self._variants: dict[int, int] = {}
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether the generation prompt itself opens a think block, so that a turn begins inside it."""
+        return self.opening.rstrip().endswith("<think>")
+
+    def split_end(self, text: str) -> tuple[str, str]:
+        """A last turn's text without its end, and the stop token there ("" when it has none)."""
+        if self.closing and text.endswith(self.closing):
+            return text.removesuffix(self.closing), self.stop_at_start(self.closing)
+        stop = next((stop for stop in self.stops if text.endswith(stop)), "")
+        return text.removesuffix(stop), stop
+
+    def stop_at_start(self, text: str) -> str:
+        """The stop token that `text` begins with, or ""."""
+        return next((stop for stop in self.stops if text.startswith(stop)), "")
+
+    def after(self, messages: Sequence[Message], *, generation: bool = True) -> Suffix:
+        """The text that new messages add to a conversation which ends in an assistant turn.
+
+        Raises TemplateRefusal when the template shows these messages after no assistant turn at all.
+        """
+        if messages[0]["role"] not in TOOL_ROLES:
+            text = self._after_mark([USER, ASSISTANT, *messages], generation=generation)
+            return Suffix(text, self._find_stop(text) or 0)
+        leading = next((i for i, m in enumerate(messages) if m["role"] not in TOOL_ROLES), len(messages))
+        return self._after_calls(messages, leading, generation)
+
+    def _after_calls(self, messages: Sequence[Message], calls: int, generation: bool) -> Suffix:
+        """Some templates want one call per result, some refuse two calls, some know no calls."""
+        refusal = None
+        known = self._variants.get(calls)
+        for i, (user, assistant) in enumerate(_calling_turns(messages[:calls])):
+            if known is not None and i != known:
+                continue
+            try:
+                text = self._after_mark([user, assistant, *_with_ids(messages)], generation=generation)
+            except TemplateRefusal as error:
+                refusal = refusal or error
+                continue
+            at = self._find_stop(text)
+            if at is not None or not self.stops:
+                self._variants[calls] = i
+                return Suffix(text[at or 0 :], 0)
+        raise refusal or TemplateRefusal("it shows no end of an assistant turn before a tool's result")
+
+    def _after_mark(self, messages: Sequence[Message], *, generation: bool = False) -> str:
+        text = self.template.render(messages, generation=generation)
+        _, mark, after = text.partition(MARK)
+        if not mark:
+            raise TemplateRefusal("it does not show what an assistant or user wrote")
+        return after
+
+    def _find_stop(self, text: str) -> int | None:
+        places = [at for at in (text.find(stop) for stop in self.stops) if at >= 0]
+        return min(places) if places else None
+
+    def _turn_end(self) -> str | None:
+        """The end-of-sequence token if the template writes it after a turn, else the first special token there."""
+        try:
+            after = self._after_mark([USER, ASSISTANT, {"role": "user", "content": FOLLOWER}])
+        except TemplateRefusal:
+            after = self._after_mark([USER, ASSISTANT])
+        region = after.partition(FOLLOWER)[0]
+        eos = self.template.tokenizer.eos_token
+        if eos and eos in region:
+            return str(eos)
+        added = self.template.added_tokens
+        return next((added[i] for i in self.template.encode(region) if i in added), None)
+
+    def _generation_ids(self) -> list[int]:
+        encode = self.template.encode
+        with_prompt = encode(self.opening)
+        without = encode(self._after_mark([MARKED_USER]))
+        return with_prompt[common_length(with_prompt, without) :]
+
+
+def common_length(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Length of the longest common beginning."""
+    n = min(len(a), len(b))
+    return next((i for i in range(n) if a[i] != b[i]), n)
+
+
+def _with_ids(messages: Sequence[Message]) -> list[Message]:
+    return [{**m, "tool_call_id": _id_of(m, i)} if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
+
+
+def _id_of(message: Message, index: int) -> str:
+    return message.get("tool_call_id") or f"agentrl{index:02d}"
+
+
+def _name_of(message: Message) -> str:
+    """A model can write anything as a name; a stop token in there would be taken for the turn's end."""
+    name = str(message.get("name") or "")
+    return name if name.replace("_", "").replace("-", "").replace(".", "").isalnum() else "tool"
+
+
+def _calling_turns(results: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
+    """Dummy turns that call tools, the most proper first; the last ones are for templates that drop calls."""
+    calls = [
+        {"id": _id_of(m, i), "type": "function", "function": {"name": _name_of(m), "arguments": {"x": MARK}}}
+        for i, m in enumerate(results)
+    ]
+    yield USER, {"role": "assistant", "content": None, "tool_calls": calls}
+    yield USER, {"role": "assistant", "content": None, "tool_calls": calls[:1]}
+    yield USER, ASSISTANT

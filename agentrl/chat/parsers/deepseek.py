@@ -1,0 +1,38 @@
+"""DeepSeek. V3 and R1 name the kind and fence the JSON; V3.1 writes NAME and bare JSON."""
+
+import re
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
+from agentrl.chat.parsers.tagged_json import Tags, parse_tagged
+from agentrl.chat.template import Tools
+
+TAGS = Tags(
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\\n```json\\n{...}\\n```<｜tool▁call▁end｜> "
+    "or <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>, as your instructions say",
+    noise=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+)
+_FENCED = re.compile(r"\s*function<｜tool▁sep｜>([^\n<>]+)\n```json\n")
+_BARE = re.compile(r"\s*([^\n<>]+)<｜tool▁sep｜>")
+_FENCE_END = re.compile(r"\s*```")
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    return parse_tagged(text, TAGS, _read)
+
+
+def _read(text: str, body: int, index: int) -> tuple[Call, int]:
+    fenced = _FENCED.match(text, body)
+    header = fenced or _BARE.match(text, body)
+    if header is None:
+        raise Malformed("no name and <｜tool▁sep｜> after its opening tag")
+    value, end = read_json(text, header.end())
+    if fenced:
+        fence = _FENCE_END.match(text, end)
+        if fence is None:
+            raise Malformed("the ``` after its JSON is missing")
+        end = fence.end()
+    return typed_call(header[1].strip(), value, text[body:end], index), end

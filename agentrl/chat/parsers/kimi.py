@@ -1,0 +1,29 @@
+"""Kimi K2: <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|> in a section."""
+
+import re
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
+from agentrl.chat.parsers.tagged_json import Tags, parse_tagged
+from agentrl.chat.template import Tools
+
+TAGS = Tags(
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>",
+    noise=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+)
+_HEADER = re.compile(r"\s*((?:functions\.)?([^<>:\s]+):\d+)\s*<\|tool_call_argument_begin\|>")
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    return parse_tagged(text, TAGS, _read)
+
+
+def _read(text: str, body: int, index: int) -> tuple[Call, int]:
+    header = _HEADER.match(text, body)
+    if header is None:
+        raise Malformed("no functions.NAME:NUMBER and <|tool_call_argument_begin|> after its opening tag")
+    value, end = read_json(text, header.end())
+    return typed_call(header[2], value, text[body:end], index, identity=header[1]), end
