@@ -102,10 +102,7 @@ class Template:
     def _probe_calls(self) -> bool:
         """Find how an assistant turn with a tool call must look to be shown."""
         call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
-        probe: list[Message] = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-        ]
+        turn: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
         for content in ("", None):
             for as_text in (False, True):
                 self._content_with_calls, self._arguments_as_text = content, as_text

@@ -33,7 +33,8 @@ CONTROL_TOKENS = {
     "llama4": "<|begin_of_text|> <|end_of_text|> <|header_start|> <|header_end|> <|eom|> <|eot|> <|python_start|> "
     "<|python_end|>",
     "deepseek": "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> "
-    "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <｜User｜> <｜Assistant｜>",
+    "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> "
+    "<｜User｜> <｜Assistant｜>",
     "glm": "<|endoftext|> [gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|>",
     "gpt_oss": "<|startoftext|> <|start|> <|end|> <|message|> <|channel|> <|constrain|> <|call|> <|return|>",
     "gemma": "<bos> <start_of_turn> <end_of_turn>",
