@@ -1,0 +1,9 @@
+"""Rows and batches of rows: reading, checking, filtering, shuffling."""
+
+from agentrl.data.dataset import load_dataset
+from agentrl.data.loader import Loader
+from agentrl.data.overlong import filter_overlong, truncate
+from agentrl.data.row import Row
+from agentrl.data.rows import Rows, make_row, read_rows
+
+__all__ = ["Loader", "Row", "Rows", "filter_overlong", "load_dataset", "make_row", "read_rows", "truncate"]

@@ -34,7 +34,7 @@ def read_texts(file: Path, chat_template: str) -> list[str]:
     """
     if not file.is_file():
         raise UserError(f"tokenizer data {file} does not exist")
-    lines = file.read_text().splitlines()
+    lines = file.read_text(encoding="utf-8").split("\n")
     if file.suffix == ".jsonl":
         rows = [_parse(line, file, number) for number, line in enumerate(lines, 1) if line.strip()]
         lines = [text for row in rows for text in _row_texts(row, chat_template)]

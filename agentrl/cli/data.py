@@ -1,0 +1,69 @@
+"""`agentrl data`: write ready-to-train rows for a task."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentrl.data.tasks import Task
+
+HELP = "write ready-to-train rows for a task, and demonstrations"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the common options, and each task's own in a group of its own."""
+    from agentrl.data.tasks import TASKS
+
+    parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training rows (default: %(default)s)")
+    parser.add_argument("--val", type=int, default=100, metavar="N", help="validation rows (default: %(default)s)")
+    parser.add_argument("--demos", type=int, default=0, metavar="N", help="demonstrations for agentrl sft (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same files (default: %(default)s)")
+    for name in TASKS:
+        _add_task_options(parser, name)
+
+
+def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
+    from agentrl.data.tasks import task_class
+
+    task = task_class(name)
+    group = parser.add_argument_group(name, task.HELP)
+    for key, option in task.OPTIONS.items():
+        group.add_argument(
+            f"--{key.replace('_', '-')}",
+            default=argparse.SUPPRESS,  # so that run() sees which were given
+            type=option.type,
+            choices=option.choices,
+            metavar=None if option.choices else option.metavar,
+            help=f"{option.help} (default: {option.default})",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate, then say what lies where and how to train on it."""
+    from rich.console import Console
+
+    from agentrl.data.generate import Sizes, generate
+    from agentrl.data.tasks import TASKS, make_task, task_class
+
+    known = {key for name in TASKS for key in task_class(name).OPTIONS}
+    task = make_task(args.task, {key: value for key, value in vars(args).items() if key in known})
+    sizes = Sizes(train=args.train, val=args.val, demos=args.demos)
+    console = Console(soft_wrap=True, highlight=False)
+    for file, count in generate(task, args.out, sizes, args.seed).items():
+        console.print(f"{file}: {count} rows")
+    console.print("Train on it with:\n  agentrl train " + " \\\n    ".join(_settings(task, args.out)))
+    return 0
+
+
+def _settings(task: "Task", out: Path) -> list[str]:
+    settings = {
+        "data.train_files": out / "train.parquet",
+        "data.val_files": out / "val.parquet",
+        "rollout.multi_turn.enable": "true" if task.TOOLS or task.INTERACTION else None,
+        "rollout.multi_turn.tool_config_path": task.TOOLS,
+        "rollout.multi_turn.interaction_config_path": task.INTERACTION,
+        "reward.custom_reward_function.name": task.REWARD,
+    }
+    return [f"{key}={value}" for key, value in settings.items() if value is not None]

@@ -1,0 +1,79 @@
+"""From the `data` section to rows: files read by agentrl, or by a dataset class of the user's own.
+
+A class of the user's own is called as verl calls it, by keyword: data_files, tokenizer, config, and processor where it
+asks for one; `config` answers both to `config.key` and to `config.get("key")`. Its items are mappings in the layout of
+a dataset row; `raw_prompt` may stand in for the prompt's column.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, overload
+
+from agentrl.config.schema import Data
+from agentrl.data.files import paths
+from agentrl.data.row import Row
+from agentrl.data.rows import make_row, read_rows
+from agentrl.errors import UserError
+from agentrl.resources import load_attribute
+
+SECTION = "data.custom_cls"
+
+
+def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.train_files") -> Sequence[Row]:
+    """The rows of `files` (a path or a list of them); `what` names the config key they come from.
+
+    Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
+    """
+    custom_cls = data.custom_cls
+    if custom_cls.path is None:
+        return read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)
+    cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
+    local = [str(path) for path in paths(files, what)]
+    dataset = _call(cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, data=data)
+    return CustomRows(dataset, data)
+
+
+class CustomRows(Sequence[Row]):
+    """Rows out of the items of a user's dataset, made when asked for."""
+
+    def __init__(self, dataset: Any, data: Data) -> None:
+        self.dataset = dataset
+        self.prompt_key = data.prompt_key
+        self.reward_fn_key = data.reward_fn_key
+        self.name = type(dataset).__name__
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise UserError(f"{SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        item = self.dataset[place]
+        if not isinstance(item, Mapping):
+            raise UserError(f"{SECTION}: {self.name}[{place}] is a {type(item).__name__}; it must be a mapping")
+        prompt_key = self.prompt_key if self.prompt_key in item else "raw_prompt"
+        if prompt_key not in item:
+            raise UserError(f"{SECTION}: {self.name}[{place}] has no {self.prompt_key!r}; it has {', '.join(item)}")
+        return make_row(item, f"{self.name}:{place + 1}", prompt_key=prompt_key, reward_fn_key=self.reward_fn_key)
+
+
+def _call(cls: Any, *, files: Any, tokenizer: Any, data: Data) -> Any:
+    from omegaconf import OmegaConf
+
+    arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(asdict(data))}
+    accepted = inspect.signature(cls).parameters
+    if "processor" in accepted:
+        arguments["processor"] = None
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"{SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}") from None
+    return cls(**arguments)

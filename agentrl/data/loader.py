@@ -1,0 +1,75 @@
+"""Batches of rows, epoch after epoch, resumable at any point.
+
+Invariants: the order of an epoch follows from (seed, epoch) alone; a loader that takes over another's state gives
+exactly the batches that the other would have given next, at the last batch of an epoch too.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.data.row import Row
+from agentrl.errors import UserError
+
+
+class Loader:
+    """Endless batches: after the last batch of an epoch comes the first of the next.
+
+    With `drop_last`, rows that do not fill a batch wait for another epoch's order; otherwise the last batch is smaller.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], batch_size: int, *, shuffle: bool, seed: int, drop_last: bool = True
+    ) -> None:
+        if batch_size < 1:
+            raise UserError(f"a batch of {batch_size} rows holds nothing; set data.train_batch_size to 1 or more")
+        if drop_last and len(rows) < batch_size:
+            raise UserError(f"data.train_batch_size={batch_size} is more than the {len(rows)} rows there are; lower it")
+        self.rows = rows
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch = 0
+        """Epoch of the batch given last, from 0."""
+        self._position = 0  # rows of this epoch given so far
+        self._order = self._shuffled()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches an epoch."""
+        return self._epoch_rows // self.batch_size + (self._epoch_rows % self.batch_size > 0)
+
+    def next_batch(self) -> list[Row]:
+        """The next rows; starts a new epoch where the last one is used up."""
+        if self._position >= self._epoch_rows:
+            self.epoch, self._position = self.epoch + 1, 0
+            self._order = self._shuffled()
+        chosen = self._order[self._position : min(self._position + self.batch_size, self._epoch_rows)]
+        self._position += len(chosen)
+        return [self.rows[i] for i in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: small, plain, enough for an exact resume."""
+        return {"epoch": self.epoch, "position": self._position, "seed": self.seed, "rows": len(self.rows)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken. Raises UserError when the data has changed since."""
+        if state["rows"] != len(self.rows):
+            raise UserError(
+                f"data.train_files has {len(self.rows)} rows now, {state['rows']} when the checkpoint was made; "
+                "bring them back, or start anew with trainer.resume_mode=disable"
+            )
+        self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
+        self._order = self._shuffled()
+
+    @property
+    def _epoch_rows(self) -> int:
+        rest = len(self.rows) % self.batch_size if self.drop_last else 0
+        return len(self.rows) - rest
+
+    def _shuffled(self) -> list[int]:
+        order = list(range(len(self.rows)))
+        if self.shuffle:
+            random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
+        return order

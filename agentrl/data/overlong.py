@@ -1,0 +1,96 @@
+"""Prompts that are too long: dropped before training, or cut.
+
+Lengths are in tokens, as the chat template with its tools renders the prompt.
+"""
+
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+from agentrl.data.row import Row
+from agentrl.errors import UserError
+
+log = logging.getLogger(__name__)
+
+SIDES = ("error", "left", "right", "middle")
+
+
+class Subset(Sequence[Row]):
+    """Some of the rows, by index; nothing is copied."""
+
+    def __init__(self, rows: Sequence[Row], kept: Sequence[int]) -> None:
+        self.rows = rows
+        self.kept = kept
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self.rows[i] for i in self.kept[index]]
+        return self.rows[self.kept[index]]
+
+
+def filter_overlong(
+    rows: Sequence[Row], length: Callable[[Row], int], limit: int, *, workers: int = 1
+) -> Sequence[Row]:
+    """The rows whose `length` is at most `limit`; logs how many were dropped.
+
+    With `workers` > 1 processes share the work. Raises UserError when nothing is left.
+    """
+    lengths = list(_lengths(rows, length, min(workers, len(rows))))
+    kept = [i for i, tokens in enumerate(lengths) if tokens <= limit]
+    dropped = len(rows) - len(kept)
+    if not kept:
+        raise UserError(
+            f"data.max_prompt_length={limit} drops all {len(rows)} rows; raise it: the shortest prompt has "
+            f"{min(lengths)} tokens"
+        )
+    if dropped:
+        log.warning("dropped %d of %d rows: prompts over data.max_prompt_length=%d tokens", dropped, len(rows), limit)
+    return Subset(rows, kept) if dropped else rows
+
+
+def truncate(ids: Sequence[int], limit: int, side: str) -> list[int]:
+    """At most `limit` ids: without the beginning (left), the end (right), or the middle; error raises UserError."""
+    ids = list(ids)
+    if side not in SIDES:
+        raise UserError(f"data.truncation={side} is unknown; choose from {', '.join(SIDES)}")
+    if len(ids) <= limit:
+        return ids
+    if side == "error":
+        raise UserError(
+            f"a prompt of {len(ids)} tokens is over data.max_prompt_length={limit}; raise it, or set "
+            "data.filter_overlong_prompts=true, or data.truncation=left, right or middle"
+        )
+    head = {"left": 0, "right": limit, "middle": limit // 2}[side]
+    return ids[:head] + ids[len(ids) - (limit - head) :]
+
+
+_work: tuple[Sequence[Row], Callable[[Row], int]] | None = None
+
+
+def _lengths(rows: Sequence[Row], length: Callable[[Row], int], workers: int) -> Iterator[int]:
+    if workers <= 1:
+        yield from (length(row) for row in rows)
+        return
+    # Forked, so that rows and tokenizer are inherited: neither need survive pickling.
+    context = multiprocessing.get_context("fork")
+    with context.Pool(workers, initializer=_start_worker, initargs=(rows, length)) as pool:
+        yield from pool.imap(_length_at, range(len(rows)), chunksize=max(1, len(rows) // (workers * 8)))
+
+
+def _start_worker(rows: Sequence[Row], length: Callable[[Row], int]) -> None:
+    global _work
+    _work = (rows, length)
+
+
+def _length_at(index: int) -> int:
+    assert _work is not None, "runs in a worker only"
+    rows, length = _work
+    return length(rows[index])

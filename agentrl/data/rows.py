@@ -1,0 +1,122 @@
+"""Rows out of records: verl's layout, in every form it is met.
+
+Invariant: a Row holds plain Python only, and its uid depends on nothing but the file's name and the record's number in
+it, so that it is the same after a restart, a shuffle or a filter.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from agentrl.data.files import Record, Table, paths, read_records
+from agentrl.data.plain import mapping, plain
+from agentrl.data.row import Row
+from agentrl.errors import UserError
+
+DATA_SOURCE = "data_source"
+"""The default `reward_fn_key`: the one column that may be missing."""
+
+
+class Rows(Sequence[Row]):
+    """Rows of several files, one after another, each made when asked for."""
+
+    def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str) -> None:
+        self.prompt_key = prompt_key
+        self.reward_fn_key = reward_fn_key
+        self.parts = [(name, read_records(file)) for name, file in zip(_names(files), files, strict=True)]
+        for (_, records), file in zip(self.parts, files, strict=True):
+            _check_columns(records, file, prompt_key, reward_fn_key)
+
+    def __len__(self) -> int:
+        return sum(len(records) for _, records in self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        for name, records in self.parts:
+            if place < len(records):
+                uid = f"{name}:{place + 1}"
+                return make_row(records[place], uid, prompt_key=self.prompt_key, reward_fn_key=self.reward_fn_key)
+            place -= len(records)
+        raise IndexError(index)
+
+
+def read_rows(
+    files: str | Path | Sequence[str | Path],
+    *,
+    prompt_key: str = "prompt",
+    reward_fn_key: str = DATA_SOURCE,
+    what: str = "data.train_files",
+) -> Rows:
+    """The rows of one or several parquet, json or jsonl files. Raises UserError, naming the config key `what`."""
+    return Rows(paths(files, what), prompt_key=prompt_key, reward_fn_key=reward_fn_key)
+
+
+def make_row(record: Mapping[str, Any], uid: str, *, prompt_key: str, reward_fn_key: str) -> Row:
+    """One record as a Row. Raises UserError naming `uid` and the field that is wrong."""
+    fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
+    extra_info = fields["extra_info"]
+    for key in ("tools_kwargs", "interaction_kwargs"):
+        # verl's own dataset class lifts them to the top; people write them as JSON text to escape struct columns
+        if key in extra_info or record.get(key) is not None:
+            extra_info[key] = _field(extra_info if key in extra_info else record, key, uid)
+    if "ground_truth" in record:
+        fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
+    return Row(
+        uid=uid,
+        prompt=_messages(record.get(prompt_key), f"{uid}: {prompt_key}"),
+        data_source=str(plain(record.get(reward_fn_key)) or "unknown"),
+        ability=plain(record.get("ability")),
+        reward_model=fields["reward_model"],
+        extra_info=extra_info,
+        agent_name=plain(record.get("agent_name")),
+    )
+
+
+def _field(record: Mapping[str, Any], key: str, uid: str) -> dict[str, Any]:
+    try:
+        return mapping(record.get(key))
+    except ValueError as error:
+        raise UserError(f"{uid}: {key} is no object: {error}") from None
+
+
+def _messages(value: Any, place: str) -> list[dict[str, Any]]:
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    messages = plain(value)
+    if not messages or not isinstance(messages, list):
+        raise UserError(f"{place} holds neither messages nor a string")
+    for message in messages:
+        if not isinstance(message, dict) or "role" not in message:
+            raise UserError(f"{place} holds something that is no message with a role: {str(message)[:80]}")
+        message.setdefault("content", "")  # dropped with the None values where there are only tool calls
+    return messages
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """File names for uids; whole paths where two files share a name."""
+    count = Counter(file.name for file in files)
+    return [file.name if count[file.name] == 1 else str(file) for file in files]
+
+
+def _check_columns(records: Sequence[Record], file: Path, prompt_key: str, reward_fn_key: str) -> None:
+    if not records:
+        raise UserError(f"{file} has no rows")
+    for key, setting in ((prompt_key, "data.prompt_key"), (reward_fn_key, "data.reward_fn_key")):
+        if key == DATA_SOURCE:
+            continue
+        for columns, place in _columns(records, file):
+            if key not in columns:
+                raise UserError(f"{setting}: {place} has no column {key!r}; it has {', '.join(columns)}")
+
+
+def _columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:
+    if isinstance(records, Table):
+        return [(records.columns(), str(file))]
+    return [(list(record), f"{file}:{number}") for number, record in enumerate(records, 1)]

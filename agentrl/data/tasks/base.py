@@ -1,0 +1,92 @@
+"""What a task is: a source of problems, each a dataset row, and perhaps demonstrations of how to solve them.
+
+Invariant: everything a task draws comes from the `random.Random` it is handed, so equal seeds give equal files.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from agentrl.errors import UserError
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option of a task."""
+
+    help: str
+    default: Any
+    type: Callable[[str], Any] = str
+    choices: tuple[str, ...] | None = None
+    metavar: str | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with all that its tools, interaction and scorer need to know."""
+
+    question: str
+    """Text by which splits are kept disjoint."""
+    ground_truth: str
+    """What the reward function compares with."""
+    extra_info: dict[str, Any]
+    """The row's extra_info, without split and index."""
+    solution: Any = None
+    """The task's own notes on how to solve it, for demonstrations; not written."""
+
+
+class Task(ABC):
+    """A problem generator. `__init__` takes its OPTIONS as keywords; raises UserError on bad ones."""
+
+    HELP: ClassVar[str]
+    OPTIONS: ClassVar[dict[str, Option]] = {}
+    DATA_SOURCE: ClassVar[str]
+    ABILITY: ClassVar[str]
+    VARIANT: ClassVar[str | None] = None
+    """For a family of tasks: the name of one, as an example. `__init__` then takes the chosen one as `variant`."""
+    TOOLS: ClassVar[str | None] = None
+    """YAML of the tools that the task is solved with."""
+    INTERACTION: ClassVar[str | None] = None
+    """YAML of the interaction that its rows ask for."""
+
+    REWARD: ClassVar[str | None] = None
+    """Ready-made reward function, "module:function"; None where the tools' own rewards are the score."""
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Problem:
+        """A random problem; repetitions are the caller's business."""
+
+    def demonstrate(self, problem: Problem, rng: random.Random) -> list[Message]:
+        """A conversation that shows how `problem` may be tackled, in OpenAI form."""
+        raise UserError(f"{type(self).__name__} has no demonstrations; leave out --demos")
+
+    def files(self) -> dict[str, list[dict[str, Any]]]:
+        """Further jsonl files, by name, that the task's tools need."""
+        return {}
+
+
+def row(task: Task, problem: Problem, split: str, index: int) -> dict[str, Any]:
+    """A problem in verl's row layout."""
+    return {
+        "data_source": task.DATA_SOURCE,
+        "prompt": [{"role": "user", "content": problem.question}],
+        "ability": task.ABILITY,
+        "reward_model": {"style": "rule", "ground_truth": problem.ground_truth},
+        "extra_info": {"split": split, "index": index, "question": problem.question, **problem.extra_info},
+    }
+
+
+def tool_call(name: str, arguments: dict[str, Any], number: int = 0) -> Message:
+    """An assistant turn that calls one tool."""
+    function = {"name": name, "arguments": arguments}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def tool_answer(name: str, text: str, number: int = 0) -> Message:
+    """The tool's reply to the call of the same number."""
+    return {"role": "tool", "name": name, "tool_call_id": f"call_{number}", "content": text}
