@@ -1,0 +1,90 @@
+"""What the commands that take a configuration share: their arguments, and loading it."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.config.validate import Check
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Overrides, and the options around them; Hydra's own spellings work too."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, and presets as GROUP=NAME")
+    parser.add_argument(
+        "--config-name",
+        "-cn",
+        metavar="NAME",
+        help="file that the run starts from, without .yaml (default: the command's)",
+    )
+    parser.add_argument(
+        "--config-dir",
+        "--config-path",
+        "-cd",
+        "-cp",
+        metavar="DIR",
+        help="folder with files of your own, looked in first",
+    )
+    parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
+    parser.add_argument(
+        "--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (that contain WORD) and stop"
+    )
+
+
+def load_config(
+    args: argparse.Namespace,
+    schema: type | None = None,
+    default: str = "train",
+    checks: "Iterable[Check] | None" = None,
+) -> Any:
+    """The configuration that the arguments describe, as an object of `schema` (Config unless told).
+
+    `default` is the file when --config-name names none; `checks` are TRAINING unless told. Notes go to stderr. Raises
+    UserError, and SystemExit(0) after --cfg or --help-keys.
+    """
+    from agentrl.config import TRAINING, resolve
+    from agentrl.config.schema import Config
+
+    schema, checks = schema or Config, TRAINING if checks is None else checks
+    if args.help_keys is not None:
+        from agentrl.cli.keys import print_keys
+
+        print_keys(schema, args.help_keys)
+        raise SystemExit(0)
+    only_print = args.cfg is not None
+    resolved = resolve(
+        args.overrides,
+        config_name=args.config_name or default,
+        config_dir=args.config_dir,
+        schema=schema,
+        checks=() if only_print else checks,
+    )
+    print_notes(resolved.notes)
+    if only_print:
+        print_config(resolved.config, checks)
+        raise SystemExit(0)
+    return resolved.config
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Dim lines on stderr."""
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for note in notes:
+        console.print(f"note: {note}", style="dim", markup=False)
+
+
+def print_config(config: Any, checks: "Iterable[Check]") -> None:
+    """YAML on stdout, and on stderr what it still lacks."""
+    from agentrl.config import to_yaml
+    from agentrl.config.validate import validate
+
+    sys.stdout.write(to_yaml(config))
+    try:
+        print_notes(validate(config, checks))
+    except UserError as error:
+        print_notes([f"before it can run: {error}"])

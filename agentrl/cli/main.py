@@ -1,0 +1,140 @@
+"""`agentrl`: finds the command, runs it, and says in one line what went wrong.
+
+Exit codes: 0 done, 2 the person asked for something that cannot be done, 130 interrupted. Anything else is a bug, and
+shows its traceback.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import NoReturn
+
+from agentrl import __version__
+from agentrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of `agentrl --help`; the module is imported when the command is called."""
+
+    module: str
+    help: str
+    group: str
+
+
+COMMANDS = {
+    "data": Command("agentrl.cli.data", "write ready-to-train rows for a task, and demonstrations", "Prepare"),
+    "model": Command(
+        "agentrl.cli.model", "prepare a model: a small pretrained chat model, or a tiny one from scratch", "Prepare"
+    ),
+    "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
+    "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
+    "rollout": Command(
+        "agentrl.cli.rollout", "run a few rows and show the conversations, trained tokens coloured", "Look"
+    ),
+}
+
+TITLE = "reinforcement learning for language models that act over several turns with tools"
+
+FIRST_STEPS = (
+    ("a real chat model, small enough for a laptop", "agentrl model smollm2 models/smollm2"),
+    ("a task: rows, tools, a reward", "agentrl data arithmetic --out data/arithmetic"),
+    (
+        "see what the model does before training it",
+        "agentrl rollout model.path=models/smollm2 data.train_files=data/arithmetic/train.parquet",
+    ),
+    ("everything a run can be told", "agentrl train --help"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with mistakes reported the way all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError instead of printing the usage."""
+        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    traceback = "--traceback" in args
+    try:
+        return dispatch([arg for arg in args if arg != "--traceback"])
+    except UserError as error:
+        if traceback:
+            raise
+        report(str(error))
+        return 2
+    except KeyboardInterrupt:
+        report("interrupted")
+        return 130
+
+
+def dispatch(args: list[str]) -> int:
+    """Run what the arguments name. Raises UserError."""
+    if not args or args[0] in ("-h", "--help", "help"):
+        print_help()
+        return 0
+    if args[0] == "--version":
+        sys.stdout.write(f"agentrl {__version__}\n")
+        return 0
+    name, *rest = args
+    if name not in COMMANDS:
+        raise UserError(f"{name}: no such command; there are {', '.join(COMMANDS)}")
+    return run_command(name, importlib.import_module(COMMANDS[name].module), rest)
+
+
+def run_command(name: str, module: ModuleType, args: list[str]) -> int:
+    """Parse a command's arguments and run it; a module with `print_help` writes its own help page."""
+    if hasattr(module, "print_help") and not {"-h", "--help"}.isdisjoint(args):
+        module.print_help()
+        return 0
+    parser = Parser(
+        prog=f"agentrl {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.configure(parser)
+    parser.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+    return int(module.run(parse(parser, args)) or 0)
+
+
+def parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
+    """Arguments; overrides may stand between and after options, which argparse alone does not allow."""
+    namespace, extra = parser.parse_known_args(args)
+    unknown = [arg for arg in extra if arg.startswith("-") or not hasattr(namespace, "overrides")]
+    if unknown:
+        parser.error(f"{unknown[0]}: no such option")
+    if extra:
+        namespace.overrides += extra
+    return namespace
+
+
+def report(message: str) -> None:
+    """One red line on stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red"))
+    Console(stderr=True, soft_wrap=True).print(line)
+
+
+def print_help() -> None:
+    """What there is, in groups, and where to begin."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]agentrl {__version__}[/]: {TITLE}\n\n  agentrl COMMAND [...]")
+    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+        console.print(f"\n[bold]{group}[/]")
+        for name, command in COMMANDS.items():
+            if command.group == group:
+                console.print(f"  [cyan]{name:<8}[/] {command.help}")
+    console.print("\n[bold]First steps[/]")
+    for why, line in FIRST_STEPS:
+        console.print(f"  [dim]# {why}[/]\n  {line}")
+    console.print(
+        "\n`agentrl COMMAND --help` says more; `--version` prints the version, `--traceback` shows tracebacks."
+    )

@@ -1,0 +1,68 @@
+"""The help page of a command that takes a configuration."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentrl.cli.common import add_config_arguments
+from agentrl.config.keys import schema_keys, schema_sections
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HOW = """A run is one configuration: the schema's defaults, a YAML file, then what you write on the command line.
+
+  [cyan]KEY=VALUE[/]        sets one key: rollout.n=8, data.val_files=\\[a.parquet,b.parquet], data.val_files=null
+  [cyan]GROUP=NAME[/]       picks a preset: algorithm=rloo
+  [cyan]--config-name[/]    picks an experiment: a file that lists others under `defaults` and says what differs
+
+Names from verl are understood: actor_rollout_ref.rollout.n is rollout.n."""
+
+
+class _Wide(argparse.HelpFormatter):
+    """Room for option and meaning on one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=48, width=120)
+
+
+def print_page(command: str, what: str, schema: type, examples: Sequence[tuple[str, str]]) -> None:
+    """How to call the command, by example first; presets and sections; options last."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]agentrl {command}[/] [KEY=VALUE ...]: {what}\n", markup=True)
+    console.print(HOW)
+    console.print("\n[bold]Examples[/]")
+    for why, line in examples:
+        console.print(f"  [dim]# {why}[/]\n  {line}")
+    _print_presets(console)
+    _print_sections(console, schema)
+    _print_options(console, command)
+
+
+def _print_presets(console: "Console") -> None:
+    from agentrl.config.presets import shipped
+
+    console.print("\n[bold]Presets[/]")
+    for group, names in shipped().items():
+        label = f"{group}=" if group else "--config-name"
+        console.print(f"  [cyan]{label:<16}[/] {', '.join(names)}", markup=True)
+
+
+def _print_sections(console: "Console", schema: type) -> None:
+    keys = schema_keys(schema)
+    console.print(f"\n[bold]Keys[/]  [dim]{len(keys)} of them; --help-keys lists all, --help-keys WORD some[/]")
+    for path, section in schema_sections(schema).items():
+        count = sum(key.rpartition(".")[0] == path for key in keys)
+        if path:
+            doc = (section.__doc__ or "").partition(":")[0].split(". ")[0].replace("\n", " ").rstrip(".")
+            console.print(f"  [cyan]{path:<30}[/] {count:>3}  {' '.join(doc.split())}")
+
+
+def _print_options(console: "Console", command: str) -> None:
+    parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
+    add_config_arguments(parser)
+    parser.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+    options = parser.format_help().partition("options:")[2]
+    console.print(f"\n[bold]Options[/]{options.rstrip()}", markup=True)

@@ -1,0 +1,41 @@
+"""`agentrl train`: make a model better at a task, with tools, over several turns."""
+
+import argparse
+
+from agentrl.cli.common import add_config_arguments, load_config
+
+HELP = "make a model better at a task, with tools, over several turns"
+
+EXAMPLES = (
+    (
+        "multi-turn GRPO with tools",
+        """agentrl train rollout.multi_turn.enable=true model.path=models/smollm2 \\
+      data.train_files=data/arithmetic/train.parquet rollout.multi_turn.tool_config_path=tools/calculator.yaml""",
+    ),
+    ("another algorithm, other numbers", "agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ..."),
+    ("an experiment of your own: my/exp.yaml", "agentrl train --config-dir my --config-name exp trainer.seed=1"),
+    ("what would run", "agentrl train --cfg job algorithm=dr_grpo"),
+    ("keys about turns, with type, default and meaning", "agentrl train --help-keys multi_turn"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them."""
+    add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train."""
+    config = load_config(args)
+    from agentrl.train import train
+
+    train(config)
+    return 0
+
+
+def print_help() -> None:
+    """A page that teaches how configurations are put together."""
+    from agentrl.cli.page import print_page
+    from agentrl.config.schema import Config
+
+    print_page("train", HELP, Config, EXAMPLES)

@@ -1,0 +1,1 @@
+"""Checks across keys, by what they look at."""

@@ -1,0 +1,83 @@
+"""Numbers that make no sense, alone or together."""
+
+from typing import Any
+
+from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
+from agentrl.errors import UserError
+
+
+def positive_sizes(data: Data, actor: Actor, rollout: Rollout) -> None:
+    """Counts and lengths are at least 1."""
+    at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size val_batch_size")
+    at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
+    at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories")
+    at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
+    multi_turn = rollout.multi_turn
+    at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
+
+
+def at_least(section: str, values: Any, least: int, names: str) -> None:
+    """Raises UserError for the first of `names` whose value is set and below `least`."""
+    for name in names.split():
+        value = getattr(values, name)
+        if value is not None and value < least:
+            raise UserError(f"{section}.{name}={value}: must be at least {least}")
+
+
+def sampling(rollout: Rollout) -> None:
+    """Temperature and nucleus of training and validation."""
+    val_kwargs = rollout.val_kwargs
+    if rollout.temperature <= 0:
+        raise UserError(
+            f"rollout.temperature={rollout.temperature}: must be over 0; for greedy set rollout.do_sample=false"
+        )
+    if val_kwargs.temperature < 0:
+        raise UserError(f"rollout.val_kwargs.temperature={val_kwargs.temperature}: must not be below 0")
+    for name, top_p in (("rollout", rollout.top_p), ("rollout.val_kwargs", val_kwargs.top_p)):
+        if not 0 < top_p <= 1:
+            raise UserError(f"{name}.top_p={top_p}: must be over 0 and at most 1")
+
+
+def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
+    """Estimators that compare the answers to one prompt need several."""
+    grouped = algorithm.adv_estimator in ("grpo", "rloo")
+    if grouped and rollout.n == 1 and not trainer.val_only:
+        raise UserError(
+            f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
+            "is 0; set rollout.n=8, say, or algorithm.adv_estimator=reinforce_plus_plus"
+        )
+
+
+def batch_sizes(data: Data, actor: Actor) -> None:
+    """Mini-batches fill the batch of a step exactly."""
+    batch, mini = data.train_batch_size, actor.ppo_mini_batch_size
+    if mini > batch:
+        raise UserError(
+            f"actor.ppo_mini_batch_size={mini} is over data.train_batch_size={batch} (both count prompts): "
+            f"set it to {batch} or less"
+        )
+    if batch % mini:
+        fits = [size for size in range(1, batch + 1) if batch % size == 0]
+        near = min(fits, key=lambda size: abs(size - mini))
+        raise UserError(
+            f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini} (both count prompts): "
+            f"set the latter to {near}, say"
+        )
+
+
+def one_kl(actor: Actor, algorithm: Algorithm) -> None:
+    """The KL counts once."""
+    if actor.use_kl_loss and algorithm.use_kl_in_reward:
+        raise UserError(
+            "actor.use_kl_loss and algorithm.use_kl_in_reward are both on: the KL would count twice; switch one off"
+        )
+
+
+def tools_without_turns(rollout: Rollout) -> str | None:
+    """Tools that rows will not meet, unless they name an agent loop themselves."""
+    multi_turn = rollout.multi_turn
+    names = ("tool_config_path", "function_tool_path", "interaction_config_path")
+    given = [f"rollout.multi_turn.{name}" for name in names if getattr(multi_turn, name)]
+    if multi_turn.enable or rollout.agent.default_agent_loop or not given:
+        return None
+    return f"{' and '.join(given)} without rollout.multi_turn.enable=true: rows run as single turns"

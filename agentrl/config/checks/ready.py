@@ -1,0 +1,28 @@
+"""What a run cannot do without."""
+
+from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
+from agentrl.errors import UserError
+
+
+def required(model: Model, data: Data, trainer: Trainer) -> None:
+    """A model and rows."""
+    rows = "val_files" if trainer.val_only else "train_files"
+    needed = {
+        "model.path": (model.path, "a model's folder or hub id; `agentrl model smollm2` prepares one"),
+        f"data.{rows}": (getattr(data, rows), "parquet or jsonl; `agentrl data` writes some"),
+    }
+    missing = [f"{key} ({what})" for key, (value, what) in needed.items() if not value]
+    if missing:
+        raise UserError(f"not set: {' and '.join(missing)}")
+
+
+def something_scores(reward: Reward, rollout: Rollout) -> None:
+    """Without a score there is nothing to learn from."""
+    multi_turn, agent = rollout.multi_turn, rollout.agent
+    own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
+    acting = multi_turn.enable and (multi_turn.tool_config_path or multi_turn.interaction_config_path)
+    if not (reward.custom_reward_function.path or acting or own_loop):
+        raise UserError(
+            "nothing scores the answers: set reward.custom_reward_function.path, or let tools or an interaction do it "
+            "(rollout.multi_turn.enable=true with tool_config_path or interaction_config_path)"
+        )

@@ -1,0 +1,32 @@
+"""Keys whose value is one of a few words. A test compares them with what the code behind each key offers."""
+
+KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
+    "actor.loss_agg_mode": ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    "actor.optim.lr_scheduler_type": ("constant", "linear", "cosine"),
+    "algorithm.adv_estimator": ("grpo", "rloo", "reinforce_plus_plus"),
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    "algorithm.kl_penalty": KL_ESTIMATORS,
+    "data.truncation": ("error", "left", "right", "middle"),
+    "model.dtype": ("float32", "bfloat16"),
+    "rollout.multi_turn.format": (
+        "hermes",
+        "llama3_json",
+        "mistral",
+        "pythonic",
+        "qwen3_coder",
+        "glm",
+        "deepseek",
+        "kimi",
+        "gpt_oss",
+    ),
+    "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),
+    "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
+    "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
+    "rollout.name": ("hf",),
+    "trainer.device": ("auto", "cpu", "cuda"),
+    "trainer.logger": ("console", "file", "tensorboard"),
+    "trainer.resume_mode": ("auto", "disable", "resume_path"),
+}

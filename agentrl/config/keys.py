@@ -1,0 +1,133 @@
+"""The schema as a flat table: every key with its type, default and docstring, and the nearest name to a wrong one."""
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key that can be set."""
+
+    path: str
+    """Dotted path from the root: `rollout.val_kwargs.n`."""
+    type: Any
+    """Annotation."""
+    default: Any
+    doc: str
+    """Docstring under the field, on one line."""
+
+    @property
+    def type_name(self) -> str:
+        """The type as a person reads it: `float or null`, `list of str`."""
+        return type_name(self.type)
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(self.type) is list
+
+    @property
+    def is_open(self) -> bool:
+        """Whether names below it are the user's own."""
+        return get_origin(self.type) is dict
+
+
+def type_name(annotation: Any) -> str:
+    """`int | None` -> "int or null"."""
+    if annotation is Any:
+        return "any"
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return f"list of {type_name(args[0])}"
+    if origin is dict:
+        return "mapping"
+    if args:
+        return " or ".join(type_name(arg) for arg in args)
+    return "null" if annotation is NoneType else str(annotation.__name__)
+
+
+@cache
+def schema_keys(schema: type) -> Mapping[str, Key]:
+    """Every key below the dataclass `schema`, by dotted path, in the order of the source."""
+    return {key.path: key for key in _walk(schema, "")}
+
+
+@cache
+def schema_sections(schema: type) -> Mapping[str, type]:
+    """Every dataclass below `schema`, itself included under "", by dotted path."""
+    found = {"": schema}
+    for field, annotation in _annotated(schema):
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            below = schema_sections(annotation)
+            found |= {f"{field.name}.{path}".rstrip("."): section for path, section in below.items()}
+    return found
+
+
+def _walk(schema: type, prefix: str) -> Iterable[Key]:
+    docs = field_docs(schema)
+    for field, annotation in _annotated(schema):
+        path = f"{prefix}{field.name}"
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            yield from _walk(annotation, f"{path}.")
+        else:
+            yield Key(path, annotation, _default(field), docs.get(field.name, ""))
+
+
+def _annotated(schema: type) -> list[tuple[Field, Any]]:
+    hints = get_type_hints(schema)
+    return [(field, hints[field.name]) for field in fields(schema)]
+
+
+def _default(field: Field) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def field_docs(schema: type) -> dict[str, str]:
+    """Docstring under each field of a dataclass, inherited ones included; white space runs become one blank."""
+    docs: dict[str, str] = {}
+    for base in reversed(schema.__mro__[:-1]):
+        docs |= _own_docs(base)
+    return docs
+
+
+def _own_docs(schema: type) -> dict[str, str]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(schema))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                docs[field.target.id] = " ".join(text.value.split())
+    return docs
+
+
+def home(path: str, keys: Mapping[str, Key]) -> Key | None:
+    """The key that `path` sets: itself, or the open mapping that it lies in. None when there is no such key."""
+    for ancestor in ancestors(path):
+        if key := keys.get(ancestor):
+            return key if ancestor == path or key.is_open else None
+    return None
+
+
+def ancestors(path: str) -> Iterable[str]:
+    """`a.b.c`, `a.b`, `a`."""
+    parts = path.split(".")
+    return (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+
+def nearest(path: str, keys: Iterable[str]) -> str | None:
+    """The real key that `path` most likely means: by its last part, or else by the whole path."""
+    keys = list(keys)
+    leaf = path.rpartition(".")[2]
+    leaves = {key.rpartition(".")[2] for key in keys}
+    close = [leaf] if leaf in leaves else difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.8)
+    rivals = [key for key in keys if key.rpartition(".")[2] in close]
+    found = difflib.get_close_matches(path, rivals or keys, n=1, cutoff=0.0 if rivals else 0.75)
+    return found[0] if found else None

@@ -1,0 +1,125 @@
+"""verl's names for keys, translated by the table in verl_names.yaml.
+
+Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentrl.config.keys import Key, ancestors, home
+from agentrl.errors import UserError
+
+TABLE = Path(__file__).with_name("verl_names.yaml")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What becomes of one old name."""
+
+    name: str
+    """The old name, perhaps with `=value`."""
+    action: str
+    """moved, silent, ignored, refused or noted."""
+    text: str
+    """The new name when moved, otherwise the reason."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Where a setting belongs today."""
+
+    path: str | None
+    """None: it has no effect here."""
+    value: Any
+    notes: tuple[str, ...] = ()
+    """Lines for the person."""
+    moved: bool = False
+    """Whether an old name led here."""
+
+
+@cache
+def table() -> Mapping[str, Entry]:
+    """Every entry by its name."""
+    entries: dict[str, Entry] = {}
+    for action, part in yaml.safe_load(TABLE.read_text()).items():
+        items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
+        entries |= {name: Entry(name, action, text) for name, text in items}
+    return entries
+
+
+def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
+    """Follow the table from `path` to one of `keys`, to nothing, or to a name that nobody knows.
+
+    Raises UserError for what is refused.
+    """
+    notes: list[str] = []
+    original = path
+    while entry := lookup(path, value, keys):
+        if entry.action == "noted":
+            notes += [f"{path}: {entry.text}"] if path != original else []
+            break
+        if entry.action == "moved":
+            new = _move(entry, path, value)
+            notes.append(_moved_note(entry))
+            path, value = new
+            continue
+        return Translation(None, None, _dropped_note(entry, original, value))
+    return Translation(path, value, tuple(notes), moved=path != original)
+
+
+def destination(path: str, keys: Mapping[str, Key]) -> str:
+    """Where a name leads whatever its value: for mappings, references and removals."""
+    while (entry := lookup(path, ..., keys)) and entry.action == "moved":
+        path = _move(entry, path, None)[0]
+    return path
+
+
+def reaches_into(path: str) -> bool:
+    """Whether the table knows names below `path`."""
+    return any(name.startswith(f"{path}.") for name in table())
+
+
+def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Entry | None:
+    """The entry that covers a setting: this value of it, its name, or the longest name above it."""
+    if entry := table().get(f"{path}={written(value)}"):
+        return entry
+    real = home(path, keys)
+    for ancestor in ancestors(path):
+        if real and real.path == ancestor:
+            return None
+        if entry := table().get(ancestor):
+            return entry
+    return None
+
+
+def written(value: Any) -> str:
+    """A value as YAML writes it: true, null, 0.5, text."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
+    target, has_value, new = entry.text.partition("=")
+    if has_value:
+        return target, yaml.safe_load(new)
+    return target + path[len(entry.name.partition("=")[0]) :], value
+
+
+def _moved_note(entry: Entry) -> str:
+    return f"{entry.name} is {entry.text} here"
+
+
+def _dropped_note(entry: Entry, path: str, value: Any) -> tuple[str, ...]:
+    unset = value is None or value in ({}, [], "")
+    if entry.action == "silent" or unset:
+        return ()
+    if entry.action == "refused":
+        setting = path if isinstance(value, dict | list) else f"{path}={written(value)}"
+        raise UserError(f"{setting}: {entry.text}")
+    return (f"{entry.name} has no effect: {entry.text}",)

@@ -1,0 +1,78 @@
+"""Overrides in Hydra's grammar: `key=value`, `+key=value`, `++key=value`, `~key`, `group=preset`.
+
+The signs make no difference here: the schema knows which keys exist, so nothing has to be "added".
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentrl.config.names import destination
+from agentrl.config.presets import Presets
+from agentrl.config.tree import Reader, Setting
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+
+def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
+    """Choices of files for Hydra, and settings in the order given. Raises UserError."""
+    choices: list[str] = []
+    settings: list[Setting] = []
+    for text in texts:
+        override = _parse(text)
+        name = override.get_key_element().lstrip("+~")
+        name = name.replace("/", ".") if name.startswith("hydra/") else name  # all of hydra's own is one note
+        if _is_choice(name, override, reader, presets):
+            choices.append(_checked_choice(text, name, override, presets))
+        elif override.is_delete():
+            settings.append(_removal(name, reader))
+        else:
+            settings += reader.read(name, _value(text, override))
+    return choices, settings
+
+
+def _parse(text: str) -> "Override":
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if "=" not in text and not text.startswith("~"):
+        raise UserError(f"{text}: an override is key=value")
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        mend = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
+        reason = " ".join(str(error).split()).partition(" See ")[0]
+        raise UserError(f"{text}: not in Hydra's grammar ({reason}); {mend}") from error
+
+
+def _is_choice(name: str, override: "Override", reader: Reader, presets: Presets) -> bool:
+    """`model=smollm2` names a file, `model={path: x}` and `model.path=x` set keys."""
+    if "/" in name or "@" in name:
+        return True
+    if override.is_delete():
+        return name not in reader.sections and bool(presets.options(name))
+    whole = not reader.known(name) and "." not in name
+    return whole and isinstance(override.value(), str) and bool(presets.options(name))
+
+
+def _checked_choice(text: str, name: str, override: "Override", presets: Presets) -> str:
+    group = name.partition("@")[0]
+    options = presets.options(group)
+    if not options:
+        raise UserError(f"{text}: there is no group {group}; `agentrl train --help` lists them")
+    if not override.is_delete() and override.value() not in options:
+        raise UserError(f"{text}: no such preset; configs/{group} has {', '.join(options)}")
+    return text.lstrip("+")
+
+
+def _removal(name: str, reader: Reader) -> Setting:
+    path = destination(name, reader.keys)
+    return Setting(path if path in reader.sections else reader.checked(path), None, delete=True)
+
+
+def _value(text: str, override: "Override") -> Any:
+    if override.is_sweep_override():
+        key, _, values = text.partition("=")
+        raise UserError(f"{text}: one run takes one value; for a list write {key}=[{values}]")
+    return override.value()

@@ -1,0 +1,128 @@
+"""Settings as a flat list: composed YAML taken apart into `key = value`, under today's names."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
+from agentrl.config.names import destination, reaches_into, translate
+from agentrl.errors import UserError
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+INTERPOLATION = re.compile(r"\$\{")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key and its value, or its removal."""
+
+    path: str
+    value: Any
+    moved: bool = False
+    """Whether it was given under an old name."""
+    delete: bool = False
+
+
+class Reader:
+    """Turns what people write into settings of a schema, and keeps the notes that arise."""
+
+    def __init__(self, schema: type) -> None:
+        self.keys: Mapping[str, Key] = schema_keys(schema)
+        self.sections = schema_sections(schema)
+        self.notes: dict[str, None] = {}  # a set in order of arrival: each note is said once
+
+    def tree(self, config: DictConfig) -> list[Setting]:
+        """Settings in composed YAML; those under old names come last, for presets use today's."""
+        raw = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(raw, dict)
+        settings = [found for name, value in raw.items() for found in self.read(str(name), value, config)]
+        return sorted(settings, key=lambda setting: setting.moved)
+
+    def read(self, path: str, value: Any, origin: DictConfig | None = None) -> Iterable[Setting]:
+        """Settings that `path = value` makes: one, none, or those of a mapping's entries.
+
+        `origin` is where interpolations of names that are gone are looked up. Raises UserError for an unknown key.
+        """
+        if self._is_branch(path, value):
+            for name, below in value.items():
+                yield from self.read(f"{path}.{name}", below, origin)
+            return
+        if value == "???" or (not value and destination(path, self.keys) in self.sections):
+            return  # OmegaConf's mark for "not set", or an empty section
+        found = translate(path, value, self.keys)
+        self.notes |= dict.fromkeys(found.notes)
+        if found.path is None:
+            return
+        new = self._rename_references(found.value, path, origin)
+        if new != f"${{{found.path}}}":  # verl's rollout.prompt_length refers to what it is itself here
+            yield Setting(self.checked(found.path, new), self._coerced(found.path, new), found.moved)
+
+    def checked(self, path: str, value: Any = None) -> str:
+        """`path` if a key of that name exists. Raises UserError naming the nearest one."""
+        if home(path, self.keys):
+            return path
+        if path in self.sections:
+            raise UserError(self._section_message(path, value))
+        guess = nearest(path, self.keys)
+        mend = f"did you mean {guess}?" if guess else "`agentrl train --help-keys` lists them all"
+        raise UserError(f"unknown key {path}: {mend}")
+
+    def known(self, path: str) -> bool:
+        """Whether a key of that name exists."""
+        return home(path, self.keys) is not None
+
+    def _is_branch(self, path: str, value: Any) -> bool:
+        """Whether a mapping is taken apart: not where it is the value of a key."""
+        whole = self.known(destination(path, self.keys)) and not reaches_into(path)
+        return isinstance(value, dict) and bool(value) and not whole
+
+    def _section_message(self, path: str, value: Any) -> str:
+        below = [key.removeprefix(f"{path}.") for key in self.keys if key.startswith(f"{path}.")]
+        return f"{path}={value}: {path} is a section; set one of its keys: {', '.join(below[:8])}"
+
+    def _coerced(self, path: str, value: Any) -> Any:
+        key = self.keys.get(path)
+        bare = key and key.is_list and isinstance(value, str) and not INTERPOLATION.search(value)
+        return [value] if bare else value
+
+    def _rename_references(self, value: Any, path: str, origin: DictConfig | None) -> Any:
+        """`${actor_rollout_ref.rollout.n}` becomes `${rollout.n}`; a name without a home becomes its value."""
+        if not isinstance(value, str) or not INTERPOLATION.search(value):
+            return value
+        renamed = REFERENCE.sub(lambda match: "${" + (self._home_of(match[1]) or "") + "}", value)
+        if "${}" not in renamed and len(INTERPOLATION.findall(value)) == len(REFERENCE.findall(value)):
+            return renamed
+        return value if origin is None else resolved(origin, path)
+
+    def _home_of(self, reference: str) -> str | None:
+        target = destination(reference, self.keys)
+        return target if self.known(target) or target in self.sections else None
+
+
+def resolved(config: DictConfig, path: str) -> Any:
+    """The value at `path` with its interpolations carried out. Raises UserError where one leads nowhere."""
+    try:
+        value = OmegaConf.select(config, path)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def apply(settings: Iterable[Setting], onto: DictConfig) -> None:
+    """Write settings into a tree, later ones over earlier ones."""
+    for setting in settings:
+        if setting.delete:
+            _delete(onto, setting.path)
+        else:
+            OmegaConf.update(onto, setting.path, setting.value, merge=True, force_add=True)
+
+
+def _delete(config: DictConfig, path: str) -> None:
+    parent, _, leaf = path.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if isinstance(node, DictConfig):
+        node.pop(leaf, None)

@@ -1,0 +1,63 @@
+"""What the types cannot say: words, ranges, keys that do not go together, files that must exist.
+
+A check is a function whose parameters are named after the sections it reads; it runs on every schema that has them. It
+raises UserError, or returns a note. The first mistake ends it: mending one often mends the next.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+from agentrl.config.checks import algorithm, files, ready
+from agentrl.config.choices import CHOICES
+from agentrl.errors import UserError
+
+Check = Callable[..., str | None]
+
+SETTINGS: tuple[Check, ...] = (
+    algorithm.positive_sizes,
+    algorithm.sampling,
+    algorithm.group_size,
+    algorithm.batch_sizes,
+    algorithm.one_kl,
+    algorithm.tools_without_turns,
+    files.data_files,
+    files.model_files,
+    files.rollout_files,
+    files.reward_files,
+    files.resume,
+)
+"""Mistakes in what is set."""
+
+TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS, ready.something_scores)
+"""Those, and what a training run cannot do without."""
+
+
+def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:
+    """Run the checks that apply; the notes they return."""
+    check_words(config, CHOICES)
+    results = [check(**sections) for check in checks if (sections := _sections(check, config)) is not None]
+    return [note for note in results if note]
+
+
+def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
+    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
+    for path, words in choices.items():
+        value = _get(config, path)
+        for word in value if isinstance(value, list) else [value]:
+            if word is not None and word not in words:
+                raise UserError(f"{path}={word}: choose {_either(words)}")
+
+
+def _get(config: Any, path: str) -> Any:
+    return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _sections(check: Check, config: Any) -> dict[str, Any] | None:
+    names = inspect.signature(check).parameters
+    return {name: getattr(config, name) for name in names} if all(hasattr(config, name) for name in names) else None
