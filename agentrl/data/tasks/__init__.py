@@ -8,6 +8,7 @@ from agentrl.errors import UserError
 
 TASKS = {
     "arithmetic": "agentrl.data.tasks.arithmetic:Arithmetic",
+    "reasoning_gym": "agentrl.data.tasks.reasoning:ReasoningGym",
 }
 
 

@@ -44,7 +44,7 @@ class Task(ABC):
 
     HELP: ClassVar[str]
     OPTIONS: ClassVar[dict[str, Option]] = {}
-    DATA_SOURCE: ClassVar[str]
+    DATA_SOURCE: str
     ABILITY: ClassVar[str]
     VARIANT: ClassVar[str | None] = None
     """For a family of tasks: the name of one, as an example. `__init__` then takes the chosen one as `variant`."""

@@ -1,0 +1,142 @@
+"""What a trajectory is worth: the reward function's score plus those of its tools and its interaction.
+
+Invariants: the function sees the model's own words only, never a tool's; a failure of the function (exception,
+timeout, no number) is an infrastructure error that masks the sample, never a score of 0; a trajectory that already
+is an infrastructure error is not scored.
+"""
+
+import asyncio
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from math import isfinite
+from numbers import Real
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.rewards.arguments import arguments
+from agentrl.rewards.function import RewardFn
+from agentrl.rollout.trajectory import Outcome, Span, Trajectory
+
+Decode = Callable[[list[int]], str]
+
+
+class Scorer:
+    """Scores trajectories, `num_workers` calls of the reward function at a time, each for at most `timeout` seconds."""
+
+    def __init__(
+        self,
+        fn: RewardFn | None,
+        *,
+        tool_weight: float,
+        interaction_weight: float,
+        num_workers: int,
+        timeout: float,
+        decode: Decode,
+        tools: bool = True,
+        interactions: bool = True,
+    ) -> None:
+        """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any.
+
+        Raises UserError when nothing could ever give a score.
+        """
+        if fn is None and not (tools and tool_weight) and not (interactions and interaction_weight):
+            raise UserError(
+                "nothing gives a reward: set reward.custom_reward_function.path, or use tools or an interaction "
+                "(rollout.multi_turn.tool_config_path, interaction_config_path) with reward.tool_weight or "
+                "reward.interaction_weight above 0"
+            )
+        self.fn = fn
+        self.tool_weight = tool_weight
+        self.interaction_weight = interaction_weight
+        self.timeout = timeout
+        self.decode = decode
+        self._slots = asyncio.Semaphore(num_workers)
+
+    async def score(self, trajectory: Trajectory) -> None:
+        """Set `reward` and `reward_extra`; on trouble set `outcome` and `error` instead."""
+        if trajectory.outcome is Outcome.INFRA_ERROR:
+            return
+        start = time.time()
+        try:
+            score, extra = await self._function_score(trajectory)
+        except InfraError as error:
+            trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
+            return
+        finally:
+            trajectory.spans.append(Span("score", start, time.time()))
+        tools = sum(trajectory.tool_rewards.values())
+        interaction = trajectory.interaction_score or 0.0
+        trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
+        trajectory.reward_extra |= extra
+
+    async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
+        if self.fn is None:
+            return 0.0, {}
+        given = arguments(trajectory, self.decode)
+        async with self._slots:
+            try:
+                result = await asyncio.wait_for(self._call(self.fn, given), self.timeout)
+            except TimeoutError:
+                raise InfraError(f"reward function {self.fn.name} took longer than {self.timeout:g} s") from None
+            except Exception as error:  # the user's code: whatever it raises
+                raise InfraError(f"reward function {self.fn.name} failed: {_last_line(error)}") from error
+        return _parts(result, self.fn.name)
+
+    async def _call(self, fn: RewardFn, given: dict[str, Any]) -> Any:
+        if fn.is_async:
+            return await fn(**given)
+        return await _in_thread(lambda: fn(**given))
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """Run a sync function off the loop. A thread of its own, a daemon: one that hangs holds up neither the others,
+    as it would in a pool, nor the end of the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if done.done():  # given up on
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        try:
+            result, error = function(), None
+        except Exception as caught:
+            result, error = None, caught
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, daemon=True, name="reward").start()
+    return await done
+
+
+def _last_line(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"
+
+
+def _parts(result: Any, name: str) -> tuple[float, dict[str, float]]:
+    """Score and numeric extras of what a reward function returned. Raises InfraError when there is no finite score."""
+    values = dict(result) if isinstance(result, Mapping) else {"score": result}
+    if "score" not in values:
+        raise InfraError(
+            f'reward function {name} returned a dict without "score"; it has {", ".join(map(str, values))}'
+        )
+    numbers = {str(key): number for key, value in values.items() if (number := _number(value)) is not None}
+    score = numbers.get("score")
+    if score is None or not isfinite(score):
+        raise InfraError(f"reward function {name} returned {values['score']!r}, not a finite number")
+    return score, numbers if isinstance(result, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    """Python's, numpy's and torch's numbers as a float; None for anything else."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
+    return float(value) if isinstance(value, Real) else None
