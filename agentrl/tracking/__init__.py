@@ -1,5 +1,8 @@
 """What a person sees of a run: metrics, loggers, live view, dumps, conversations."""
 
+from agentrl.tracking.closing import before_after_table, summary
+from agentrl.tracking.conversation import conversation
+from agentrl.tracking.dumps import load_trajectories, trajectory_record, write_trajectories
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
 from agentrl.tracking.memory import memory_metrics
@@ -11,10 +14,16 @@ __all__ = [
     "Logger",
     "Loggers",
     "Phases",
+    "before_after_table",
+    "conversation",
     "is_wall_clock",
+    "load_trajectories",
     "memory_metrics",
     "open_loggers",
     "read_metrics",
     "rollout_metrics",
+    "summary",
+    "trajectory_record",
     "validation_metrics",
+    "write_trajectories",
 ]

@@ -10,12 +10,14 @@ def share(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Four digits or so, whatever the size: 0.4213, 3.1e-05, 12.53, 1,204."""
+    """Three or four digits, whatever the size: 3.1e-05, 0.0021, 0.421, 12.5, 1,204."""
     size = abs(value)
     if size == 0:
         return "0"
-    if size < 1e-3:
+    if size < 5e-4:
         return f"{value:.1e}"
+    if size < 0.1:
+        return f"{value:.4f}"
     if size < 10:
         return f"{value:.3f}"
     return f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
@@ -28,8 +30,15 @@ def count(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
+def whole(value: float) -> str:
+    """3"""
+    return f"{value:,.0f}"
+
+
 def duration(seconds: float) -> str:
-    """4.2s, 41s, 12:41, 1:02:03"""
+    """40ms, 4.2s, 41s, 12:41, 1:02:03"""
+    if seconds < 0.95:
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
     if seconds < 60:
@@ -61,19 +70,20 @@ class Field:
         return "-" if value is None else self.show(value)
 
 
+# Four to a row on a terminal of 100 columns: what the model does, how sound the samples are, the update, speed.
 FIELDS = (
     Field("turns", ("rollout/turns_mean",), count, "turns"),
     Field("tool calls", ("tools/calls",), count, "calls"),
     Field("call errors", ("tools/model_error",), share, "bad calls"),
     Field("infra errors", ("tools/infra_error",), share, alarm=lambda v: v > 0),
-    Field("rollout tok/s", ("perf/rollout_tokens_per_s",), count, "tok/s"),
-    Field("update tok/s", ("perf/update_tokens_per_s",), count),
     Field("mask share", ("rollout/mask_share",), share),
     Field("truncated", ("rollout/truncated",), share, alarm=lambda v: v > 0.5),
-    Field("KL", ("actor/kl_loss", "actor/kl", "actor/ppo_kl"), figure, "kl"),
-    Field("entropy", ("actor/entropy",), figure, "entropy"),
-    Field("log-prob gap", ("actor/logprob_gap",), figure, "gap", alarm=lambda v: v > 0.05),
-    Field("grad norm", ("actor/grad_norm",), figure, "grad"),
     Field("flat groups", ("rollout/zero_variance_groups",), share, alarm=lambda v: v > 0.9),
-    Field("infra drops", ("rollout/infra_drops",), count, alarm=lambda v: v > 0),
+    Field("infra drops", ("rollout/infra_drops",), whole, alarm=lambda v: v > 0),
+    Field("KL", ("actor/kl_loss", "actor/reward_kl", "actor/ppo_kl"), figure, "kl"),
+    Field("entropy", ("actor/entropy",), figure, "entropy"),
+    Field("log-prob gap", ("rollout_gap/mean",), figure, "gap", alarm=lambda v: v > 0.05),
+    Field("grad norm", ("actor/grad_norm",), figure, "grad"),
+    Field("rollout tok/s", ("perf/rollout_tokens_per_s",), count, "tok/s"),
+    Field("update tok/s", ("perf/update_tokens_per_s",), count),
 )

@@ -11,6 +11,7 @@ SCORES = (
 FAULTS = (
     ("rollout/infra_drops", "dropped"),
     ("rollout/ledger_violations", "LEDGER VIOLATIONS"),
+    ("actor/skipped_steps", "SKIPPED UPDATES"),
 )
 
 

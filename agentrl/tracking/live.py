@@ -106,7 +106,7 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return panel(self._state, self._clock(), self.console.width)
+            return panel(self._state, self._clock(), self.console.width, self.console.height)
 
     def _redirect(self, outputs: tuple[object, ...]) -> None:
         """Let log handlers that hold the real stdout or stderr write above the panel as `print` already does."""

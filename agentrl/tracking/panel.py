@@ -1,7 +1,7 @@
 """Draws the state of a run as one panel; a pure function of state, time and width."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, cycle, pairwise
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -14,19 +14,20 @@ from agentrl.tracking.lines import sources
 from agentrl.tracking.state import State
 
 MAX_WIDTH = 110
-CELL_WIDTH = 26
+CELL_WIDTH = 24
 LABEL_WIDTH = 13
+ROOMY_HEIGHT = 24
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SPINS_PER_SECOND = 4
 PHASE_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-OTHER_SHARE = 0.02
-"""Time outside all phases that is worth showing, as a share of the step."""
+SMALL_SHARE = 0.02
+"""Shares of a step below this are not worth a name."""
 GAP = Text("")
 
 
-def panel(state: State, now: float, width: int) -> Panel:
-    """The whole view, `width` columns wide (at most MAX_WIDTH)."""
+def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> Panel:
+    """The whole view, `width` columns wide (at most MAX_WIDTH); without blank lines where `height` is small."""
     width = min(width, MAX_WIDTH)
     inner = width - 4
     blocks: list[RenderableType] = [_progress(state, inner), _activity(state, now, inner)]
@@ -34,11 +35,18 @@ def panel(state: State, now: float, width: int) -> Panel:
         blocks += [GAP, _trends(state, inner), GAP, _figures(state, inner), GAP, *_phase_times(state, inner)]
     if state.validations:
         blocks += [GAP, _validation(state)]
+    if height < ROOMY_HEIGHT:
+        blocks = [block for block in blocks if block is not GAP]
     title = Text.assemble((" agentrl ", "bold"), (f"{state.title} ", "cyan"))
     return Panel(
-        Group(*blocks), title=title, title_align="left", subtitle=_clock(state, now), subtitle_align="right",
-        width=width, border_style=_border(state),
-    )  # fmt: skip
+        Group(*blocks),
+        title=title,
+        title_align="left",
+        subtitle=_clock(state, now),
+        subtitle_align="right",
+        width=width,
+        border_style=_border(state),
+    )
 
 
 def sparkline(values: Sequence[float], width: int, *, low: float | None = None, high: float | None = None) -> str:
@@ -101,24 +109,32 @@ def _activity(state: State, now: float, width: int) -> Text:
 
 
 def _trends(state: State, width: int) -> Table:
-    """Reward and success: first value, the way, value now."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    """Reward and success: first value, the way here and the steps to come, value now."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
     room = max(10, width - LABEL_WIDTH - 25)
     if state.rewards:
-        line = Text(sparkline(state.rewards, room), "green")
         now = Text(figure(state.rewards[-1]), "bold")
         if "rollout/reward_std" in state.metrics:
             now.append(f" ±{state.metrics['rollout/reward_std']:.2f}", "dim not bold")
-        grid.add_row(_label("reward"), Text(figure(state.rewards[0]), "dim"), line, now)
+        way = _way(state, state.rewards, room)
+        grid.add_row(Text("reward".ljust(LABEL_WIDTH), "dim"), Text(figure(state.rewards[0]), "dim"), way, now)
     if state.successes:
-        line = Text(sparkline(state.successes, room, low=0.0, high=1.0), "cyan")
+        way = _way(state, state.successes, room, low=0.0, high=1.0)
         now = Text(share(state.successes[-1]), "bold")
-        grid.add_row(_label("success"), Text(share(state.successes[0]), "dim"), line, now)
+        grid.add_row(Text("success".ljust(LABEL_WIDTH), "dim"), Text(share(state.successes[0]), "dim"), way, now)
     return grid
 
 
+def _way(state: State, values: Sequence[float], room: int, low: float | None = None, high: float | None = None) -> Text:
+    """A sparkline as long as the share of the run that it covers, then dots up to the end of the run."""
+    expected = len(values) + max(0, (state.total_steps or state.step) - state.step)
+    whole = min(room, expected)
+    width = max(1, whole * len(values) // expected)
+    return Text(sparkline(values, width, low=low, high=high), "cyan").append("·" * (whole - width), "dim")
+
+
 def _label(text: str) -> Text:
-    return Text(f"{text:<{LABEL_WIDTH - 1}}", "dim")
+    return Text(f"{text:<{LABEL_WIDTH}} ", "dim")
 
 
 def _figures(state: State, width: int) -> Table:
@@ -136,27 +152,24 @@ def _figures(state: State, width: int) -> Table:
 def _cell(field: Field, metrics: Mapping[str, float]) -> Text:
     value = field.value(metrics)
     loud = value is not None and field.alarm(value)
-    label = Text(f"{field.label:<{LABEL_WIDTH}} ", style="dim")
-    return label.append(field.text(metrics), style="not dim bold red" if loud else "not dim")
+    return _label(field.label).append(field.text(metrics), style="not dim bold red" if loud else "not dim")
 
 
-def _phase_times(state: State, width: int) -> Iterator[Text]:
-    """One bar, split as the last step's time was, and what each colour means."""
+def _phase_times(state: State, width: int) -> list[Text]:
+    """A bar split as the last step's time was, and what each colour means."""
     seconds = _phases(state.metrics)
     total = sum(seconds.values())
     if not total:
-        return
-    label = Text(f"{'step time':<{LABEL_WIDTH}} ", style="dim")
-    label.append(duration(state.metrics.get("time/step", total)), style="not dim bold")
-    yield label
-    room = width
-    bar, legend = Text(), Text()
-    for (name, spent), colour in zip(seconds.items(), cycle(PHASE_COLOURS), strict=False):
-        bar.append("█" * round(room * spent / total), colour)
-        legend.append("■ ", colour).append(f"{name} {duration(spent)} ").append(f"{spent / total:.0%}   ", "dim")
-    bar.truncate(room)
-    yield bar
-    yield legend
+        return []
+    bar = _label("step time").append(f"{duration(state.metrics.get('time/step', total)):<7}", "not dim bold")
+    room = width - bar.cell_len
+    legend = Text(" " * (LABEL_WIDTH + 1), no_wrap=True, overflow="ellipsis")
+    cuts = [round(room * spent / total) for spent in accumulate(seconds.values(), initial=0.0)]
+    for (name, part), colour, (a, b) in zip(seconds.items(), cycle(PHASE_COLOURS), pairwise(cuts), strict=False):
+        bar.append("█" * (b - a), f"not dim {colour}")
+        if part >= SMALL_SHARE * total:
+            legend.append("■ ", colour).append(f"{name} ").append(f"{duration(part)}  ", "dim")
+    return [bar, legend]
 
 
 def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -164,13 +177,13 @@ def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
     seconds = {name.removeprefix("time/"): value for name, value in metrics.items() if name.startswith("time/")}
     step = seconds.pop("step", 0.0)
     rest = step - sum(seconds.values())
-    return seconds | {"other": rest} if rest > OTHER_SHARE * step else seconds
+    return seconds | {"other": rest} if rest > SMALL_SHARE * step else seconds
 
 
 def _validation(state: State) -> RenderableType:
     """Success on held-out rows: first and latest."""
     (first_step, first), (last_step, last) = state.validations[0], state.validations[-1]
-    text = Text(f"{'validation':<{LABEL_WIDTH}} ", style="dim")
+    text = _label("validation")
     for label, name, show in (("success", "val/success", share), ("reward", "val/reward_mean", figure)):
         if name not in last:
             continue
@@ -180,5 +193,5 @@ def _validation(state: State) -> RenderableType:
         text.append(f"{show(last[name])}   ", "not dim bold")
     by_source = sources(last)
     if len(by_source) > 1:
-        text.append("  ".join(f"{name} {share(value)}" for name, value in by_source.items()), "not dim")
-    return text.append(f"  step {last_step}", "dim")
+        text.append("  ".join(f"{name} {share(value)}" for name, value in by_source.items()), "not dim").append(" ")
+    return text.append(f"(step {last_step})", "dim")

@@ -3,6 +3,7 @@
 Invariant: a reader sees whole values. Fields are replaced or appended to, never emptied and refilled.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,8 +28,6 @@ class State:
     expected: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the last training step."""
-    first: dict[str, float] = field(default_factory=dict)
-    """Of the first step seen."""
     rewards: list[float] = field(default_factory=list)
     successes: list[float] = field(default_factory=list)
     validations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -64,11 +63,13 @@ class State:
         if not self.step_ends:
             # The first step has no end before it; when it began is as good.
             self.step_ends.append((step - 1, now - metrics["time/step"] if "time/step" in metrics else self.started))
-            self.first = metrics
         self.step_ends.append((step, now))
         self.step = step
         self.metrics = metrics
-        if "rollout/reward_mean" in metrics:
-            self.rewards.append(metrics["rollout/reward_mean"])
-        if "rollout/success" in metrics:
-            self.successes.append(metrics["rollout/success"])
+        _remember(self.rewards, metrics.get("rollout/reward_mean"))
+        _remember(self.successes, metrics.get("rollout/success"))
+
+
+def _remember(history: list[float], value: float | None) -> None:
+    if value is not None and math.isfinite(value):
+        history.append(value)

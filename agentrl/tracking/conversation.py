@@ -1,0 +1,157 @@
+"""A trajectory as a person reads it: its exact token stream, trained tokens coloured by how likely they were.
+
+Invariant: nothing is left out or prettified unless `max_prompt` asks for it: special tokens, the template's own
+text and the line ends of the model (as a visible mark) are all there.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.tracking.dumps import Record, trajectory_record
+from agentrl.tracking.fields import duration, figure
+from agentrl.tracking.text import Decode, pieces
+
+BY_PROBABILITY = (
+    (0.1, "bold red"),
+    (0.3, "dark_orange"),
+    (0.6, "yellow"),
+    (0.9, "green3"),
+    (math.inf, "green"),
+)
+"""(below this probability, this style)"""
+READ_ONLY = {"prompt": "dim", "tool": "dim cyan", "user": "dim yellow", "template": "dim"}
+OUTCOMES = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
+SPECIAL = re.compile(r"<[|｜][^<>\s]{1,64}[|｜]>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]")
+LINE_END = "↵"
+# Model and tools may write escape codes; those must show, not act on the reader's terminal.
+CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
+
+
+def conversation(
+    trajectory: Trajectory | Record,
+    decode: Decode | None = None,
+    *,
+    title: str | None = None,
+    max_prompt: int | None = None,
+) -> Panel:
+    """Draw a trajectory, or a dumped one.
+
+    A Trajectory needs `decode`; a dumped record without it is coloured by segment instead of by token.
+    `max_prompt`: characters of the prompt to show; its middle is left out beyond that.
+    """
+    record = _as_record(trajectory, decode)
+    samples = record["samples"]
+    body: list[RenderableType] = [_header(record)]
+    for number, sample in enumerate(samples, start=1):
+        if len(samples) > 1:
+            body.append(Text(f"\nsample {number} of {len(samples)} (the template rewrote history)", style="bold"))
+        body += [Text(""), _stream(sample, decode, max_prompt)]
+    body += [Text(""), *_calls(record), *_trouble(record), legend()]
+    name = title or str(record["key"])
+    return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
+
+
+def legend() -> Text:
+    """What the colours mean."""
+    text = Text("trained, by probability  ", style="dim")
+    low = "0"
+    for bound, style in BY_PROBABILITY:
+        high = "1" if math.isinf(bound) else f"{bound:g}"
+        text.append(f"■ {low}-{high}  ", f"not dim {style}")
+        low = high
+    text.append("  read only  ")
+    for source, style in READ_ONLY.items():
+        text.append(f"{source}  ", style)
+    return text
+
+
+def _as_record(trajectory: Trajectory | Record, decode: Decode | None) -> Record:
+    if not isinstance(trajectory, Trajectory):
+        return trajectory
+    if decode is None:
+        raise TypeError("a Trajectory holds token ids: pass decode as well")
+    return trajectory_record(0, trajectory, decode)
+
+
+def _header(record: Record) -> Text:
+    reward = record["reward"]
+    text = Text("reward ", style="dim").append("none" if reward is None else figure(reward), "not dim bold")
+    extra = [f"{name} {value}" for name, value in record["reward_extra"].items() if isinstance(value, int | float)]
+    if extra:
+        text.append(f" ({', '.join(extra)})")
+    text.append("  outcome ").append(record["outcome"], f"not dim {OUTCOMES[record['outcome']]}")
+    text.append(f" ({record['finish']})")
+    trained = sum(sum(sample["columns"]["mask"]) for sample in record["samples"])
+    tokens = sum(len(sample["columns"]["ids"]) for sample in record["samples"])
+    return text.append(f"  {record['turns']} turns  {trained} of {tokens} tokens trained")
+
+
+def _stream(sample: Record, decode: Decode | None, max_prompt: int | None) -> Table:
+    """A row a segment: who wrote it, and what."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    for segment, start in zip(sample["segments"], _starts(sample), strict=True):
+        if segment["source"] == "model":
+            label = Text(f"model {segment['turn'] + 1}", "bold green")
+            grid.add_row(label, _trained(segment, start, sample["columns"], decode))
+        else:
+            limit = max_prompt if segment["source"] == "prompt" else None
+            style = READ_ONLY[segment["source"]]
+            grid.add_row(Text(segment["source"], style), _read_only(segment["text"], style, limit))
+    return grid
+
+
+def _starts(sample: Record) -> list[int]:
+    return list(accumulate((segment["n"] for segment in sample["segments"]), initial=0))[:-1]
+
+
+def _trained(segment: Record, start: int, columns: Record, decode: Decode | None) -> Text:
+    if decode is None:
+        tokens = [(segment["text"], segment["logprob"])]
+    else:
+        end = start + segment["n"]
+        texts = pieces(columns["ids"][start:end], decode, before=columns["ids"][:start][-1:])
+        tokens = list(zip(texts, columns["logprobs"][start:end], strict=True))
+    text = Text()
+    for piece, logprob in tokens:
+        style = next(style for bound, style in BY_PROBABILITY if math.exp(logprob) < bound)
+        text.append(piece.translate(CONTROL).replace("\n", f"{LINE_END}\n"), style)
+    # The mark stands for the last line end: without this the row would end in an empty line.
+    if text.plain.endswith("\n"):
+        text.right_crop(1)
+    text.highlight_regex(SPECIAL, "underline")
+    return text
+
+
+def _read_only(content: str, style: str, limit: int | None) -> Text:
+    content = content.translate(CONTROL)
+    if limit is not None and len(content) > limit:
+        cut = len(content) - limit
+        content = f"{content[: limit // 2]} … {cut:,} characters … {content[len(content) - (limit - limit // 2) :]}"
+    if content.endswith("\n"):
+        content = content[:-1] + LINE_END
+    text = Text(content, style)
+    text.highlight_regex(SPECIAL, "underline")
+    return text
+
+
+def _calls(record: Record) -> Iterator[Text]:
+    for call in record["tool_calls"]:
+        text = Text(f"turn {call['turn'] + 1}  ", style="dim")
+        text.append(str(call["name"]).translate(CONTROL), "not dim bold").append("  ")
+        text.append(call["outcome"], f"not dim {OUTCOMES[call['outcome']]}")
+        yield text.append(f"  {duration(call['seconds'])}  reward {figure(call['reward'])}")
+
+
+def _trouble(record: Record) -> Iterator[Text]:
+    if record["error"]:
+        yield Text(str(record["error"]).translate(CONTROL), style="bold red")
