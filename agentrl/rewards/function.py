@@ -30,16 +30,9 @@ class RewardFn:
     accepted: frozenset[str]
     """Which of OPTIONAL it asks for."""
 
-    @property
-    def is_async(self) -> bool:
-        """Whether calling it gives a coroutine."""
-        call = getattr(self.function, "__call__", None)  # noqa: B004  # an object's own, for async __call__
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
-
-    def __call__(self, **arguments: Any) -> Any:
-        """Score, or a coroutine of it; arguments the function does not know are left out."""
-        known = {key: value for key, value in arguments.items() if key in REQUIRED or key in self.accepted}
-        return self.function(**known, **self.kwargs)
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
+        return {key: value for key, value in given.items() if key in REQUIRED or key in self.accepted} | self.kwargs
 
 
 def load_reward_function(path: str | None, name: str, reward_kwargs: Mapping[str, Any]) -> RewardFn | None:

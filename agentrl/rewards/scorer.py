@@ -6,7 +6,7 @@ is an infrastructure error is not scored.
 """
 
 import asyncio
-import threading
+import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,6 +18,9 @@ from agentrl.errors import InfraError, UserError
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.function import RewardFn
 from agentrl.rollout.trajectory import Outcome, Span, Trajectory
+from agentrl.usercode import UserFunction
+
+log = logging.getLogger(__name__)
 
 Decode = Callable[[list[int]], str]
 
@@ -53,6 +56,7 @@ class Scorer:
         self.timeout = timeout
         self.decode = decode
         self._slots = asyncio.Semaphore(num_workers)
+        self._reported: set[str] = set()
 
     async def score(self, trajectory: Trajectory) -> None:
         """Set `reward` and `reward_extra`; on trouble set `outcome` and `error` instead."""
@@ -63,6 +67,7 @@ class Scorer:
             score, extra = await self._function_score(trajectory)
         except InfraError as error:
             trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
+            self._report(error)
             return
         finally:
             trajectory.spans.append(Span("score", start, time.time()))
@@ -71,49 +76,25 @@ class Scorer:
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
         trajectory.reward_extra |= extra
 
+    def _report(self, error: InfraError) -> None:
+        """Log the first failure of each kind: a run that masks every sample should not look like bad luck."""
+        kind = type(error.__cause__).__name__
+        if kind not in self._reported:
+            self._reported.add(kind)
+            log.warning("%s (the sample is masked; further ones of this kind are only counted)", error)
+
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         if self.fn is None:
             return 0.0, {}
-        given = arguments(trajectory, self.decode)
+        name, given = self.fn.name, self.fn.arguments(arguments(trajectory, self.decode))
         async with self._slots:
             try:
-                result = await asyncio.wait_for(self._call(self.fn, given), self.timeout)
+                result = await UserFunction(self.fn.function).run((), given, timeout=self.timeout)
             except TimeoutError:
-                raise InfraError(f"reward function {self.fn.name} took longer than {self.timeout:g} s") from None
+                raise InfraError(f"reward function {name} took longer than {self.timeout:g} s") from None
             except Exception as error:  # the user's code: whatever it raises
-                raise InfraError(f"reward function {self.fn.name} failed: {_last_line(error)}") from error
-        return _parts(result, self.fn.name)
-
-    async def _call(self, fn: RewardFn, given: dict[str, Any]) -> Any:
-        if fn.is_async:
-            return await fn(**given)
-        return await _in_thread(lambda: fn(**given))
-
-
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Run a sync function off the loop. A thread of its own, a daemon: one that hangs holds up neither the others,
-    as it would in a pool, nor the end of the process."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():  # given up on
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        try:
-            result, error = function(), None
-        except Exception as caught:
-            result, error = None, caught
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=work, daemon=True, name="reward").start()
-    return await done
+                raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
+        return _parts(result, name)
 
 
 def _last_line(error: Exception) -> str:
