@@ -1,0 +1,129 @@
+"""From a YAML entry to an object of the class it names: shared by tools and interactions.
+
+Other people's modules are imported here and their constructors run here; whatever goes wrong becomes a
+UserError of one line that names the YAML file and the entry.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from agentrl import verl_names
+from agentrl.errors import UserError
+from agentrl.resources import find, load_module, share
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One item of the YAML's list."""
+
+    file: Path
+    where: str
+    """`<file>: tools[0]`, for messages."""
+    class_name: str
+    config: dict[str, Any]
+    fields: dict[str, Any]
+    """The item as written."""
+
+    def load_class(self) -> type:
+        """The class that `class_name` means. Raises UserError."""
+        return find_class(self.class_name, beside=self.file.parent, where=self.where)
+
+    def make(self, *args: Any) -> Any:
+        """An object of it. Raises UserError."""
+        kind = self.load_class()
+        with _blaming(f"{self.where}: {self.class_name}(...)"):
+            return kind(*args)
+
+
+def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
+    """The items of the list `key` in a YAML file; `what` is the config key that named it. Raises UserError."""
+    file = find(path, what=what)
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    except (YAMLError, OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{file}: {_one_line(error)}") from error
+    items = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(items, list):
+        raise UserError(f"{file} has no list {key!r} at the top: write `{key}:` and its items below, each with a dash")
+    return [_entry(file, f"{file}: {key}[{i}]", item) for i, item in enumerate(items)]
+
+
+def find_class(name: str, *, beside: Path, where: str) -> type:
+    """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
+    if name in verl_names.NOT_SHIPPED:
+        raise UserError(f"{where}: {name}: {verl_names.NOT_SHIPPED[name]}")
+    if name in verl_names.EQUIVALENTS:
+        ours, _, class_name = verl_names.EQUIVALENTS[name].partition(":")
+        module = load_user_file(share() / ours, where=where)
+    else:
+        module_name, _, class_name = name.rpartition(".")
+        if not module_name:
+            raise UserError(f"{where}: class_name {name!r} names no module: write it as module.Class")
+        module = _load_named(module_name, beside, f"{where}: {name}")
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        place = module.__file__ or module.__name__
+        raise UserError(f"{where}: {place} has no class {class_name!r}: correct class_name")
+    return found
+
+
+def load_user_file(file: Path, *, where: str) -> ModuleType:
+    """Run a user's Python file; it may import its neighbours and verl's names. Raises UserError."""
+    _widen_import_path(file.parent)
+    with _blaming(where):
+        return load_module(file)
+
+
+def _load_named(name: str, beside: Path, where: str) -> ModuleType:
+    file = beside / f"{name}.py"
+    if file.is_file():
+        return load_user_file(file, where=where)
+    _widen_import_path(beside)
+    with _blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
+        return importlib.import_module(name)
+
+
+def _entry(file: Path, where: str, item: Any) -> Entry:
+    if not isinstance(item, dict) or not isinstance(item.get("class_name"), str):
+        raise UserError(f"{where} has no class_name: add `class_name: module.Class`")
+    config = item.get("config") or {}
+    if not isinstance(config, dict):
+        raise UserError(f"{where}: config is {config!r}: write a mapping")
+    return Entry(file, where, item["class_name"], config, item)
+
+
+def _widen_import_path(folder: Path) -> None:
+    """Let users' files import from their own and the current folder; at the end, so that installed modules win.
+
+    For good, because a function may import only when it runs.
+    """
+    verl_names.provide()
+    for place in (str(folder), str(Path.cwd())):
+        if place not in sys.path:
+            sys.path.append(place)
+    importlib.invalidate_caches()
+
+
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """Turn whatever a user's code raises into a UserError of one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,104 @@
+"""Checking the arguments of a call, in words that let the model mend them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+MOST_COMPLAINTS = 3
+LONGEST_VALUE = 80
+TYPE_NAMES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+class ArgumentCheck:
+    """The compiled schema of one tool's parameters. Raises jsonschema's SchemaError when the schema is wrong."""
+
+    def __init__(self, tool: str, parameters: dict[str, Any]) -> None:
+        Draft202012Validator.check_schema(parameters)
+        self.tool = tool
+        self.parameters = parameters
+        self.validator = Draft202012Validator(parameters)
+
+    def complaint(self, arguments: Any) -> str | None:
+        """None when the arguments fit; otherwise what is wrong, naming each parameter and what it should be."""
+        if not isinstance(arguments, dict):
+            return f"Error: the arguments of {self.tool!r} must be a JSON object, got {_shown(arguments)}."
+        errors = list(self.validator.iter_errors(arguments))
+        if not errors:
+            return None
+        problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MOST_COMPLAINTS]))
+        return f"Error: wrong arguments for {self.tool!r}: {problems}."
+
+
+def _wording(error: ValidationError) -> str:
+    where = _path(error.absolute_path)
+    rule: Any = error.validator_value
+    match error.validator:
+        case "required":
+            return _missing(error)
+        case "additionalProperties":
+            return _superfluous(error)
+        case "type":
+            return f"parameter {where!r} must be {_expected(error.schema)}, got {_shown(error.instance)}"
+        case "enum":
+            choices = ", ".join(map(repr, rule))
+            return f"parameter {where!r} must be one of {choices}, got {_shown(error.instance)}"
+        case "anyOf" | "oneOf":
+            choices = " or ".join(_expected(option) for option in rule)
+            return f"parameter {where!r} must be {choices}, got {_shown(error.instance)}"
+    return f"parameter {where!r}: {_cut(error.message, 2 * LONGEST_VALUE)}"
+
+
+def _missing(error: ValidationError) -> str:
+    required, given, schema = _parts(error)
+    # jsonschema reports each missing name apart, and only the message says which.
+    name = next(n for n in required if n not in given and error.message.startswith(repr(n)))
+    expected = _expected(schema.get("properties", {}).get(name, {}))
+    return f"parameter {_path([*error.absolute_path, name])!r} is missing (expected {expected})"
+
+
+def _superfluous(error: ValidationError) -> str:
+    _, given, schema = _parts(error)
+    known = schema.get("properties", {})
+    unknown = ", ".join(repr(_path([*error.absolute_path, n])) for n in given if n not in known)
+    return f"parameter {unknown} does not exist (known: {', '.join(known) or 'none'})"
+
+
+def _parts(error: ValidationError) -> tuple[Any, Any, Any]:
+    """The violated rule, the value that violates it, and the schema around the rule."""
+    return error.validator_value, error.instance, error.schema
+
+
+def _expected(schema: Any) -> str:
+    """What a schema asks for, in a few words."""
+    if not isinstance(schema, dict):
+        return "a value"
+    if "enum" in schema:
+        return f"one of {', '.join(map(repr, schema['enum']))}"
+    if "const" in schema:
+        return repr(schema["const"])
+    kind = schema.get("type", "a value")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _shown(value: Any) -> str:
+    return f"{TYPE_NAMES.get(type(value), type(value).__name__)} {_cut(repr(value), LONGEST_VALUE)}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _path(keys: Iterable[str | int]) -> str:
+    """`items[0].name`"""
+    steps = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return "".join(steps).removeprefix(".")

@@ -1,0 +1,103 @@
+"""Plain functions as tools: the docstring and the type hints are the schema."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+from agentrl.errors import UserError
+from agentrl.tools.base import BaseTool
+from agentrl.tools.schemas import OpenAIFunctionToolSchema
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+MARK = "__agentrl_tool__"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What the decorator was given."""
+
+    name: str | None
+    schema: OpenAIFunctionToolSchema | dict[str, Any] | None
+
+
+@overload
+def function_tool(name: Function, /) -> Function: ...
+@overload
+def function_tool(
+    name: str | None = None, *, schema: OpenAIFunctionToolSchema | dict[str, Any] | None = None
+) -> Callable[[Function], Function]: ...
+def function_tool(name: Any = None, *, schema: Any = None) -> Any:
+    """Mark a function as a tool: `@function_tool`, `@function_tool("name")` or `@function_tool(schema={...})`.
+
+    Without `schema` the function needs a Google-style docstring with an `Args:` section and a type hint for every
+    parameter; `*args` and `**kwargs` are refused. It may be async or plain, and return a str, dict, ToolResponse,
+    or a tuple (response[, reward[, metrics]]). The function itself stays as it is.
+    """
+    if callable(name):
+        return function_tool()(name)
+
+    def mark(fn: Function) -> Function:
+        setattr(fn, MARK, Marked(name, schema))
+        return fn
+
+    return mark
+
+
+class FunctionTool(BaseTool):
+    """A tool without state of its own: each call is a call of the function."""
+
+    def __init__(self, fn: Callable[..., Any], schema: OpenAIFunctionToolSchema) -> None:
+        super().__init__({}, schema)
+        self.fn = fn
+        # An argument the function does not have is the model's mistake; passed on, it would look like the tool's.
+        self.closed = not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(fn).parameters.values())
+
+    def execute(self, instance_id: str, parameters: dict[str, Any], **_: Any) -> Any:
+        """Call a plain function; the runner does so in a thread."""
+        return self.fn(**parameters)
+
+
+class AsyncFunctionTool(FunctionTool):
+    """The same for an async function."""
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **_: Any) -> Any:
+        """Await the function."""
+        return await self.fn(**parameters)
+
+
+def tools_in(module: ModuleType) -> list[FunctionTool]:
+    """The marked functions of a module, in the order they stand there. Raises UserError."""
+    # By identity, because one function may go by two names.
+    functions = {id(fn): fn for fn in vars(module).values() if isinstance(getattr(fn, MARK, None), Marked)}
+    return [_make_tool(fn) for fn in functions.values()]
+
+
+def _make_tool(fn: Callable[..., Any]) -> FunctionTool:
+    kind = AsyncFunctionTool if inspect.iscoroutinefunction(fn) else FunctionTool
+    return kind(fn, _schema_of(fn, getattr(fn, MARK)))
+
+
+def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSchema:
+    try:
+        raw = _inferred(fn) if marked.schema is None else marked.schema
+        schema = OpenAIFunctionToolSchema.model_validate(raw)
+    except ValueError as error:  # transformers' docstring and type hint errors are ValueErrors too
+        reason = " ".join(str(error).split())
+        raise UserError(f"@function_tool {fn.__name__}: {reason}: mend docstring and hints, or pass schema=") from error
+    if marked.name is not None:
+        schema.function.name = marked.name
+    return schema
+
+
+def _inferred(fn: Callable[..., Any]) -> dict[str, Any]:
+    from transformers.utils import get_json_schema
+
+    variadic = [p for p in inspect.signature(fn).parameters.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if variadic:
+        raise ValueError(f"{', '.join(map(str, variadic))} cannot be written as a JSON schema, name each parameter")
+    schema: dict[str, Any] = get_json_schema(fn)
+    # What it returns is no concern of the one who calls it, and costs prompt tokens.
+    schema["function"].pop("return", None)
+    return schema

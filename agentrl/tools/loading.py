@@ -1,0 +1,133 @@
+"""Tools from YAML (every variant of verl's) and from Python files of functions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jsonschema.exceptions import SchemaError
+
+from agentrl.errors import UserError
+from agentrl.plugins import Entry, load_user_file, read_entries
+from agentrl.resources import find
+from agentrl.tools.functions import FunctionTool, tools_in
+from agentrl.tools.options import ToolOptions
+from agentrl.tools.runner import METHODS, ToolRunner
+from agentrl.tools.schemas import OpenAIFunctionToolSchema
+from agentrl.tools.toolset import ToolSet
+from agentrl.tools.truncation import Truncation
+
+YAML_KEY = "rollout.multi_turn.tool_config_path"
+FUNCTIONS_KEY = "rollout.multi_turn.function_tool_path"
+
+# Python's names are a common slip.
+JSON_NAMES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A tool and where it comes from."""
+
+    runner: ToolRunner
+    where: str
+
+
+def load_tools(
+    tool_config_path: str | None,
+    function_tool_path: str | None,
+    *,
+    max_response: int,
+    unit: str,
+    side: str,
+    tokenizer: Any = None,
+) -> ToolSet:
+    """All tools of a run. Both paths may be None.
+
+    Responses are cut to `max_response` `unit`s (characters, or tokens of `tokenizer`) at `side`. Raises UserError.
+    """
+    shorten = Truncation(max_response, unit, side, tokenizer)
+    loaded = [*_from_yaml(tool_config_path), *_from_functions(function_tool_path)]
+    _check_names(loaded)
+    return ToolSet([item.runner for item in loaded], shorten)
+
+
+def _from_yaml(path: str | None) -> list[Loaded]:
+    if path is None:
+        return []
+    return [Loaded(_make_runner(entry), entry.where) for entry in read_entries(path, "tools", what=YAML_KEY)]
+
+
+def _from_functions(path: str | None) -> list[Loaded]:
+    if path is None:
+        return []
+    file = find(path, what=FUNCTIONS_KEY)
+    tools = tools_in(load_user_file(file, where=f"{FUNCTIONS_KEY}: {file}"))
+    if not tools:
+        raise UserError(f"{FUNCTIONS_KEY}: {file} has no function marked @function_tool: mark those that are tools")
+    return [Loaded(_function_runner(tool, str(file)), str(file)) for tool in tools]
+
+
+def _make_runner(entry: Entry) -> ToolRunner:
+    _refuse_mcp(entry)
+    written = entry.fields.get("tool_schema")
+    tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
+    missing = [name for name in METHODS if not callable(getattr(tool, name, None))]
+    if missing:
+        raise UserError(
+            f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: derive it from agentrl.tools.BaseTool"
+        )
+    schema = _read_schema(entry.where, getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema())
+    try:
+        options = ToolOptions.read(entry.config)
+    except UserError as error:
+        raise UserError(f"{entry.where}: {error}") from error
+    return _runner(tool, schema, options, entry.where)
+
+
+def _function_runner(tool: FunctionTool, where: str) -> ToolRunner:
+    return _runner(tool, tool.tool_schema, ToolOptions(), where, closed=tool.closed)
+
+
+def _runner(
+    tool: Any, schema: OpenAIFunctionToolSchema, options: ToolOptions, where: str, *, closed: bool = False
+) -> ToolRunner:
+    try:
+        return ToolRunner(tool, schema.model_dump(), options, closed=closed)
+    except SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        right = JSON_NAMES.get(str(error.instance))
+        mend = f"write {right}" if right else "write it as JSON Schema wants it"
+        name = schema.function.name
+        raise UserError(f"{where}: tool_schema of {name}: {place} is {error.instance!r}: {mend}") from error
+
+
+def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:
+    try:
+        return OpenAIFunctionToolSchema.model_validate(written)
+    except ValueError as error:
+        raise UserError(f"{where}: tool_schema: {error}: write type, function.name, description, parameters") from error
+
+
+def _refuse_mcp(entry: Entry) -> None:
+    kind = entry.config.get("type", "native")
+    if kind == "mcp":
+        raise UserError(
+            f"{entry.where}: config.type mcp: MCP is not in yet: write a native tool that calls the server in execute()"
+        )
+    if kind != "native":
+        raise UserError(f"{entry.where}: config.type is {kind!r}: write native, or leave it out")
+
+
+def _check_names(loaded: Iterable[Loaded]) -> None:
+    seen: dict[str, str] = {}
+    for item in loaded:
+        name = item.runner.name
+        if name in seen:
+            raise UserError(f"{item.where}: a tool named {name!r} is in {seen[name]} already: rename one of them")
+        seen[name] = item.where

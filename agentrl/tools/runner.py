@@ -1,0 +1,138 @@
+"""Calling one tool: time limit, retries, concurrency, and what its failures mean.
+
+Invariants:
+- a method returns, or raises ModelError (execute only), UserError or InfraError: nothing else comes out;
+- a place under `max_concurrency` is given back when the time limit passes, even if a plain method's thread
+  runs on. So at most that many calls are served at once, while hung threads may pile up beside them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.tools.arguments import ArgumentCheck
+from agentrl.tools.options import ToolOptions
+from agentrl.tools.response import ModelError, read_number
+from agentrl.usercode import Threads, UserFunction
+
+log = logging.getLogger(__name__)
+
+SYNC_CALLS = 256
+"""Calls at once of a tool with plain methods, each in its own thread, unless max_concurrency says otherwise."""
+FIRST_BACKOFF = 0.1
+"""Seconds before the first retry; doubles with each."""
+
+METHODS = ("create", "execute", "calc_reward", "release")
+
+
+class ToolRunner:
+    """One tool, its compiled schema, and the limits that all trajectories share."""
+
+    def __init__(self, tool: Any, schema: dict[str, Any], options: ToolOptions, *, closed: bool = False) -> None:
+        """`closed`: arguments that the schema does not name are the model's mistake."""
+        self.name: str = schema["function"]["name"]
+        self.schema = schema
+        self.options = options
+        extra = {"additionalProperties": False} if closed else {}
+        self.check = ArgumentCheck(self.name, extra | schema["function"]["parameters"])
+        self.methods = {name: UserFunction(getattr(tool, name)) for name in METHODS}
+        # Tools that only inherit calc_reward have no opinion: their 0.0 would look like a score.
+        self.scores = self.methods["calc_reward"].fn.__qualname__ != "BaseTool.calc_reward"
+        self.gate = self._gate()
+        self.reported: set[str] = set()
+
+    def misfits(self, kwargs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Row arguments that no parameter takes, as "create(balance)". None values do not count.
+
+        (Parquet gives every row the keys of all rows, filled with None.)
+        """
+        return [
+            f"{method}({key})"
+            for method, function in self.methods.items()
+            for key, value in kwargs.get(f"{method}_kwargs", {}).items()
+            if value is not None and key not in function.fit({key: value})
+        ]
+
+    async def create(self, instance_id: str, kwargs: Mapping[str, Any], threads: Threads) -> str:
+        """Begin a trajectory; returns the id the tool goes by."""
+        # Splatted as in verl 0.4-0.6, and under one name as in later versions.
+        answer = await self._try("create", (instance_id,), {**kwargs, "create_kwargs": dict(kwargs)}, threads)
+        given = answer[0] if isinstance(answer, tuple) and answer else answer
+        return given if isinstance(given, str) and given else instance_id
+
+    async def execute(self, instance_id: str, arguments: dict[str, Any], kwargs: Mapping[str, Any]) -> Any:
+        """Carry out a call; returns what the tool returned. Raises ModelError where the model is to read why not."""
+        if self.options.on_error == "infra":
+            return await self._try("execute", (instance_id, arguments), kwargs)
+        try:
+            return await self._once("execute", (instance_id, arguments), kwargs)
+        except (ModelError, UserError):
+            raise
+        except Exception as error:
+            self._report("execute", error)
+            raise ModelError(f"Error: {error or type(error).__name__}") from error
+
+    async def calc_reward(self, instance_id: str, kwargs: Mapping[str, Any]) -> float:
+        """What the trajectory was worth."""
+        answer = await self._try("calc_reward", (instance_id,), kwargs)
+        try:
+            return read_number(answer)
+        except (TypeError, ValueError) as error:
+            raise self.failure("calc_reward", error) from error
+
+    async def release(self, instance_id: str, kwargs: Mapping[str, Any]) -> None:
+        """End a trajectory. Never raises, and never waits for a free place: hung calls must not hold it up."""
+        function = self.methods["release"]
+        try:
+            await function.run((instance_id,), function.fit(kwargs), timeout=self.options.timeout)
+        except Exception as error:
+            self._report("release", error)
+
+    def failure(self, method: str, error: Exception) -> InfraError:
+        """The error as an infrastructure error with one line to show; logs the first of its kind."""
+        self._report(method, error)
+        return InfraError(self._line(method, error))
+
+    async def _try(
+        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None = None
+    ) -> Any:
+        for attempt in range(self.options.retries + 1):
+            if attempt:
+                await asyncio.sleep(FIRST_BACKOFF * 2 ** (attempt - 1))
+            try:
+                return await self._once(method, args, kwargs, threads)
+            except UserError:
+                raise
+            except Exception as error:
+                if isinstance(error, ModelError) and method == "execute":
+                    raise
+                failure = self.failure(method, error)
+                failure.__cause__ = error
+        raise failure
+
+    async def _once(
+        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None = None
+    ) -> Any:
+        function = self.methods[method]
+        async with self.gate:  # the time limit starts when the call does, not while it waits for a place
+            return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
+
+    def _gate(self) -> AbstractAsyncContextManager[Any]:
+        places = self.options.max_concurrency
+        if places is None and not all(function.is_async for function in self.methods.values()):
+            places = SYNC_CALLS
+        return nullcontext() if places is None else asyncio.Semaphore(places)
+
+    def _line(self, method: str, error: Exception) -> str:
+        text = " ".join(str(error).split())
+        return f"tool {self.name!r}: {method} failed: {type(error).__name__}: {text}"
+
+    def _report(self, method: str, error: Exception) -> None:
+        """Show the traceback once per kind of failure: a thousand trajectories may hit the same one."""
+        kind = f"{method} {type(error).__name__}"
+        if kind not in self.reported:
+            self.reported.add(kind)
+            log.warning("%s (further ones of this kind are only counted)", self._line(method, error), exc_info=error)

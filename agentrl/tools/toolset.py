@@ -1,0 +1,90 @@
+"""All tools of a run."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.tools.agent_data import agent_data_for
+from agentrl.tools.runner import ToolRunner
+from agentrl.tools.session import ToolKwargs, ToolSession
+from agentrl.tools.truncation import Truncation
+from agentrl.usercode import Cleanup
+
+log = logging.getLogger(__name__)
+
+
+class ToolSet:
+    """The tools by name, in the order the model sees them. Empty is fine. Belongs to one event loop."""
+
+    def __init__(self, runners: Iterable[ToolRunner], shorten: Truncation) -> None:
+        self.runners = {runner.name: runner for runner in runners}
+        self.shorten = shorten
+        self.cleanup = Cleanup()
+        self.unknown: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.runners)
+
+    def schemas(self, selection: list[str] | None = None) -> list[dict[str, Any]]:
+        """OpenAI function schemas of the selected tools, or of all. Raises UserError for a name that is no tool."""
+        return [runner.schema for runner in self._selected(selection).values()]
+
+    def open(
+        self, key: str, tools_kwargs: Mapping[str, Any], agent_data: Any, selection: list[str] | None = None
+    ) -> ToolSession:
+        """The tools for one trajectory. Creates nothing yet. Raises UserError when the row's arguments do not fit.
+
+        `key` names the trajectory; tools see it as `agent_data.request_id`. With `selection` only those may be called.
+        """
+        runners = self._selected(selection)
+        kwargs = self._kwargs(tools_kwargs)
+        agent_data = agent_data_for(agent_data, key, tools_kwargs)
+        usable = {name: value for name, value in kwargs.items() if name in runners}
+        return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup)
+
+    async def close(self) -> None:
+        """Wait for releases still under way; safe to call twice."""
+        await self.cleanup.close()
+
+    def _selected(self, selection: list[str] | None) -> dict[str, ToolRunner]:
+        if selection is None:
+            return self.runners
+        for name in selection:
+            if name not in self.runners:
+                raise UserError(f"extra_info.tool_selection names {name!r}: {self._choices()}")
+        return {name: runner for name, runner in self.runners.items() if name in selection}
+
+    def _kwargs(self, tools_kwargs: Mapping[str, Any]) -> dict[str, ToolKwargs]:
+        """The row's arguments without the None that parquet fills missing keys with."""
+        kwargs: dict[str, ToolKwargs] = {}
+        for name, given in tools_kwargs.items():
+            if given is None:
+                continue
+            if name not in self.runners:
+                self._warn_unknown(name)
+                continue
+            kwargs[name] = self._kwargs_of(name, given)
+        return kwargs
+
+    def _kwargs_of(self, name: str, given: Any) -> ToolKwargs:
+        where = f"extra_info.tools_kwargs.{name}"
+        if not isinstance(given, Mapping) or not all(isinstance(v, Mapping | None) for v in given.values()):
+            raise UserError(f"{where} is {given!r}: write a mapping of create_kwargs and the like, each a mapping")
+        kwargs = {kind: value for kind, value in given.items() if value is not None}
+        misfits = self.runners[name].misfits(kwargs)
+        if misfits:
+            raise UserError(
+                f"{where}: no parameter takes {', '.join(misfits)}: "
+                "correct the row, or add the parameter or **kwargs to the tool's method"
+            )
+        return kwargs
+
+    def _warn_unknown(self, name: str) -> None:
+        # Not an error: one data set may serve runs with more and with fewer tools.
+        if name not in self.unknown:
+            self.unknown.add(name)
+            log.warning("rows have tools_kwargs for %r, which is not loaded: %s", name, self._choices())
+
+    def _choices(self) -> str:
+        return f"the tools are {', '.join(self.runners)}" if self.runners else "no tools are loaded"

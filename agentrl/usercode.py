@@ -1,0 +1,130 @@
+"""Running other people's functions: async ones as tasks, sync ones in threads, each with a time limit.
+
+Invariants:
+- a sync function never runs on the event loop;
+- `UserFunction.run` is over within its timeout plus GRACE, whatever the function does, unless an async one
+  blocks the event loop itself;
+- only Exceptions and our own cancellation come out: a stray `sys.exit()` does not end the run.
+
+A thread cannot be killed: a sync function that overstays keeps its own thread until it returns. Threads are
+started per call and are daemons, so a hung one holds up neither other calls nor the end of the process.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+GRACE = 1.0
+"""Seconds a cancelled function gets to clean up before it is left behind."""
+
+Threads = set["asyncio.Future[Any]"]
+"""Threads at work; each leaves the set when it ends."""
+
+
+class UserFunction:
+    """A function or bound method that someone else wrote. Its signature is read once, here."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        parameters = inspect.signature(fn).parameters.values()
+        self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+    def fit(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments that the function takes."""
+        return {name: value for name, value in kwargs.items() if self.takes_any or name in self.names}
+
+    async def run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        threads: Threads | None = None,
+    ) -> Any:
+        """Call the function. Raises TimeoutError after `timeout` seconds, and whatever the function raises.
+
+        A thread that is still at work afterwards stays in `threads`.
+        """
+        task = asyncio.create_task(self._call(args, kwargs, threads))
+        task.add_done_callback(_mark_as_seen)
+        in_time = False
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+            in_time = bool(done)
+        finally:
+            if not task.done():
+                task.cancel()
+                # Not awaited without a limit: the function may swallow the cancellation.
+                await asyncio.wait({task}, timeout=GRACE)
+        if not in_time:
+            raise TimeoutError(f"no answer within {timeout:g} s")
+        if task.cancelled():
+            # Passed on as a CancelledError it would look like our own cancellation and end more than this call.
+            raise RuntimeError(f"{self.name} cancelled itself")
+        return task.result()
+
+    async def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None) -> Any:
+        try:
+            if self.is_async:
+                return await self.fn(*args, **kwargs)
+            value, error = await asyncio.shield(_start_thread(self.fn, args, kwargs, threads))
+            if error is not None:
+                raise error
+            # A plain function around an async one hands back something to await.
+            return await value if inspect.isawaitable(value) else value
+        except SystemExit as error:
+            raise RuntimeError(f"{self.name} called sys.exit()") from error
+
+
+class Cleanup:
+    """Runs clean-up to its end even when the task that asked for it is cancelled while waiting."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work`; when cancelled, stop waiting but not the work."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for all that is still under way."""
+        while self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+def _start_thread(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
+) -> "asyncio.Future[Any]":
+    """Run `fn` in a thread of its own; the future gets (value, error)."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    if threads is not None:
+        threads.add(future)
+        future.add_done_callback(threads.discard)
+
+    def work() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (fn(*args, **kwargs), None)
+        except BaseException as error:
+            outcome = (None, error)
+        with suppress(RuntimeError):  # the loop was closed while this ran on
+            loop.call_soon_threadsafe(future.set_result, outcome)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+    return future
+
+
+def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
+    """Keep asyncio from complaining about the exception of a task that was left behind."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,81 @@
+r"""A user who checks the model's answer: right ends the conversation, wrong earns a hint and another try.
+
+To learn from: state lives in a dict under `instance_id`; `generate_response` says whether to stop, what to say, and
+what the turn was worth. The answer is the last `\boxed{...}`, else what follows `####`, else the last number.
+
+A row says
+
+    extra_info.interaction_kwargs = {"name": "checker", "ground_truth": "72", "hint": "Mind the units."}
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.answers import final_answer, same_answer
+from agentrl.errors import UserError
+from agentrl.interactions import BaseInteraction
+
+Reply = tuple[bool, str, float, dict[str, Any]]
+
+
+@dataclass
+class Question:
+    """One trajectory's state."""
+
+    truth: str
+    hint: str
+    attempts: int = 0
+    solved: bool = False
+
+
+class CheckerInteraction(BaseInteraction):
+    """config: `max_attempts` (3; null: no limit), `hint` (said after a wrong answer; a row may bring its own)."""
+
+    default_attempts: int | None = 3
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.max_attempts: int | None = config.get("max_attempts", self.default_attempts)
+        self.hint = config.get("hint", "Check your steps and try again.")
+        self.questions: dict[str, Question] = {}
+
+    async def start_interaction(
+        self, instance_id: str | None = None, ground_truth: Any = None, hint: str | None = None, **kwargs: Any
+    ) -> str:
+        """`ground_truth` and `hint` come from the row."""
+        if ground_truth is None:
+            raise UserError("extra_info.interaction_kwargs has no ground_truth: add it to the row")
+        assert instance_id is not None
+        self.questions[instance_id] = Question(str(ground_truth), hint or self.hint)
+        return instance_id
+
+    async def generate_response(self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any) -> Reply:
+        """Right: stop, 1.0. Wrong: the hint, 0.0; stop after `max_attempts`."""
+        question = self.questions[instance_id]
+        question.attempts += 1
+        answer = final_answer(_last_answer(messages))
+        question.solved = answer is not None and same_answer(answer, question.truth)
+        if question.solved:
+            return True, "Right.", 1.0, {"attempts": question.attempts}
+        stop = question.attempts == self.max_attempts
+        verdict = "There is no answer in what you wrote." if answer is None else f"{answer} is wrong."
+        return stop, f"{verdict} {question.hint}", 0.0, {"attempts": question.attempts}
+
+    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
+        """1.0 where the last answer was right."""
+        return float(self.questions[instance_id].solved)
+
+    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
+        """Forget the question."""
+        self.questions.pop(instance_id, None)
+
+
+class Gsm8kInteraction(CheckerInteraction):
+    """verl's interaction of that name: as many tries as `max_user_turns` allows."""
+
+    default_attempts = None
+
+
+def _last_answer(messages: list[dict[str, Any]]) -> str:
+    answers = (m.get("content") for m in reversed(messages) if m.get("role") == "assistant")
+    return next(answers, None) or ""

@@ -1,0 +1,45 @@
+"""Search through a retrieval server over HTTP: the tool for YAML files that name verl's SearchTool.
+
+To learn from: a tool that leaves the process. A failing server raises, which masks the sample instead of teaching the
+model something wrong; `retries` and `max_concurrency` in the YAML take care of the rest.
+
+The server gets {"queries": [...], "topk": 3, "return_scores": true} and answers {"result": [[{"document":
+{"contents": "title, new line, text"}, "score": 1.0}, ...], ...]}, one list a query.
+"""
+
+import json
+from typing import Any
+from urllib.request import Request, urlopen
+
+from agentrl.errors import UserError
+from agentrl.tools import BaseTool
+
+
+class RetrievalTool(BaseTool):
+    """config: `retrieval_service_url`, `topk` (3), `timeout` (seconds a request may take, 30)."""
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
+        super().__init__(config, tool_schema)
+        self.url: str = config.get("retrieval_service_url") or ""
+        if not self.url:
+            raise UserError("config.retrieval_service_url is missing: write the server's address, ending in /retrieve")
+        self.top_k = int(config.get("topk", 3))
+        self.timeout = float(config.get("timeout", 30))
+
+    def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        """The passages for each query, numbered."""
+        queries = parameters["query_list"]
+        answer = self.ask({"queries": queries, "topk": self.top_k, "return_scores": True})
+        found = [_listed(hits) for hits in answer["result"]]
+        return "\n---\n".join(found), 0.0, {"queries": len(queries)}
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Post the request as JSON; returns the answer. Raises OSError."""
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(self.url, json.dumps(request).encode(), headers), timeout=self.timeout) as response:
+            return json.load(response)
+
+
+def _listed(hits: list[dict[str, Any]]) -> str:
+    passages = (hit.get("document", hit)["contents"] for hit in hits)
+    return "\n".join(f"[{i}] {passage}" for i, passage in enumerate(passages, 1)) or "Nothing found."
