@@ -7,21 +7,22 @@ Invariants:
 - an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget.
 """
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrl.chat import Chat, Reply, Split
+from agentrl.chat import Chat, Mismatch, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
 from agentrl.data import truncate
 from agentrl.rollout.engine import Engine, Generation, Sampling
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
-from agentrl.rollout.trajectory import Finish, Message, Span, Trajectory
+from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
 
-SpanKind = Any
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Episode:
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
+    turn_start: int = 0
+    """Where the current turn begins in the ledger."""
 
     @property
     def ledger(self) -> Ledger:
@@ -52,9 +55,10 @@ class Episode:
         return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
 
     def finish(self, why: Finish) -> None:
-        """Say why the trajectory is over."""
+        """Say why the trajectory is over, and compare all of it with the template once."""
         self.trajectory.finish = why
         self.done = True
+        self._note(self.chat.check_trajectory(self.trajectory.messages, self.ledger.ids, self.schemas))
 
     def begin(self) -> None:
         """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
@@ -67,11 +71,12 @@ class Episode:
         """Let the model take a turn; sets `done` when it used up its length or its turns."""
         turn = self.trajectory.turns
         drawn: list[int] = []
+        self.turn_start = len(self.ledger)
         with self.span("generate"):
             generation = await self._draw(turn, drawn)
             while generation.finish_reason == "abort" and self.room > 0:
                 generation = await self._draw(turn, drawn)
-        reply = self.chat.parse(drawn)
+        reply = self.chat.parse(drawn, self.schemas)
         self.trajectory.messages.append(reply.message)
         self.trajectory.turns += 1
         if not reply.closed:
@@ -84,13 +89,10 @@ class Episode:
         if self.inference_template:
             self._reread()
             return
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas)
-        if sum(len(ids) for _, ids in pieces) >= self.room:
-            self.finish("length")
-            return
-        for source, ids in pieces:
-            self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
-            self.used += len(ids)
+        last = self.ledger.ids[-1]
+        if self._append(self.chat.observation(messages, closed=closed, tools=self.schemas, last=last)):
+            turn = self.trajectory.messages[-len(messages) - 1 :]
+            self._note(self.chat.check_turn(turn, self.ledger.ids[self.turn_start :], self.schemas))
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
@@ -120,19 +122,31 @@ class Episode:
         step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas)
         if isinstance(step, Split):
             self._split(step.ids)
-            return
-        if sum(len(ids) for _, ids in step.pieces) >= self.room:
+        else:
+            self._append(step.pieces)
+
+    def _append(self, pieces: Sequence[Piece]) -> bool:
+        """Write an observation, or end the trajectory where it leaves no room for an answer."""
+        if sum(len(ids) for _, ids in pieces) >= self.room:
             self.finish("length")
-            return
-        for source, ids in step.pieces:
+            return False
+        for source, ids in pieces:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
+        return True
 
     def _split(self, ids: list[int]) -> None:
         if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
             self.finish("length")
             return
         self._new_ledger(ids)
+
+    def _note(self, mismatch: Mismatch | None) -> None:
+        """The sampled tokens stay what is trained on; that the template reads differently is told and counted."""
+        if mismatch is None or "template_mismatch" in self.trajectory.extra:
+            return
+        self.trajectory.extra["template_mismatch"] = str(mismatch)
+        log.debug("%s: %s", self.trajectory.key, mismatch)
 
     def _new_ledger(self, ids: list[int]) -> None:
         ledger = Ledger()

@@ -48,11 +48,14 @@ class TurnReward:
     source: Literal["tool", "interaction"]
 
 
+SpanKind = Literal["generate", "tool", "interaction", "wait", "score"]
+
+
 @dataclass
 class Span:
     """A stretch of a trajectory's life; seconds since the epoch."""
 
-    kind: Literal["generate", "tool", "interaction", "wait", "score"]
+    kind: SpanKind
     start: float
     end: float
 

@@ -1,0 +1,9 @@
+"""Where the work of a run happens and what it leaves behind."""
+
+from agentrl.runtime.checkpoints import Checkpoints
+from agentrl.runtime.feed import Feed, load_feed
+from agentrl.runtime.journal import Journal
+from agentrl.runtime.local import LocalRuntime
+from agentrl.runtime.runtime import Metrics, Runtime
+
+__all__ = ["Checkpoints", "Feed", "Journal", "LocalRuntime", "Metrics", "Runtime", "load_feed"]

@@ -7,7 +7,7 @@ scheduler does, the same way for every loop.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrl.chat import Chat
 from agentrl.interactions import InteractionSet
@@ -32,6 +32,9 @@ class Environment:
 
 class AgentLoop(ABC):
     """Drives one trajectory; made anew for each."""
+
+    uses_tools: ClassVar[bool] = True
+    """Whether the prompt shows the run's tools: what counts towards its length."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env

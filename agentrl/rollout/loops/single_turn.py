@@ -8,6 +8,8 @@ from agentrl.rollout.trajectory import Trajectory
 class SingleTurn(AgentLoop):
     """No tools, no simulated user."""
 
+    uses_tools = False
+
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         episode = self.episode(trajectory, sampling, schemas=[])
         episode.begin()

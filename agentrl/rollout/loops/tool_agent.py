@@ -12,12 +12,12 @@ import asyncio
 from dataclasses import dataclass
 
 from agentrl.chat import Call, Reply
+from agentrl.errors import InfraError
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.trajectory import Message, Outcome, ToolCallRecord, Trajectory, TurnReward
-from agentrl.errors import InfraError
 from agentrl.tools import ToolResult, ToolSession
 
 

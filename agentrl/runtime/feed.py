@@ -1,0 +1,51 @@
+"""The rows of a run, and how many steps they make."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.config.schema import Config
+from agentrl.data import Loader, Row, filter_overlong, load_dataset
+from agentrl.errors import UserError
+from agentrl.runtime.local import LocalRuntime
+
+
+@dataclass
+class Feed:
+    """Training batches, validation rows, and the number of steps."""
+
+    train: Loader
+    validation: list[Sequence[Row]]
+    """Batches of validation rows; empty without `data.val_files`."""
+    total_steps: int
+
+
+def load_feed(config: Config, runtime: LocalRuntime) -> Feed:
+    """Read, filter and batch what `config.data` names. Raises UserError."""
+    data, trainer = config.data, config.trainer
+    train = _read(config, runtime, data.train_files, "data.train_files")
+    loader = Loader(train, data.train_batch_size, shuffle=data.shuffle, seed=data.seed)
+    total_steps = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
+    return Feed(loader, validation_batches(config, runtime), total_steps)
+
+
+def validation_batches(config: Config, runtime: LocalRuntime) -> list[Sequence[Row]]:
+    """Validation rows, `data.val_batch_size` at a time."""
+    data = config.data
+    if data.val_files is None:
+        return []
+    rows = _read(config, runtime, data.val_files, "data.val_files")
+    size = data.val_batch_size or len(rows)
+    loader = Loader(rows, size, shuffle=data.validation_shuffle, seed=data.seed, drop_last=False)
+    return [loader.next_batch() for _ in range(loader.steps_per_epoch)]
+
+
+def _read(config: Config, runtime: LocalRuntime, files: object, key: str) -> Sequence[Row]:
+    data = config.data
+    if files is None:
+        raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
+    rows = load_dataset(data, files, runtime.tokenizer)
+    if data.filter_overlong_prompts:
+        rows = filter_overlong(
+            rows, runtime.prompt_length, data.max_prompt_length, workers=data.filter_overlong_prompts_workers
+        )
+    return rows

@@ -1,0 +1,52 @@
+"""What train.py asks of the place where the work happens: this process (`LocalRuntime`), later Ray workers.
+
+train.py speaks to this protocol only, so that the algorithm reads the same wherever it runs.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentrl.data import Row
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.training import Batch
+
+Metrics = dict[str, float]
+OnDone = Callable[[Trajectory], None]
+
+
+class Runtime(Protocol):
+    """One policy, its engine, and the tools around it."""
+
+    def prepare(self, total_steps: int) -> None:
+        """Make ready to train for `total_steps` steps in all."""
+
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """`rollout.n` scored trajectories a row, group by group. Raises InfraError when all of them failed."""
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """The same with `rollout.val_kwargs`."""
+
+    def annotate(self, batch: Batch) -> Batch:
+        """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
+
+    def update(self, batch: Batch) -> Metrics:
+        """Train on the batch, which has its advantages."""
+
+    def sync(self, version: int) -> None:
+        """Give the engine the current weights under the name `version`."""
+
+    def save(self, folder: Path) -> None:
+        """Write the policy in Hugging Face format."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of the policy that a restart needs to go on bit for bit."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+
+    def close(self) -> None:
+        """Stop engine and tools; safe to call twice."""

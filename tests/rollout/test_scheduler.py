@@ -1,0 +1,148 @@
+"""The scheduler: trajectories free of one another, failures contained, order kept."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentrl.chat.ledger import Ledger
+from agentrl.errors import InfraError, UserError
+from agentrl.rewards import RewardFn, Scorer
+from agentrl.rollout.engine import Sampling
+from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from tests.rollout.scripted import environment, row, says
+
+
+def one(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    return float(ground_truth in solution_str)
+
+
+def scheduler(env: Environment, *, timeout: float = 20.0, retries: int = 1, max_concurrent: int = 64) -> Scheduler:
+    fn = RewardFn(one, "one", {}, frozenset({"extra_info"}))
+    scorer = Scorer(fn, tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=5.0, decode=env.chat.decode)
+    return Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent, timeout, retries)
+
+
+async def run(env: Environment, rows: int = 3, n: int = 2, **options: Any) -> list[Trajectory]:
+    batch = [row(f"r:{i}") for i in range(rows)]
+    return await scheduler(env, **options).run(batch, n=n, sampling=Sampling(64, seed=1), tag="1")
+
+
+async def test_results_come_in_order_and_scored_and_released() -> None:
+    env, engine = environment(says("The answer is 5 ."))
+    done = await run(env)
+    assert [(t.row.uid, t.sample) for t in done] == [(f"r:{i}", k) for i in range(3) for k in range(2)]
+    assert all(t.reward == 1.0 and t.trainable for t in done)
+    assert sorted(engine.opened) == sorted(engine.released) == sorted(t.key for t in done)
+    assert len(set(engine.seeds)) == 6
+
+
+async def test_seeds_depend_on_what_and_not_on_when() -> None:
+    env, first = environment(says("The answer is 5 ."))
+    await run(env)
+    env, second = environment(says("The answer is 5 ."))
+    await run(env, max_concurrent=1)
+    assert sorted(map(str, first.seeds)) == sorted(map(str, second.seeds))
+
+
+async def test_one_failure_costs_one_trajectory() -> None:
+    broken = lambda key, turn: InfraError("engine gone") if key == "1/r:1/0" else "The answer is 5 .<|im_end|>"  # noqa: E731
+    env, engine = environment(broken)
+    done = await run(env)
+    failed = [t for t in done if t.outcome is Outcome.INFRA_ERROR]
+    assert [t.key for t in failed] == ["1/r:1/0"]
+    assert failed[0].error == "engine gone"
+    assert failed[0].reward is None
+    assert not failed[0].trainable
+    assert engine.opened.count("1/r:1/0") == 2  # tried again
+
+
+async def test_a_second_try_that_works_leaves_no_trace_of_the_first() -> None:
+    failures = {"1/r:0/0": 1}
+
+    def script(key: str, turn: int) -> str | Exception:
+        if failures.pop(key, 0):
+            return InfraError("hiccup")
+        return "The answer is 5 .<|im_end|>"
+
+    env, _ = environment(script)
+    done = await run(env)
+    assert all(t.outcome is Outcome.OK and t.reward == 1.0 and len(t.ledgers) == 1 for t in done)
+
+
+async def test_all_failing_is_an_error_of_the_run() -> None:
+    env, _ = environment(lambda key, turn: InfraError("engine gone"))
+    with pytest.raises(InfraError, match="all 6 trajectories failed; the first: engine gone"):
+        await run(env)
+
+
+async def test_a_mistake_of_the_person_ends_the_run_bare() -> None:
+    env, _ = environment(says("x"), prompt_length=3)
+    with pytest.raises(UserError, match="3"):
+        await run(env)
+
+
+async def test_bugs_in_a_loop_are_contained_and_named() -> None:
+    def script(key: str, turn: int) -> str | Exception:
+        return ZeroDivisionError("oh") if key.endswith("/1") else "The answer is 5 .<|im_end|>"
+
+    env, _ = environment(script)
+    done = await run(env)
+    assert [t.error for t in done if t.sample == 1] == ["ZeroDivisionError: oh"] * 3
+    assert all(t.reward == 1.0 for t in done if t.sample == 0)
+
+
+async def test_a_trajectory_that_takes_too_long_is_masked() -> None:
+    env, engine = environment(says("The answer is 5 ."))
+    plain = engine.generate
+
+    async def slow(token_ids, sampling, *, key):  # type: ignore[no-untyped-def]
+        if key == "1/r:0/0":
+            await asyncio.sleep(60)
+        return await plain(token_ids, sampling, key=key)
+
+    engine.generate = slow  # type: ignore[method-assign]
+    done = await run(env, timeout=0.3, retries=0)
+    assert (done[0].finish, done[0].outcome, done[0].reward) == ("timeout", Outcome.INFRA_ERROR, None)
+    assert all(t.reward == 1.0 for t in done[1:])
+    assert "1/r:0/0" in engine.released
+
+
+async def test_a_broken_ledger_is_a_counted_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Ledger.append_model
+
+    def out_of_step(self: Ledger, ids: Any, logprobs: Any, **kwargs: Any) -> None:
+        plain(self, ids, logprobs, **kwargs)
+        if len(ids) > 6:
+            self.logprobs.append(0.0)
+
+    env, _ = environment(lambda key, turn: ("5 ." if key.endswith("0") else "5 5 5 5 5 .") + "<|im_end|>")
+    monkeypatch.setattr(Ledger, "append_model", out_of_step)
+    done = await run(env, retries=0)
+    dropped = [t for t in done if "ledger_violation" in t.extra]
+    assert 0 < len(dropped) < len(done)
+    assert all(t.reward is None and "out of step" in t.extra["ledger_violation"] for t in dropped)
+
+
+async def test_concurrency_is_bounded() -> None:
+    env, engine = environment(says("The answer is 5 ."))
+    alive = peak = 0
+    opened, released = engine.open, engine.release
+
+    def count_open(key: str) -> None:
+        nonlocal alive, peak
+        alive += 1
+        peak = max(peak, alive)
+        opened(key)
+
+    def count_release(key: str) -> None:
+        nonlocal alive
+        alive -= 1
+        released(key)
+
+    engine.open, engine.release = count_open, count_release  # type: ignore[method-assign]
+    await run(env, rows=8, n=4, max_concurrent=5)
+    assert peak == 5
+    assert alive == 0
