@@ -99,7 +99,10 @@ class AdaptiveKL:
         self.value = float(state["value"])
 
 
-def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> FixedKL | AdaptiveKL:
+KLController = FixedKL | AdaptiveKL
+
+
+def kl_controller(kind: str, coefficient: float, *, target: float, horizon: int) -> KLController:
     """The controller named by `algorithm.kl_ctrl.type`. Raises UserError for an unknown one."""
     if kind == "fixed":
         return FixedKL(coefficient)

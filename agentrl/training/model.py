@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from agentrl import resources
 from agentrl.config.schema import Model
 from agentrl.errors import UserError
+from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -33,7 +34,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model.trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
-        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {_first_line(error)}") from error
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}") from error
     if model.chat_template is not None:
         file = resources.find(model.chat_template, what="model.chat_template")
         tokenizer.chat_template = file.read_text(encoding="utf-8")
@@ -41,7 +42,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 
 
 def load_model(model: Model, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
-    """The policy on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0.
+    """The policy on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
 
     `seed` decides what is not in the files: a new adapter's weights. Dropout is off for good: with it the policy
     that trains would not be the policy that sampled. Raises UserError when the model cannot be had.
@@ -49,22 +50,25 @@ def load_model(model: Model, *, device: torch.device, seed: int) -> PreTrainedMo
     transformers_logging.disable_progress_bar()  # it would write over the live view
     _import_external(model.external_lib)
     torch.manual_seed(seed)
-    config = _model_config(model)
+    place, saved = base_and_adapter(_place(model.path, "model.path"), model.lora_rank)
+    config = _model_config(model, place)
     try:
         module = AutoModelForCausalLM.from_pretrained(
-            _place(model.path, "model.path"),
+            place,
             config=config,
             dtype=_dtype(model.dtype),
             trust_remote_code=model.trust_remote_code,
         )
     except Exception as error:
-        raise UserError(f"model.path: no model can be loaded from {model.path}: {_first_line(error)}") from error
+        raise UserError(f"model.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     use_packed_attention(module)
     _drop_dropout(module)
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if model.lora_rank > 0:
-        module = _with_adapter(module, model)
+    if saved is not None:
+        module = saved_adapter(module, saved)
+    elif model.lora_rank > 0:
+        module = new_adapter(module, model)
     return module.to(device).eval()
 
 
@@ -79,26 +83,11 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
     tokenizer.save_pretrained(path)
 
 
-def _with_adapter(module: PreTrainedModel, model: Model) -> PeftModel:
-    targets = model.target_modules
-    lora = LoraConfig(
-        r=model.lora_rank,
-        lora_alpha=model.lora_alpha,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-    try:
-        return get_peft_model(module, lora)
-    except ValueError as error:
-        raise UserError(f"model.target_modules {targets!r} does not fit the model: {_first_line(error)}") from error
-
-
-def _model_config(model: Model) -> PretrainedConfig:
-    place = _place(model.path, "model.path")
+def _model_config(model: Model, place: str) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
     except Exception as error:
-        raise UserError(f"model.path: {model.path} is no model: {_first_line(error)}") from error
+        raise UserError(f"model.path: {model.path} is no model: {first_line(error)}") from error
     for key, value in model.override_config.items():
         if not hasattr(config, key):
             raise UserError(f"model.override_config.{key} is no field of {type(config).__name__}; leave it out")
@@ -131,7 +120,7 @@ def _import_external(name: str | None) -> None:
     try:
         importlib.import_module(name)
     except Exception as error:
-        raise UserError(f"model.external_lib: {name} does not import: {_first_line(error)}") from error
+        raise UserError(f"model.external_lib: {name} does not import: {first_line(error)}") from error
 
 
 def _drop_dropout(module: nn.Module) -> None:
@@ -141,8 +130,3 @@ def _drop_dropout(module: nn.Module) -> None:
             part.p = 0.0
         if isinstance(getattr(part, "attention_dropout", None), float):
             part.attention_dropout = 0.0
-
-
-def _first_line(error: Any) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

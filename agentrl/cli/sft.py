@@ -1,0 +1,88 @@
+"""`agentrl sft`: warm a model up on demonstrations."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agentrl.cli.common import add_config_arguments, load_config
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from agentrl.training.sft import SftResult
+
+HELP = "warm a model up on demonstrations"
+
+EXAMPLES = (
+    (
+        "a LoRA warm-up, folded into the model that is written",
+        """agentrl sft model.path=models/smollm2 model.lora_rank=16 optim.lr=2e-4 \\
+      data.train_files=data/arithmetic/sft.jsonl trainer.output_dir=models/warm""",
+    ),
+    ("then go on from it", "agentrl train model.path=models/warm ..."),
+    ("keys about data, with type, default and meaning", "agentrl sft --help-keys data."),
+)
+
+OnStep = Callable[[int, int, dict[str, float]], None]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them."""
+    add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and write the model."""
+    from agentrl.config.checks.files import model_files
+    from agentrl.config.schema.sft import SftConfig
+
+    config = load_config(args, schema=SftConfig, default="sft", checks=(model_files,))
+    from rich.console import Console
+
+    from agentrl.training.sft import sft
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with progress(console, config.trainer.log_freq) as on_step:
+        result = sft(config, on_step)
+    report(console, result)
+    return 0
+
+
+def print_help() -> None:
+    """A page that teaches how configurations are put together."""
+    from agentrl.cli.page import print_page
+    from agentrl.config.schema.sft import SftConfig
+
+    print_page("sft", HELP, SftConfig, EXAMPLES)
+
+
+@contextmanager
+def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
+    """A bar on a terminal; elsewhere a line every `log_freq` steps, and for the first and the last."""
+    if not console.is_terminal:
+        yield lambda step, total, metrics: line(console, step, total, metrics, log_freq)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("loss {task.fields[loss]:.4f}")
+    with Progress(TextColumn("sft"), *columns, console=console) as bar:
+        task = bar.add_task("sft", total=None, loss=float("nan"))
+        yield lambda step, total, metrics: bar.update(task, completed=step, total=total, loss=metrics["loss"])
+
+
+def line(console: "Console", step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:
+    """One step in one line."""
+    if step in (1, total) or step % log_freq == 0:
+        figures = f"loss {metrics['loss']:.4f}  grad norm {metrics['grad_norm']:.3g}  lr {metrics['lr']:.3g}"
+        console.print(f"sft step {step}/{total}  {figures}", markup=False)
+
+
+def report(console: "Console", result: "SftResult") -> None:
+    """What came of it."""
+    left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
+    console.print(
+        f"{result.conversations} conversations{left_out}, {result.steps} steps, final loss {result.final_loss:.4f}; "
+        f"the model is in {result.path}",
+        markup=False,
+    )

@@ -1,0 +1,69 @@
+"""`agentrl sft`: supervised fine-tuning on finished conversations."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.config.schema.actor import Optim
+from agentrl.config.schema.model import Model
+
+
+@dataclass
+class SftData:
+    """Conversations."""
+
+    train_files: Any = None
+    """A parquet or jsonl file of conversations, or a list of them."""
+    messages_key: str = "messages"
+    """Column that holds the messages, OpenAI-style, tool calls included."""
+    tools_key: str = "tools"
+    """Column that holds the schemas of the tools shown to the model; a row may lack it."""
+    max_length: int = 2048
+    """Longest conversation in tokens; longer ones are left out, and counted."""
+    train_batch_size: int = 32
+    """Conversations an optimizer step."""
+    shuffle: bool = True
+    """Shuffle the conversations anew each epoch."""
+    seed: int = 1
+    """Seed of the shuffling."""
+
+
+@dataclass
+class SftTrainer:
+    """Length, place, batches."""
+
+    output_dir: str = "runs/sft"
+    """Folder for the trained model, in Hugging Face format: a model.path for `agentrl train`."""
+    total_epochs: int = 1
+    """Passes over the conversations."""
+    total_training_steps: int | None = None
+    """Optimizer steps; null: what the epochs give."""
+    max_token_len_per_gpu: int = 4096
+    """Token budget of a forward pass."""
+    grad_clip: float = 1.0
+    """Largest gradient norm."""
+    merge_lora: bool = True
+    """Fold LoRA adapters into the model before it is written; false writes the adapter alone."""
+    device: str = "auto"
+    """cpu, cuda, or auto: cuda where there is one."""
+    seed: int = 0
+    """Seed of new weights (LoRA)."""
+    log_freq: int = 10
+    """Steps between progress lines where the output is no terminal."""
+
+
+def _optim() -> Optim:
+    return Optim(lr=1e-5, lr_scheduler_type="cosine", lr_warmup_steps_ratio=0.1)
+
+
+@dataclass
+class SftConfig:
+    """`agentrl sft`."""
+
+    data: SftData = field(default_factory=SftData)
+    """Conversations."""
+    model: Model = field(default_factory=Model)
+    """What is trained."""
+    optim: Optim = field(default_factory=_optim)
+    """Optimizer and schedule."""
+    trainer: SftTrainer = field(default_factory=SftTrainer)
+    """The run."""

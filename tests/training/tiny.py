@@ -1,0 +1,85 @@
+"""Tiny random models of real architectures, and random batches."""
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from agentrl.chat import Ledger, Source
+from agentrl.data.row import Row
+from agentrl.rollout.trajectory import Outcome, Trajectory, TurnReward
+from agentrl.training import Batch, pack_ledgers
+from agentrl.training.attention import use_packed_attention
+
+VOCABULARY = 97
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CPU = torch.device("cpu")
+
+
+def tiny(kind: str = "llama", *, seed: int = 0, packed: bool = True, **fields) -> PreTrainedModel:
+    """A random model whose logits are far from uniform."""
+    torch.manual_seed(seed)
+    module = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**(SIZES | fields)))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.2)
+    if packed:
+        assert use_packed_attention(module)
+    return module.eval()
+
+
+def ledger(*turns: int, prompt: int = 3, tool: int = 2, seed: int = 0) -> Ledger:
+    """A prompt, then turns of so many model tokens with tool tokens between."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def ids(n: int) -> list[int]:
+        return torch.randint(3, VOCABULARY, (n,), generator=draw).tolist()
+
+    made = Ledger()
+    made.append_prompt(ids(prompt))
+    for turn, n in enumerate(turns):
+        if turn:
+            made.append_observation(ids(tool), Source.TOOL, turn=turn)
+        made.append_model(ids(n), [-4.0] * n, turn=turn, version=0)
+    made.check()
+    return made
+
+
+def trajectory(
+    *ledgers: Ledger,
+    uid: str = "row",
+    sample: int = 0,
+    reward: float | None = 1.0,
+    outcome: Outcome = Outcome.OK,
+    turn_rewards: list[TurnReward] | None = None,
+) -> Trajectory:
+    return Trajectory(
+        row=Row(uid=uid, prompt=[]),
+        key=f"0/{uid}/{sample}",
+        sample=sample,
+        ledgers=list(ledgers),
+        reward=reward,
+        outcome=outcome,
+        turn_rewards=turn_rewards or [],
+    )
+
+
+def random_batch(lengths: list[int], *, seed: int = 0, per_group: int = 2) -> Batch:
+    """Sequences of the given numbers of model tokens (two turns each), `per_group` to a prompt, random advantages."""
+    ledgers = [
+        ledger(max(n // 2, 1), n - n // 2, prompt=2 + n % 3, seed=seed * 1000 + i) for i, n in enumerate(lengths)
+    ]
+    batch = pack_ledgers(ledgers, group=[i // per_group for i in range(len(lengths))])
+    batch.advantages = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(seed)) * batch.mask
+    return batch
