@@ -9,20 +9,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrl.training.actor import PolicyActor
     from agentrl.training.batch import Batch
+    from agentrl.training.cpu import tune_cpu
+    from agentrl.training.device import device_for
     from agentrl.training.model import load_model, load_tokenizer, save_pretrained
     from agentrl.training.packing import pack, pack_ledgers
 
 _HOMES = {
     "Batch": "batch",
     "PolicyActor": "actor",
+    "device_for": "device",
     "load_model": "model",
     "load_tokenizer": "model",
     "pack": "packing",
     "pack_ledgers": "packing",
     "save_pretrained": "model",
+    "tune_cpu": "cpu",
 }
 
-__all__ = ["Batch", "PolicyActor", "load_model", "load_tokenizer", "pack", "pack_ledgers", "save_pretrained"]
+__all__ = [
+    "Batch",
+    "PolicyActor",
+    "device_for",
+    "load_model",
+    "load_tokenizer",
+    "pack",
+    "pack_ledgers",
+    "save_pretrained",
+    "tune_cpu",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,8 @@ from agentrl.data import Loader
 from agentrl.data.files import paths, read_records
 from agentrl.data.plain import plain
 from agentrl.errors import UserError
-from agentrl.runtime.threads import tune_cpu
 from agentrl.training.batch import Batch
+from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.model import load_model, load_tokenizer, save_pretrained
