@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from agentrl import verl_names
+from agentrl import verl_modules
 from agentrl.errors import UserError
 from agentrl.resources import find, load_module, share
 
@@ -60,10 +60,10 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
 
 def find_class(name: str, *, beside: Path, where: str) -> type:
     """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
-    if name in verl_names.NOT_SHIPPED:
-        raise UserError(f"{where}: {name}: {verl_names.NOT_SHIPPED[name]}")
-    if name in verl_names.EQUIVALENTS:
-        ours, _, class_name = verl_names.EQUIVALENTS[name].partition(":")
+    if name in verl_modules.NOT_SHIPPED:
+        raise UserError(f"{where}: {name}: {verl_modules.NOT_SHIPPED[name]}")
+    if name in verl_modules.EQUIVALENTS:
+        ours, _, class_name = verl_modules.EQUIVALENTS[name].partition(":")
         module = load_user_file(share() / ours, where=where)
     else:
         module_name, _, class_name = name.rpartition(".")
@@ -82,6 +82,30 @@ def load_user_file(file: Path, *, where: str) -> ModuleType:
     _widen_import_path(file.parent)
     with _blaming(where):
         return load_module(file)
+
+
+def load_attribute(path: str, name: str | None, *, what: str) -> Any:
+    """The class or function `name` in a Python file, or in an importable module ("pkg.module", "pkg://pkg.module").
+
+    Raises UserError naming `what` (a section of the configuration) when file, module or name do not work out.
+    """
+    if not name:
+        raise UserError(f"{what}.name is missing: name the class or function in {path}")
+    where = f"{what}.path: {path}"
+    if path.endswith(".py") or ("/" in path and not path.startswith("pkg://")):
+        module = load_user_file(find(path, what=f"{what}.path"), where=where)
+    else:
+        _widen_import_path(Path.cwd())
+        with _blaming(where):
+            module = importlib.import_module(path.removeprefix("pkg://"))
+    if not hasattr(module, name):
+        raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
+    return getattr(module, name)
+
+
+def _offers(module: ModuleType) -> str:
+    own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"]
+    return f"it has {', '.join(own)}" if own else "it has no function or class of its own"
 
 
 def _load_named(name: str, beside: Path, where: str) -> ModuleType:
@@ -107,7 +131,7 @@ def _widen_import_path(folder: Path) -> None:
 
     For good, because a function may import only when it runs.
     """
-    verl_names.provide()
+    verl_modules.provide()
     for place in (str(folder), str(Path.cwd())):
         if place not in sys.path:
             sys.path.append(place)

@@ -7,10 +7,8 @@
 import hashlib
 import importlib.util
 import sys
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from agentrl.errors import UserError
 
@@ -52,33 +50,3 @@ def load_module(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def load_attribute(path: str, name: str | None, *, what: str) -> Any:
-    """The class or function `name` in a Python file, or in an importable module ("pkg.module", "pkg://pkg.module").
-
-    Raises UserError naming `what` (a config key) when the file, the module or the name does not work out.
-    """
-    if not name:
-        raise UserError(f"{what}.name is missing; name the class or function in {path}")
-    try:
-        module = _module(path, what)
-    except UserError:
-        raise
-    except Exception as error:  # anything can happen while a user's module runs
-        raise UserError(f"{what}.path: {path} does not import: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise UserError(f"{what}.name: {path} has no {name!r}; {_offers(module)}")
-    return getattr(module, name)
-
-
-def _module(path: str, what: str) -> ModuleType:
-    if path.startswith("pkg://"):
-        return import_module(path.removeprefix("pkg://"))
-    is_file = path.endswith(".py") or "/" in path
-    return load_module(find(path, what=f"{what}.path")) if is_file else import_module(path)
-
-
-def _offers(module: ModuleType) -> str:
-    own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"]
-    return f"it has {', '.join(own)}" if own else "it has no function or class of its own"

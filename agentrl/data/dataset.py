@@ -15,7 +15,7 @@ from agentrl.data.files import paths
 from agentrl.data.row import Row
 from agentrl.data.rows import make_row, read_rows
 from agentrl.errors import UserError
-from agentrl.resources import load_attribute
+from agentrl.plugins import load_attribute
 
 SECTION = "data.custom_cls"
 

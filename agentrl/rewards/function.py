@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import UserError
-from agentrl.resources import load_attribute
+from agentrl.plugins import load_attribute
 
 SECTION = "reward.custom_reward_function"
 REQUIRED = ("data_source", "solution_str", "ground_truth")

@@ -1,0 +1,89 @@
+"""The loader: order, epochs, and resuming at any point."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.data import Loader, Row
+from agentrl.errors import UserError
+
+
+def rows(number: int) -> list[Row]:
+    return [Row(uid=str(i), prompt=[]) for i in range(number)]
+
+
+def uids(loader: Loader, batches: int) -> list[list[str]]:
+    return [[row.uid for row in loader.next_batch()] for _ in range(batches)]
+
+
+def flat(batches: list[list[str]]) -> list[str]:
+    return [uid for batch in batches for uid in batch]
+
+
+def test_every_row_once_an_epoch_in_an_order_of_its_own() -> None:
+    loader = Loader(rows(12), 4, shuffle=True, seed=3)
+    assert loader.steps_per_epoch == 3
+    first, second = uids(loader, 3), uids(loader, 3)
+    assert Counter(flat(first)) == Counter(flat(second)) == Counter(str(i) for i in range(12))
+    assert first != second
+    assert loader.epoch == 1
+    assert uids(Loader(rows(12), 4, shuffle=True, seed=3), 3) == first
+    assert uids(Loader(rows(12), 4, shuffle=True, seed=4), 3) != first
+
+
+def test_without_shuffling_the_file_order() -> None:
+    assert uids(Loader(rows(4), 2, shuffle=False, seed=0), 3) == [["0", "1"], ["2", "3"], ["0", "1"]]
+
+
+def test_last_batch() -> None:
+    dropping = Loader(rows(5), 2, shuffle=False, seed=0)
+    keeping = Loader(rows(5), 2, shuffle=False, seed=0, drop_last=False)
+    assert (dropping.steps_per_epoch, keeping.steps_per_epoch) == (2, 3)
+    assert uids(dropping, 3) == [["0", "1"], ["2", "3"], ["0", "1"]]
+    assert uids(keeping, 4) == [["0", "1"], ["2", "3"], ["4"], ["0", "1"]]
+    assert keeping.epoch == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 12),
+    batch=st.integers(1, 6),
+    taken=st.integers(0, 15),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+)
+def test_resumes_exactly_anywhere(size: int, batch: int, taken: int, shuffle: bool, drop_last: bool) -> None:
+    batch = min(batch, size)
+
+    def loader(seed: int) -> Loader:
+        return Loader(rows(size), batch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+
+    unbroken, restarted = loader(5), loader(99)
+    uids(unbroken, taken)
+    restarted.load_state_dict(json.loads(json.dumps(unbroken.state_dict())))
+    assert restarted.epoch == unbroken.epoch
+    assert uids(restarted, 7) == uids(unbroken, 7)
+
+
+def test_resume_at_an_epoch_boundary_neither_skips_nor_repeats_an_epoch() -> None:
+    unbroken = Loader(rows(6), 2, shuffle=True, seed=1)
+    first = uids(unbroken, 3)  # a checkpoint right after the last batch of epoch 0
+    restarted = Loader(rows(6), 2, shuffle=True, seed=1)
+    restarted.load_state_dict(unbroken.state_dict())
+    second = uids(restarted, 3)
+    assert restarted.epoch == 1
+    assert second != first
+    assert sorted(flat(second)) == sorted(flat(first))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UserError, match=r"data.train_batch_size=8 is more than the 5 rows there are; lower it"):
+        Loader(rows(5), 8, shuffle=True, seed=0)
+    with pytest.raises(UserError, match=r"set data.train_batch_size to 1 or more"):
+        Loader(rows(5), 0, shuffle=True, seed=0)
+    state = Loader(rows(5), 2, shuffle=True, seed=0).state_dict()
+    with pytest.raises(UserError, match=r"has 6 rows now, 5 when the checkpoint was made"):
+        Loader(rows(6), 2, shuffle=True, seed=0).load_state_dict(state)
