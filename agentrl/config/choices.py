@@ -1,16 +1,18 @@
 """Keys whose value is one of a few words. A test compares them with what the code behind each key offers."""
 
 KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
+SCHEDULES = ("constant", "linear", "cosine")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
     "actor.loss_agg_mode": ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-    "actor.optim.lr_scheduler_type": ("constant", "linear", "cosine"),
+    "actor.optim.lr_scheduler_type": SCHEDULES,
     "algorithm.adv_estimator": ("grpo", "rloo", "reinforce_plus_plus"),
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": KL_ESTIMATORS,
     "data.truncation": ("error", "left", "right", "middle"),
     "model.dtype": ("float32", "bfloat16"),
+    "optim.lr_scheduler_type": SCHEDULES,
     "rollout.multi_turn.format": (
         "hermes",
         "llama3_json",

@@ -5,7 +5,7 @@ import difflib
 import inspect
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -55,7 +55,7 @@ def type_name(annotation: Any) -> str:
 @cache
 def schema_keys(schema: type) -> Mapping[str, Key]:
     """Every key below the dataclass `schema`, by dotted path, in the order of the source."""
-    return {key.path: key for key in _walk(schema, "")}
+    return {key.path: key for key in _walk(schema(), "")}
 
 
 @cache
@@ -69,23 +69,19 @@ def schema_sections(schema: type) -> Mapping[str, type]:
     return found
 
 
-def _walk(schema: type, prefix: str) -> Iterable[Key]:
-    docs = field_docs(schema)
-    for field, annotation in _annotated(schema):
-        path = f"{prefix}{field.name}"
-        if isinstance(annotation, type) and is_dataclass(annotation):
-            yield from _walk(annotation, f"{path}.")
+def _walk(section: Any, prefix: str) -> Iterable[Key]:
+    docs = field_docs(type(section))
+    for field, annotation in _annotated(type(section)):
+        path, default = f"{prefix}{field.name}", getattr(section, field.name)
+        if is_dataclass(default):
+            yield from _walk(default, f"{path}.")
         else:
-            yield Key(path, annotation, _default(field), docs.get(field.name, ""))
+            yield Key(path, annotation, default, docs.get(field.name, ""))
 
 
 def _annotated(schema: type) -> list[tuple[Field, Any]]:
     hints = get_type_hints(schema)
     return [(field, hints[field.name]) for field in fields(schema)]
-
-
-def _default(field: Field) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
 def field_docs(schema: type) -> dict[str, str]:
@@ -123,11 +119,17 @@ def ancestors(path: str) -> Iterable[str]:
 
 
 def nearest(path: str, keys: Iterable[str]) -> str | None:
-    """The real key that `path` most likely means: by its last part, or else by the whole path."""
-    keys = list(keys)
-    leaf = path.rpartition(".")[2]
-    leaves = {key.rpartition(".")[2] for key in keys}
-    close = [leaf] if leaf in leaves else difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.8)
-    rivals = [key for key in keys if key.rpartition(".")[2] in close]
-    found = difflib.get_close_matches(path, rivals or keys, n=1, cutoff=0.0 if rivals else 0.75)
-    return found[0] if found else None
+    """The real key that `path` most likely means, mostly by its last part; None when none is like it."""
+    best = max(keys, key=lambda key: _likeness(path, key), default=None)
+    return best if best and _likeness(path, best) > 1.0 else None
+
+
+def _likeness(path: str, key: str) -> float:
+    """0 to 3: how alike the last parts are, the words in them, and the whole paths."""
+    leaf, other = path.rpartition(".")[2], key.rpartition(".")[2]
+    words, others = set(leaf.split("_")), set(other.split("_"))
+    return _ratio(leaf, other) + len(words & others) / len(words) + _ratio(path, key)
+
+
+def _ratio(text: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, text.lower(), other.lower()).ratio()

@@ -8,7 +8,7 @@ from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 from agentrl.resources import find
 
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def data_files(data: Data) -> None:

@@ -1,0 +1,121 @@
+"""verl's names: every key of its guides leads somewhere, and the table itself is sound."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentrl.config import compose, resolve
+from agentrl.config.keys import home, schema_keys, schema_sections
+from agentrl.config.names import destination, table, translate, written
+from agentrl.config.schema import Config
+from agentrl.config.schema.sft import SftConfig
+from agentrl.errors import UserError
+
+KEYS = schema_keys(Config)
+LINES = [line for line in Path(__file__).with_name("verl_keys.txt").read_text().splitlines() if " -> " in line]
+CASES = [(*setting.split("=", 1), outcome) for setting, outcome in (line.split(" -> ") for line in LINES)]
+
+
+def outcome_of(path: str, value: object) -> str:
+    try:
+        found = translate(path, value, KEYS)
+    except UserError as error:
+        return "refused" if str(error).startswith(path) else f"the culprit does not come first: {error}"
+    if found.path is None:
+        return "ignored" if found.notes else "silent"
+    assert home(found.path, KEYS), f"{path} leads to {found.path}, which is no key"
+    assert bool(found.notes) or found.path == path, "a move is told"
+    return found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
+
+
+@pytest.mark.parametrize(("path", "text", "outcome"), CASES, ids=lambda part: str(part)[:60])
+def test_every_key_of_the_guides(path: str, text: str, outcome: str) -> None:
+    assert outcome_of(path, yaml.safe_load(text)) == outcome
+
+
+def test_the_list_is_whole() -> None:
+    assert len(CASES) > 300
+    sections = {path.split(".")[0] for path, _, _ in CASES}
+    assert sections >= {"data", "actor_rollout_ref", "critic", "reward_model", "custom_reward_function", "algorithm"}
+
+
+def accepted() -> list[str]:
+    """One value of every key that is not refused; words that are checked later must be ours."""
+    taken: dict[str, str] = {}
+    for path, text, outcome in CASES:
+        wrong_word = "wandb" in text or "k3+" in text
+        if outcome != "refused" and not wrong_word:
+            taken.setdefault(path, f"{path}={text}")
+    return [text for path, text in taken.items() if path != "actor_rollout_ref.rollout.multi_turn"]
+
+
+def test_all_of_them_at_once_on_the_command_line() -> None:
+    resolved = resolve(accepted(), checks=())
+    assert resolved.config.model.lora_rank == 8
+    assert len(resolved.notes) == len(set(resolved.notes))
+
+
+def test_all_of_them_at_once_in_a_file(tmp_path: Path) -> None:
+    tree: dict = {}
+    for text in accepted():
+        path, _, value = text.partition("=")
+        *above, leaf = path.split(".")
+        node = tree
+        for part in above:
+            node = node.setdefault(part, {})
+        node[leaf] = yaml.safe_load(value)
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump({"defaults": ["train", "_self_"], **tree}))
+    config = compose(config_dir=str(tmp_path), config_name="exp", checks=())
+    assert config.model.lora_rank == 8
+    assert config.rollout.val_kwargs.n == 2
+    assert config.model.override_config["rope_theta"] == 1
+
+
+def test_moves_end_at_real_keys_or_at_another_entry() -> None:
+    known = {**KEYS, **schema_keys(SftConfig)}
+    sections = {*schema_sections(Config), *schema_sections(SftConfig)}
+    for entry in table().values():
+        if entry.action == "moved":
+            target = destination(entry.text.partition("=")[0], known)
+            covered = any(name.startswith(target) for name in table())
+            assert target in known or target in sections or covered, entry
+
+
+def test_entries_for_real_keys_hold_for_single_values_only() -> None:
+    """Otherwise the entry would never be met."""
+    shared = set(KEYS) & set(schema_keys(SftConfig))
+    assert not {name for name in table() if name in shared}
+
+
+def test_reasons_are_short_and_name_real_keys() -> None:
+    known = {**KEYS, **schema_keys(SftConfig)}
+    sections = {*schema_sections(Config), *schema_sections(SftConfig)}
+    for entry in table().values():
+        if entry.action in ("ignored", "refused", "noted"):
+            assert len(entry.text) < 160, entry
+            for word in entry.text.replace(";", " ").replace(",", " ").replace("`", " ").split():
+                path = word.partition("=")[0]
+                if path.split(".")[0] in schema_sections(Config) and "." in path:
+                    assert home(path, known) or path in sections, f"{entry.name}: {path} is no key"
+
+
+def test_a_null_or_empty_value_of_a_dead_name_is_silent() -> None:
+    for value in (None, {}, [], ""):
+        assert translate("reward_model.sandbox_fusion.url", value, KEYS).notes == ()
+
+
+def test_the_flipped_truncation_side_is_told_once_and_to_verl_users_only() -> None:
+    new = "rollout.multi_turn.tool_response_truncate_side=left"
+    assert resolve([new], checks=()).notes == []
+    notes = resolve([f"actor_rollout_ref.{new}", f"actor_rollout_ref.{new}"], checks=()).notes
+    assert sum("cuts the beginning away" in note for note in notes) == 1
+
+
+def test_sft_takes_its_own_old_names() -> None:
+    overrides = ["optim.clip_grad=0.5", "optim.lr_scheduler=linear", "model.partial_pretrain=m", "data.val_files=x"]
+    resolved = resolve([*overrides, "trainer.default_local_dir=out"], config_name="sft", schema=SftConfig, checks=())
+    assert resolved.config.trainer.grad_clip == 0.5
+    assert resolved.config.optim.lr_scheduler_type == "linear"
+    assert (resolved.config.model.path, resolved.config.trainer.output_dir) == ("m", "out")
+    assert any(note.startswith("data.val_files has no effect") for note in resolved.notes)
