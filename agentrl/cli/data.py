@@ -58,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _settings(task: "Task", out: Path) -> list[str]:
+    tools = task.tool_config(out)
     settings = {
         "data.train_files": out / "train.parquet",
         "data.val_files": out / "val.parquet",
-        "rollout.multi_turn.enable": "true" if task.TOOLS or task.INTERACTION else None,
-        "rollout.multi_turn.tool_config_path": task.TOOLS,
+        "rollout.multi_turn.enable": "true" if tools or task.INTERACTION else None,
+        "rollout.multi_turn.tool_config_path": tools,
         "rollout.multi_turn.interaction_config_path": task.INTERACTION,
         "reward.custom_reward_function.name": task.REWARD,
     }

@@ -4,9 +4,10 @@ Invariants: no question stands in two splits, nor a validation question in the d
 equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable.
 """
 
+import asyncio
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,18 @@ def generate(task: Task, out: Path, sizes: Sizes, seed: int) -> dict[Path, int]:
     asked = {problem.question for problem in val}
     train = distinct(task, sizes.train, random.Random(f"{seed}/train"), taken=asked)
     out.mkdir(parents=True, exist_ok=True)
+    for name, text in task.files(out).items():
+        (out / name).write_text(text, encoding="utf-8")
     written: dict[Path, int] = {}
     for split, problems in (("train", train), ("val", val)):
         if problems:
-            file = out / f"{split}.parquet"
-            written[file] = _write_rows(file, [row(task, p, split, i) for i, p in enumerate(problems)])
+            written[out / f"{split}.parquet"] = len(problems)
+            _write_rows(out / f"{split}.parquet", [row(task, p, split, i) for i, p in enumerate(problems)])
     if sizes.demos:
         rng = random.Random(f"{seed}/demos")
         shown = distinct(task, sizes.demos, rng, taken=asked)
-        written[out / "sft.jsonl"] = _write_lines(out / "sft.jsonl", _demonstrations(task, shown, rng))
-    for name, lines in task.files().items():
-        written[out / name] = _write_lines(out / name, lines)
+        written[out / "sft.jsonl"] = len(shown)
+        _write_lines(out / "sft.jsonl", asyncio.run(demonstrations(task, shown, rng, out)))
     return written
 
 
@@ -64,28 +66,26 @@ def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> li
     return list(problems.values())
 
 
-def _demonstrations(task: Task, problems: list[Problem], rng: random.Random) -> Iterator[dict[str, Any]]:
-    tools = tool_schemas(task.TOOLS)
-    for problem in problems:
-        yield {"messages": task.demonstrate(problem, rng), "tools": tools}
-
-
-def tool_schemas(tool_config_path: str | None) -> list[dict[str, Any]]:
-    """OpenAI function schemas of the tools in a YAML file, as the model is shown them."""
+async def demonstrations(task: Task, problems: list[Problem], rng: random.Random, out: Path) -> list[dict[str, Any]]:
+    """{messages, tools} of each problem's script, played with the tools and interaction for rows in `out`."""
+    from agentrl.data.stage import Stage
+    from agentrl.interactions import load_interactions
     from agentrl.tools import load_tools
 
-    return load_tools(tool_config_path, None, max_response=1024, unit="characters", side="middle").schemas(None)
+    tools = load_tools(task.tool_config(out), None, max_response=1024, unit="characters", side="middle")
+    stage = Stage(tools, load_interactions(task.INTERACTION))
+    schemas = tools.schemas(None)
+    scripts = [(problem, task.demonstrate(problem, rng)) for problem in problems]
+    played = [await stage.play(problem.prompt, problem.extra_info, script) for problem, script in scripts]
+    return [{"messages": messages, "tools": schemas} for messages in played]
 
 
-def _write_rows(file: Path, rows: list[dict[str, Any]]) -> int:
+def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(rows), file)
-    return len(rows)
 
 
-def _write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> int:
-    texts = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
-    file.write_text("".join(texts))
-    return len(texts)
+def _write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

@@ -7,9 +7,10 @@ whether that is right, and the model may try again.
 import random
 from typing import ClassVar
 
+from agentrl.data.stage import Script
 from agentrl.data.tasks import arithmetic_texts as texts
-from agentrl.data.tasks.base import Message, Option, Problem, Task
-from agentrl.data.tasks.slips import SLIPS, Slips, evaluate
+from agentrl.data.tasks.base import Option, Problem, Task
+from agentrl.data.tasks.slips import SLIPS, Slips
 from agentrl.errors import UserError
 
 DIFFICULTIES = ("tiny", "easy", "normal")
@@ -46,7 +47,6 @@ class Arithmetic(Task):
     ABILITY = "math"
     TOOLS = "tools/calculator.yaml"
     INTERACTION = "interactions/checker.yaml"
-    REWARD = "agentrl.rewards.scorers:final_number"
 
     def __init__(self, *, difficulty: str, sloppiness: float, slips: str, retries: float) -> None:
         kinds = tuple(slips.split(",")) if slips else ()
@@ -58,21 +58,23 @@ class Arithmetic(Task):
         self.slips = Slips(kinds, sloppiness, retries)
 
     def draw(self, rng: random.Random) -> Problem:
-        """A wording with numbers drawn for it; subtractions never go below zero."""
+        """A wording with numbers drawn for it; the answer is never below zero."""
         text, formula = rng.choice(self._wordings(rng))
-        slots = {"name": rng.choice(texts.NAMES), "item": rng.choice(texts.ITEMS)}
-        expression, answer = "", -1
-        while answer < 0:
+        numbers = self._numbers(rng, formula)
+        while evaluate(formula, numbers) < 0:
             numbers = self._numbers(rng, formula)
-            expression = formula.format(**numbers)
-            answer = evaluate(expression)
-        question = text.format(**slots, **numbers)
-        return _problem(question, expression)
+        question = text.format(name=rng.choice(texts.NAMES), item=rng.choice(texts.ITEMS), **numbers)
+        truth = str(evaluate(formula, numbers))
+        extra_info = {
+            "answer": truth,
+            "tool_selection": ["calculator"],
+            "interaction_kwargs": {"name": "checker", "ground_truth": truth, "hint": "Try again."},
+        }
+        return Problem(question, truth, extra_info, solution=formula.format(**numbers))
 
-    def demonstrate(self, problem: Problem, rng: random.Random) -> list[Message]:
+    def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
         """One attempt, or two; see `Slips` for what may go wrong."""
-        objection = "That is not right. Try again."
-        return self.slips.conversation(problem.question, problem.solution, objection, rng)
+        return self.slips.script(problem.solution, problem.ground_truth, rng)
 
     def _wordings(self, rng: random.Random) -> tuple[tuple[str, str], ...]:
         if self.difficulty == "tiny":
@@ -86,11 +88,6 @@ class Arithmetic(Task):
         return {slot: rng.randint(12, largest) for slot in "abc"}
 
 
-def _problem(question: str, expression: str) -> Problem:
-    truth = str(evaluate(expression))
-    extra_info = {
-        "answer": truth,
-        "tool_selection": ["calculator"],
-        "interaction_kwargs": {"name": "checker", "query": question, "ground_truth": truth},
-    }
-    return Problem(question, truth, extra_info, solution=expression)
+def evaluate(formula: str, numbers: dict[str, int]) -> int:
+    """The value of one of this task's formulas, such as "{a} * {b} - {c}"."""
+    return int(eval(formula.format(**numbers), {"__builtins__": {}}))

@@ -7,11 +7,12 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from agentrl.data.stage import Script
 from agentrl.errors import UserError
-
-Message = dict[str, Any]
+from agentrl.rollout.trajectory import Message
 
 
 @dataclass(frozen=True)
@@ -38,55 +39,66 @@ class Problem:
     solution: Any = None
     """The task's own notes on how to solve it, for demonstrations; not written."""
 
+    @property
+    def prompt(self) -> list[Message]:
+        """The row's prompt."""
+        return [{"role": "user", "content": self.question}]
+
 
 class Task(ABC):
     """A problem generator. `__init__` takes its OPTIONS as keywords; raises UserError on bad ones."""
 
     HELP: ClassVar[str]
     OPTIONS: ClassVar[dict[str, Option]] = {}
-    DATA_SOURCE: str
-    ABILITY: ClassVar[str]
     VARIANT: ClassVar[str | None] = None
     """For a family of tasks: the name of one, as an example. `__init__` then takes the chosen one as `variant`."""
+    DATA_SOURCE: str
+    ABILITY: ClassVar[str]
     TOOLS: ClassVar[str | None] = None
     """YAML of the tools that the task is solved with."""
     INTERACTION: ClassVar[str | None] = None
     """YAML of the interaction that its rows ask for."""
-
     REWARD: ClassVar[str | None] = None
-    """Ready-made reward function, "module:function"; None where the tools' own rewards are the score."""
+    """Ready-made reward function, "module:function"; None where tools or interaction give the score."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:
         """A random problem; repetitions are the caller's business."""
 
-    def demonstrate(self, problem: Problem, rng: random.Random) -> list[Message]:
-        """A conversation that shows how `problem` may be tackled, in OpenAI form."""
-        raise UserError(f"{type(self).__name__} has no demonstrations; leave out --demos")
+    def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
+        """How an assistant may tackle `problem`, turn by turn."""
+        raise UserError(f"the task {type(self).__name__} has no demonstrations; leave out --demos")
 
-    def files(self) -> dict[str, list[dict[str, Any]]]:
-        """Further jsonl files, by name, that the task's tools need."""
+    def files(self, out: Path) -> dict[str, str]:
+        """Further files for the folder `out`, by name, that the task's tools need."""
         return {}
+
+    def tool_config(self, out: Path) -> str | None:
+        """The YAML of the tools for rows that lie in `out`."""
+        return self.TOOLS
 
 
 def row(task: Task, problem: Problem, split: str, index: int) -> dict[str, Any]:
     """A problem in verl's row layout."""
     return {
         "data_source": task.DATA_SOURCE,
-        "prompt": [{"role": "user", "content": problem.question}],
+        "prompt": problem.prompt,
         "ability": task.ABILITY,
         "reward_model": {"style": "rule", "ground_truth": problem.ground_truth},
         "extra_info": {"split": split, "index": index, "question": problem.question, **problem.extra_info},
     }
 
 
-def tool_call(name: str, arguments: dict[str, Any], number: int = 0) -> Message:
-    """An assistant turn that calls one tool."""
+def call(name: str, number: int = 0, /, **arguments: Any) -> Message:
+    """An assistant turn that calls one tool; `number` tells the calls of a conversation apart."""
     function = {"name": name, "arguments": arguments}
-    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
-    return {"role": "assistant", "content": "", "tool_calls": calls}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}],
+    }
 
 
-def tool_answer(name: str, text: str, number: int = 0) -> Message:
-    """The tool's reply to the call of the same number."""
-    return {"role": "tool", "name": name, "tool_call_id": f"call_{number}", "content": text}
+def say(text: str) -> Message:
+    """An assistant turn in words."""
+    return {"role": "assistant", "content": text}

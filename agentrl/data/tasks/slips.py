@@ -1,25 +1,20 @@
-"""Demonstrations with deliberate mistakes.
+"""Arithmetic demonstrations with deliberate mistakes.
 
 A warm-up on faultless demonstrations would leave reinforcement learning little to do on a task this easy. So each
 demonstration shows the format faithfully (call, result, answer), while each of three slips happens by chance:
 operator (another of + - *), operand (a digit changed, or a subtraction turned round), copy (the answer stated is not
-the tool's result). With chance p each, about (1 - p)^3 of the demonstrations are right. The tool's results are always
-true to the expression that was sent.
+the tool's result). With chance p each, about (1 - p)^3 of the demonstrations are right at the first attempt.
 """
 
 import random
 import re
 from dataclasses import dataclass
 
-from agentrl.data.tasks.base import Message, tool_answer, tool_call
+from agentrl.data.stage import Script
+from agentrl.data.tasks.base import call, say
 
 SLIPS = ("operator", "operand", "copy")
 OPERATORS = "+-*"
-
-
-def evaluate(expression: str) -> int:
-    """The value of an expression of whole numbers, + - * and brackets. Only for expressions made here."""
-    return int(eval(expression, {"__builtins__": {}}))
 
 
 @dataclass(frozen=True)
@@ -30,39 +25,30 @@ class Slips:
     chance: float
     retries: float
 
-    def conversation(self, question: str, expression: str, objection: str, rng: random.Random) -> list[Message]:
-        """A user's question and one or two attempts at it; `objection` is what the checker says to a wrong one."""
-        truth = str(evaluate(expression))
-        sent, stated = self._attempt(expression, rng)
-        messages: list[Message] = [{"role": "user", "content": question}, *_turns(sent, stated, number=0)]
+    def script(self, expression: str, truth: str, rng: random.Random) -> Script:
+        """One attempt at the sum `expression`, or two where the checker objects to the first."""
+        sent = self._sent(expression, rng)
+        result = yield call("calculator", 0, expression=sent)
+        stated = _miscopied(result, sent, rng) if self._happens("copy", rng) else result
+        yield say(f"The answer is {stated}.")
         if stated != truth and rng.random() < self.retries:
-            messages.append({"role": "user", "content": objection})
-            messages += _turns(expression, truth, number=1)
-        return messages
+            result = yield call("calculator", 1, expression=expression)
+            yield say(f"The answer is {result}.")
 
-    def _attempt(self, expression: str, rng: random.Random) -> tuple[str, str]:
+    def _sent(self, expression: str, rng: random.Random) -> str:
         if self._happens("operator", rng):
             expression = _other_operator(expression, rng)
         if self._happens("operand", rng):
             expression = _other_operand(expression, rng)
-        result = str(evaluate(expression))
-        return expression, _miscopied(result, expression, rng) if self._happens("copy", rng) else result
+        return expression
 
     def _happens(self, kind: str, rng: random.Random) -> bool:
         return kind in self.kinds and rng.random() < self.chance
 
 
-def _turns(expression: str, stated: str, number: int) -> list[Message]:
-    return [
-        tool_call("calculator", {"expression": expression}, number),
-        tool_answer("calculator", str(evaluate(expression)), number),
-        {"role": "assistant", "content": f"The answer is {stated}."},
-    ]
-
-
 def _other_operator(expression: str, rng: random.Random) -> str:
-    spot = rng.choice([m.start() for m in re.finditer(r"[-+*]", expression)])
-    operator = rng.choice([o for o in OPERATORS if o != expression[spot]])
+    spot = rng.choice([match.start() for match in re.finditer(r"[-+*]", expression)])
+    operator = rng.choice([other for other in OPERATORS if other != expression[spot]])
     return expression[:spot] + operator + expression[spot + 1 :]
 
 
@@ -75,12 +61,12 @@ def _other_operand(expression: str, rng: random.Random) -> str:
 
 
 def _miscopied(result: str, expression: str, rng: random.Random) -> str:
-    numbers = [n for n in re.findall(r"\d+", expression) if n != result]
+    numbers = [number for number in re.findall(r"\d+", expression) if number != result]
     return rng.choice(numbers) if numbers and rng.random() < 0.5 else _other_digit(result, rng)
 
 
 def _other_digit(number: str, rng: random.Random) -> str:
-    """The number with one digit changed; the first digit never becomes 0, which Python could not read."""
+    """The number with one digit changed; never to 0, so that none begins with it."""
     spot = rng.choice([i for i, character in enumerate(number) if character.isdigit()])
     digit = rng.choice([d for d in "123456789" if d != number[spot]])
     return number[:spot] + digit + number[spot + 1 :]
