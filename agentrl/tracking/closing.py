@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -39,8 +40,8 @@ COMPARISONS = (
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
     """Two outputs of `validation_metrics` side by side; by data source too where there are several."""
-    table = Table(title="held-out rows", title_style="bold", title_justify="left", header_style="dim")
-    table.add_column("")
+    table = Table(box=SIMPLE_HEAD, header_style="dim")
+    table.add_column("held-out rows")
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right")
     for row in COMPARISONS:
@@ -70,8 +71,9 @@ def _add(
         return
     change = after[name] - before[name]
     style = {1: "green", 0: "dim", -1: "red"}[_sign(change) * row.better]
-    sign = "+" if change >= 0 else "-"
-    table.add_row(label, row.show(before[name]), Text(shown, "bold"), Text(sign + row.show(abs(change)), style))
+    # The difference of two shares is in percentage points.
+    moved = ("+" if change >= 0 else "-") + row.show(abs(change)).replace("%", " pp")
+    table.add_row(label, row.show(before[name]), Text(shown, "bold"), Text(moved, style))
 
 
 def _sign(value: float) -> int:

@@ -21,9 +21,9 @@ from agentrl.tracking.text import Decode, pieces
 
 BY_PROBABILITY = (
     (0.1, "bold red"),
-    (0.3, "dark_orange"),
+    (0.3, "red"),
     (0.6, "yellow"),
-    (0.9, "green3"),
+    (0.9, "bright_green"),
     (math.inf, "green"),
 )
 """(below this probability, this style)"""
@@ -61,13 +61,13 @@ def conversation(
 
 def legend() -> Text:
     """What the colours mean."""
-    text = Text("trained, by probability  ", style="dim")
+    text = Text("trained, by probability ", style="dim")
     low = "0"
     for bound, style in BY_PROBABILITY:
         high = "1" if math.isinf(bound) else f"{bound:g}"
         text.append(f"■ {low}-{high}  ", f"not dim {style}")
         low = high
-    text.append("  read only  ")
+    text.append("\nread only               ")
     for source, style in READ_ONLY.items():
         text.append(f"{source}  ", style)
     return text
@@ -84,7 +84,9 @@ def _as_record(trajectory: Trajectory | Record, decode: Decode | None) -> Record
 def _header(record: Record) -> Text:
     reward = record["reward"]
     text = Text("reward ", style="dim").append("none" if reward is None else figure(reward), "not dim bold")
-    extra = [f"{name} {value}" for name, value in record["reward_extra"].items() if isinstance(value, int | float)]
+    extra = [
+        f"{name} {figure(value)}" for name, value in record["reward_extra"].items() if isinstance(value, int | float)
+    ]
     if extra:
         text.append(f" ({', '.join(extra)})")
     text.append("  outcome ").append(record["outcome"], f"not dim {OUTCOMES[record['outcome']]}")

@@ -102,7 +102,12 @@ class LiveView:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _make_live(self) -> Live:
-        return Live(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH_PER_SECOND)
+        return Live(
+            get_renderable=self._draw,
+            console=self.console,
+            refresh_per_second=REFRESH_PER_SECOND,
+            redirect_stderr=sys.stderr.isatty(),  # `2> errors.log` keeps its meaning
+        )
 
     def _draw(self) -> RenderableType:
         with self._lock:

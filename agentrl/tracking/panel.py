@@ -1,5 +1,6 @@
 """Draws the state of a run as one panel; a pure function of state, time and width."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle, pairwise
 
@@ -174,7 +175,8 @@ def _phase_times(state: State, width: int) -> list[Text]:
 
 def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
     """Seconds by phase, in the order they ran, with what no phase accounts for as "other"."""
-    seconds = {name.removeprefix("time/"): value for name, value in metrics.items() if name.startswith("time/")}
+    times = {name.removeprefix("time/"): value for name, value in metrics.items() if name.startswith("time/")}
+    seconds = {name: value for name, value in times.items() if math.isfinite(value)}
     step = seconds.pop("step", 0.0)
     rest = step - sum(seconds.values())
     return seconds | {"other": rest} if rest > SMALL_SHARE * step else seconds

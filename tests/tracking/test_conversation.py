@@ -1,0 +1,105 @@
+"""Conversations as they appear on the screen."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from agentrl.rollout.trajectory import Outcome
+from agentrl.tracking import conversation, trajectory_record
+
+
+def drawn(renderable, *, width=100, styles=False):
+    paper = Console(record=True, width=width, file=io.StringIO(), color_system="standard", force_terminal=True)
+    paper.print(renderable)
+    return paper.export_text(styles=styles)
+
+
+def inside(text):
+    """Lines within the frame, without the padding on their right."""
+    return [line[2:-2].rstrip() for line in text.splitlines()[1:-1]]
+
+
+def test_the_exact_stream_by_who_wrote_it(told, decode):
+    lines = inside(drawn(conversation(told, decode)))
+    assert lines[0] == "reward 1.000 (acc 1.000)  outcome ok (stop)  2 turns  " + lines[0].split("turns  ")[1]
+    start = lines.index("prompt   <|im_start|>user")
+    assert lines[start : start + 11] == [
+        "prompt   <|im_start|>user",
+        "         What is 17 * 23?<|im_end|>",
+        "         <|im_start|>assistant↵",
+        'model 1  <tool_call>{"name": "calculator", "arguments": {"expression": "17 *',
+        '         23"}}</tool_call><|im_end|>',
+        "template ↵",
+        "tool     <|im_start|>tool",
+        "         391<|im_end|>↵",
+        "template <|im_start|>assistant↵",
+        "model 2  It is 391 🙂 – trés simple.↵",
+        "         Bye<|im_end|>",
+    ]
+    assert "turn 1  calculator  ok  12ms  reward 0.500" in lines
+
+
+def test_colours_tell_trained_from_read_and_likely_from_unlikely(told, decode):
+    text = drawn(conversation(told, decode), styles=True)
+    assert "\x1b[32mcalculator" in text or "\x1b[32mcal" in text  # p = 0.99
+    assert "\x1b[1;31mIt" in text  # p = 0.05
+    assert "\x1b[2;36m391" in text  # read from a tool
+
+
+def test_a_dump_looks_the_same_as_the_trajectory(told, decode):
+    record = trajectory_record(3, told, decode)
+    assert drawn(conversation(record, decode), styles=True) == drawn(conversation(told, decode), styles=True)
+    assert drawn(conversation(record)) == drawn(conversation(told, decode))
+
+
+def test_a_trajectory_needs_a_decoder(told):
+    with pytest.raises(TypeError, match="decode"):
+        conversation(told)
+
+
+def test_escape_codes_show_instead_of_acting(told, encode, decode):
+    told.ledgers[0].append_model(encode("\x1b[31mred\x07"), [-0.1] * len(encode("\x1b[31mred\x07")), turn=1, version=4)
+    told.error = "\x1b]0;title\x07"
+    text = drawn(conversation(told, decode))
+    assert "␛[31mred␇" in text
+    assert "␛]0;title␇" in text
+
+
+def test_markup_is_text(told, encode, decode):
+    ids = encode("[bold]not bold[/bold] [/nonsense]")
+    told.ledgers[0].append_model(ids, [-0.1] * len(ids), turn=1, version=4)
+    assert "[bold]not bold[/bold] [/nonsense]" in drawn(conversation(told, decode))
+
+
+def test_long_prompts_fold_on_demand_only(told, decode):
+    record = trajectory_record(1, told, decode)
+    record["samples"][0]["segments"][0]["text"] = "HEAD" + "x" * 5000 + "TAIL"
+    folded = drawn(conversation(record, max_prompt=100))
+    assert "HEAD" in folded
+    assert "TAIL" in folded
+    assert "… 4,908 characters …" in folded
+    assert "characters" not in drawn(conversation(record))
+
+
+def test_samples_of_a_split_trajectory_are_told_apart(told, decode):
+    told.ledgers *= 2
+    text = drawn(conversation(told, decode))
+    assert "sample 1 of 2" in text
+    assert "sample 2 of 2" in text
+
+
+def test_a_failure_is_said(plain, decode):
+    failed = plain(None, ledgers=[], outcome=Outcome.INFRA_ERROR, finish="error", error="sandbox is down", turns=0)
+    text = drawn(conversation(failed, decode))
+    assert "reward none" in text
+    assert "infra_error (error)" in text
+    assert "sandbox is down" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_it_fits_narrow_terminals(told, decode, width):
+    text = drawn(conversation(told, decode, title="after training"), width=width)
+    assert "after training" in text
+    assert "Bye<|im_end|>" in text
+    assert all(Console(width=width).measure(line).maximum <= width for line in text.splitlines())

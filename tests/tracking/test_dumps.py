@@ -1,0 +1,108 @@
+"""Trajectories written and read back."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import Outcome
+from agentrl.tracking import load_trajectories, write_trajectories
+
+
+@pytest.fixture
+def record(tmp_path, told, decode):
+    write_trajectories(tmp_path / "3.jsonl", 3, [told], decode)
+    return load_trajectories(tmp_path / "3.jsonl")[0]
+
+
+def test_what_happened_is_there(record, told):
+    assert record["step"] == 3
+    assert (record["key"], record["uid"], record["sample"]) == ("3/train.jsonl:12/1", "train.jsonl:12", 1)
+    assert (record["data_source"], record["ground_truth"]) == ("arithmetic", "391")
+    assert (record["reward"], record["reward_extra"]) == (1.0, {"acc": True, "note": "exact"})
+    assert (record["outcome"], record["finish"], record["error"]) == ("ok", "stop", None)
+    assert record["prompt"] == told.row.prompt
+    assert record["messages"] == told.messages
+    assert record["turn_rewards"] == [{"turn": 0, "value": 0.5, "source": "tool"}]
+    call = record["tool_calls"][0]
+    assert (call["name"], call["outcome"], call["seconds"], call["reward"]) == ("calculator", "ok", 0.012, 0.5)
+    assert record["spans"][1] == {"kind": "tool", "start": 101.0, "end": 101.5}
+
+
+def test_columns_are_the_ledger(record, told):
+    ledger, sample = told.ledgers[0], record["samples"][0]
+    assert sample["columns"] == {
+        "ids": ledger.ids,
+        "mask": ledger.mask,
+        "logprobs": [round(value, 4) for value in ledger.logprobs],
+    }
+    assert sample["prompt_length"] == ledger.prompt_length
+
+
+def test_segments_tell_the_stream_in_text(record, told, decode):
+    segments = record["samples"][0]["segments"]
+    assert [(s["source"], s["turn"], s["mask"], s["version"]) for s in segments] == [
+        ("prompt", 0, 0, None),
+        ("model", 0, 1, 3),
+        ("template", 0, 0, None),
+        ("tool", 0, 0, None),
+        ("template", 0, 0, None),
+        ("model", 1, 1, 4),
+    ]
+    assert sum(s["n"] for s in segments) == len(told.ledgers[0])
+    assert "".join(s["text"] for s in segments) == decode(told.ledgers[0].ids)
+    assert segments[3]["text"] == "<|im_start|>tool\n391<|im_end|>\n"
+    assert (segments[1]["logprob"], segments[3]["logprob"]) == (-0.01, None)
+
+
+def test_the_file_is_for_people_too(tmp_path, told, decode):
+    write_trajectories(tmp_path / "3.jsonl", 3, [told, told], decode)
+    lines = (tmp_path / "3.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert "It is 391 🙂 – trés simple." in lines[0]
+
+
+def test_users_may_put_anything_into_a_trajectory(tmp_path, told, decode):
+    told.reward_extra = {"np": np.float32(0.5), "array": np.arange(2), "bytes": b"abc", "set": {1}, "class": object}
+    told.row.prompt[0]["images"] = (b"png",)
+    write_trajectories(tmp_path / "1.jsonl", 1, [told], decode)
+    extra = load_trajectories(tmp_path / "1.jsonl")[0]["reward_extra"]
+    assert extra == {"np": 0.5, "array": [0, 1], "bytes": "<3 bytes>", "set": [1], "class": "<class 'object'>"}
+
+
+def test_a_trajectory_that_never_began(tmp_path, plain, decode):
+    failed = plain(None, ledgers=[], outcome=Outcome.INFRA_ERROR, finish="error", error="engine died", turns=0)
+    write_trajectories(tmp_path / "1.jsonl", 1, [failed], decode)
+    record = load_trajectories(tmp_path / "1.jsonl")[0]
+    assert (record["reward"], record["samples"], record["error"]) == (None, [], "engine died")
+
+
+def test_writing_again_replaces_and_failing_changes_nothing(tmp_path, told, decode):
+    path = tmp_path / "folder" / "1.jsonl"
+    write_trajectories(path, 1, [told, told], decode)
+    write_trajectories(path, 1, [told], decode)
+    before = path.read_bytes()
+    assert before.count(b"\n") == 1
+
+    def broken(ids):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_trajectories(path, 1, [told], broken)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["1.jsonl"]
+
+
+def test_a_file_that_is_no_dump(tmp_path):
+    with pytest.raises(UserError, match=r"none.jsonl: No such file"):
+        load_trajectories(tmp_path / "none.jsonl")
+    (tmp_path / "other.jsonl").write_text(json.dumps({"prompt": "?"}) + "\n")
+    with pytest.raises(UserError, match=r"other.jsonl, line 1, is no trajectory"):
+        load_trajectories(tmp_path / "other.jsonl")
+
+
+def test_log_probs_are_rounded_for_reading_only(record, told):
+    pairs = zip(record["samples"][0]["columns"]["logprobs"], told.ledgers[0].logprobs, strict=True)
+    assert all(math.isclose(a, b, abs_tol=5e-5) for a, b in pairs)
