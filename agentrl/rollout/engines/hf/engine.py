@@ -1,0 +1,193 @@
+"""The engine that samples from the policy's own transformers module, in this process.
+
+The module's parameters are read where they lie: trainer and engine share them, and `update_weights` has nothing to
+copy. Forward passes run in one worker thread; the coroutines here only post requests to it and wait.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.rollout.engine import Generation, Sampling
+from agentrl.rollout.engines.hf.fallback import FallbackRunner
+from agentrl.rollout.engines.hf.memory import cache_bytes
+from agentrl.rollout.engines.hf.options import read_options
+from agentrl.rollout.engines.hf.projection import Unsupported
+from agentrl.rollout.engines.hf.request import Request
+from agentrl.rollout.engines.hf.runner import Runner
+from agentrl.rollout.engines.hf.slots import SlotRunner
+from agentrl.rollout.engines.hf.threads import configure_torch, slow_bfloat16
+from agentrl.rollout.engines.hf.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+class HFEngine:
+    """`agentrl.rollout.engine.Engine` over a transformers module on CPU or CUDA.
+
+    Llama, Mistral, Qwen2 and Qwen3 (bare or with LoRA adapters) run on a continuous-batching forward pass with a
+    KV cache kept between the turns of a trajectory; other architectures on `module.generate`.
+
+    Differences worth knowing:
+    - a prompt that leaves no room within `max_model_len` is a UserError, since retrying cannot help;
+    - a generation that lived through `update_weights` bears the version that drew its first token;
+    - `release` ends a running request of its key as `abort` would;
+    - toggling adapters counts as a change of weights: call `update_weights`.
+    """
+
+    def __init__(
+        self, module: Any, *, max_num_seqs: int, max_model_len: int, deterministic: bool = False, **engine_kwargs: Any
+    ) -> None:
+        """`engine_kwargs` are those of `options.Options`. Raises UserError for one that does not exist."""
+        if max_num_seqs < 1:
+            raise UserError(f"rollout.max_num_seqs={max_num_seqs}: give 1 or more")
+        self.module = module
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.deterministic = deterministic
+        self.options = read_options(engine_kwargs)
+        self._worker: Worker | None = None
+        self._outbox: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        if self._worker is not None:
+            return
+        configure_torch(threads=self.options.threads, matmul_precision=self.options.matmul_precision)
+        weight = next(self.module.parameters())
+        if slow_bfloat16(weight.device, weight.dtype):
+            log.warning("bfloat16 is slow on this CPU, which has no AVX-512: set model.dtype=float32")
+        self._worker = Worker(self._runner(), deterministic=self.deterministic)
+
+    async def close(self) -> None:
+        if self._worker is None:
+            return
+        worker, self._worker = self._worker, None
+        self._flush_to(worker)
+        worker.stop()
+        await asyncio.to_thread(worker.thread.join)
+
+    def open(self, key: str) -> None:
+        worker = self._running()
+        self._post(lambda: worker.core.open(key))
+
+    def release(self, key: str) -> None:
+        worker = self._running()
+        self._post(lambda: worker.core.release(key))
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+        """Continue `token_ids`. Raises UserError for a prompt or a setting that cannot work, InfraError when the
+        forward pass fails."""
+        worker = self._running()
+        request = self._request(token_ids, sampling, key)
+        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._post(lambda: worker.submit(request, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._post(lambda: worker.cancel(request))
+            raise
+
+    async def abort(self) -> None:
+        await self._ask(lambda worker: worker.core.abort())
+
+    async def pause(self) -> None:
+        await self._ask(lambda worker: worker.core.pause())
+
+    async def resume(self) -> None:
+        await self._ask(lambda worker: worker.core.resume())
+
+    async def update_weights(self, version: int) -> None:
+        await self._ask(lambda worker: worker.core.update_weights(version))
+
+    async def sleep(self) -> None:
+        """Free the KV cache; requests wait for `wake` and then start over from the tokens they have."""
+        await self._ask(lambda worker: worker.core.sleep())
+
+    async def wake(self) -> None:
+        await self._ask(lambda worker: worker.core.wake())
+
+    async def health(self) -> dict[str, float]:
+        figures: dict[str, float] = await self._ask(lambda worker: worker.core.health())
+        return figures
+
+    def _running(self) -> Worker:
+        if self._worker is None:
+            raise InfraError("the hf engine is not running: start() comes first, and nothing after close()")
+        return self._worker
+
+    def _runner(self) -> Runner:
+        if not self.options.fallback:
+            try:
+                return SlotRunner(
+                    self.module,
+                    max_running=self.max_num_seqs,
+                    max_len=self.max_model_len,
+                    max_tokens=self.options.max_num_batched_tokens,
+                    budget_bytes=cache_bytes(next(self.module.parameters()).device, self.options.kv_cache_gb),
+                )
+            except Unsupported as reason:
+                log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
+        return FallbackRunner(self.module, max_running=self.max_num_seqs)
+
+    def _request(self, token_ids: list[int], sampling: Sampling, key: str) -> Request:
+        _check(sampling)
+        room = self.max_model_len - len(token_ids)
+        if not token_ids:
+            raise UserError("the prompt is empty: an engine needs at least one token to continue")
+        if room < 1:
+            raise UserError(
+                f"a prompt of {len(token_ids)} tokens leaves no room within rollout.max_model_len="
+                f"{self.max_model_len}: raise it, or shorten the prompt"
+            )
+        stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), min(sampling.max_new_tokens, room))
+
+    async def _ask(self, call: Callable[[Worker], Any]) -> Any:
+        worker = self._running()
+        self._flush_to(worker)
+        return await worker.ask(lambda: call(worker))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Hand a call to the worker together with the others of this turn of the event loop.
+
+        Requests of tasks that woke together then meet in one batch, and a group's first prompt is known to the rest.
+        """
+        self._outbox.append(call)
+        if len(self._outbox) > 1:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self._flush)
+        except RuntimeError:  # open() or release() outside of an event loop
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._worker is not None:
+            self._flush_to(self._worker)
+
+    def _flush_to(self, worker: Worker) -> None:
+        calls, self._outbox = self._outbox, []
+        if calls:
+            worker.post(lambda: _each(calls))
+
+
+def _each(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _check(sampling: Sampling) -> None:
+    """Raise UserError for sampling settings without a meaning."""
+    wrong = [
+        (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
+        (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
+        (not 0 < sampling.top_p <= 1, f"top_p={sampling.top_p}: give a number above 0, up to 1 (off)"),
+        (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
+        (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
+    ]
+    for is_wrong, message in wrong:
+        if is_wrong:
+            raise UserError(message)

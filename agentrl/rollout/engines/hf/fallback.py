@@ -1,0 +1,125 @@
+"""Any causal language model, through transformers' own `generate`: for architectures without a forward pass here.
+
+Static batches: requests that wait are padded together, and newcomers wait for the batch to end. `generate` decides
+nothing: a logits processor draws each token as the engine's sampler does (so seeds, filters and log-probs mean the
+same) and leaves only that token for `generate` to take. When weights or requests change, the batch is cut short and
+its unfinished requests start again from the tokens they have.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.rollout.engines.hf.request import Request
+from agentrl.rollout.engines.hf.runner import Emit, draw
+
+
+class Interrupted(Exception):
+    """Leaves `generate` between two tokens."""
+
+
+class FallbackRunner:
+    """Runs whatever `module.generate` runs, up to `max_running` requests at once."""
+
+    def __init__(self, module: Any, *, max_running: int) -> None:
+        self.module = module
+        self.max_running = max_running
+        self.computed = 0
+        self.batch: list[Request] = []
+
+    def step(self, requests: Sequence[Request], emit: Emit) -> None:
+        self.batch = list(requests[: self.max_running])
+        training = self.module.training
+        self.module.eval()
+        try:
+            self._generate(self.batch, emit)
+        except Interrupted:
+            pass
+        finally:
+            self.module.train(training)
+
+    def in_flight(self) -> Sequence[Request]:
+        return self.batch
+
+    def leave(self, request: Request) -> None:
+        """Nothing is kept for a request; its row is padded along until the batch ends."""
+
+    def forget(self, key: str) -> None:
+        """Nothing is kept between requests."""
+
+    def clear(self) -> None:
+        """Nothing is kept between batches."""
+
+    def reload(self) -> None:
+        """`generate` reads the weights itself."""
+
+    def stats(self) -> dict[str, float]:
+        return {"computed_tokens": self.computed}
+
+    def _generate(self, batch: Sequence[Request], emit: Emit) -> None:
+        from transformers import LogitsProcessorList, StoppingCriteriaList
+
+        device = next(self.module.parameters()).device
+        width = max(len(request.tokens) for request in batch)
+        padding = [width - len(request.tokens) for request in batch]
+        ids = [[0] * pad + request.tokens for pad, request in zip(padding, batch, strict=True)]
+        mask = [[0] * pad + [1] * (width - pad) for pad in padding]
+        self.computed += sum(len(request.tokens) for request in batch)
+        longest = max(request.limit - request.drawn for request in batch)
+        with torch.no_grad():
+            self.module.generate(
+                input_ids=torch.tensor(ids, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+                generation_config=_neutral(longest),
+                logits_processor=LogitsProcessorList([Drawer(batch, emit)]),
+                stopping_criteria=StoppingCriteriaList([Ended(batch)]),
+            )
+
+
+class Drawer:
+    """Draws a token for every unfinished row and rules out all others."""
+
+    def __init__(self, batch: Sequence[Request], emit: Emit) -> None:
+        self.batch = batch
+        self.emit = emit
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        alive = [i for i, request in enumerate(self.batch) if not request.done]
+        requests = [self.batch[i] for i in alive]
+        tokens, logprobs = draw(scores[alive], requests)
+        go_on = self.emit(requests, tokens, logprobs)
+        if not go_on:
+            raise Interrupted
+        chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+        chosen[alive] = torch.tensor(tokens, device=scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+class Ended:
+    """Tells `generate` which rows are done."""
+
+    def __init__(self, batch: Sequence[Request]) -> None:
+        self.batch = batch
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        return torch.tensor([request.done for request in self.batch], device=input_ids.device)
+
+
+def _neutral(max_new_tokens: int) -> Any:
+    """Generation settings that leave the logits alone, whatever defaults the model came with."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        use_cache=True,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        min_new_tokens=0,
+        min_length=0,
+        eos_token_id=-1,
+        pad_token_id=0,
+    )

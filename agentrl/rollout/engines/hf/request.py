@@ -1,0 +1,64 @@
+"""One generation on its way through the engine."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from agentrl.errors import InfraError
+from agentrl.rollout.engine import FinishReason, Generation, Sampling
+
+NOT_DRAWN = -1
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt that grows by the tokens drawn for it.
+
+    Invariants: `tokens` is prompt plus drawn tokens and only ever appended to; `logprobs` has one entry a drawn
+    token; once `done`, nothing changes any more. Only the worker thread writes to it.
+    """
+
+    key: str
+    tokens: list[int]
+    sampling: Sampling
+    seed: int
+    stops: frozenset[int]
+    limit: int
+    """Most tokens to draw."""
+    prompt_length: int = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    version: int = NOT_DRAWN
+    """Weights that drew the first token: of a generation that lived through an update, the older ones."""
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def drawn(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.logprobs)
+
+    def append(self, token: int, logprob: float, version: int) -> None:
+        """Take one drawn token, and finish where it ends the generation."""
+        if not isfinite(logprob):
+            self.error = InfraError("hf engine: the model's logits are not finite; have its weights diverged?")
+            return
+        if self.version == NOT_DRAWN:
+            self.version = version
+        self.tokens.append(token)
+        self.logprobs.append(min(logprob, 0.0))
+        if token in self.stops:
+            self.finish_reason = "stop"
+        elif self.drawn >= self.limit:
+            self.finish_reason = "length"
+
+    def generation(self, version: int) -> Generation:
+        """The result; `version` stands in where no token was drawn."""
+        assert self.finish_reason is not None
+        stamp = version if self.version == NOT_DRAWN else self.version
+        return Generation(self.tokens[self.prompt_length :], self.logprobs, self.finish_reason, stamp)
