@@ -1,25 +1,27 @@
 """Ready-made reward functions, for `reward.custom_reward_function.name=agentrl.rewards.scorers:<function>`."""
 
 import re
-from decimal import Decimal
 from typing import Any
 
+from agentrl.answers import NUMBER, same_answer
 from agentrl.rewards.gym import score_answer
 
-# A minus counts as a sign unless it follows a digit, as in "10-3".
-NUMBER = re.compile(r"(?:(?<!\d)-)?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+ANSWER_IS = re.compile(r"^(?:(?:the )?(?:final )?answer(?: is)?:? )", re.IGNORECASE)
 
 
 def final_number(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
     """1.0 when the last number of the model's words equals the ground truth, 0.0 otherwise; "1,234.0" equals "1234"."""
-    found = last_number(solution_str)
-    return float(found is not None and found == last_number(str(ground_truth)))
+    numbers = NUMBER.findall(solution_str)
+    return float(bool(numbers) and same_answer(numbers[-1].rstrip(","), str(ground_truth)))
 
 
-def last_number(text: str) -> Decimal | None:
-    """The last number in a text; None when there is none."""
-    found = NUMBER.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+def exact_match(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    """1.0 when the model's last line is the ground truth, 0.0 otherwise.
+
+    Letter case, white space, a full stop, and "The answer is" before it do not matter; numbers compare as numbers.
+    """
+    answer = ANSWER_IS.sub("", last_line(solution_str))
+    return float(same_answer(answer, str(ground_truth)))
 
 
 def reasoning_gym(data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]) -> float:
@@ -36,5 +38,9 @@ def extract_answer(solution: str) -> str:
     if tagged:
         return str(tagged[-1]).strip()
     _, mark, after = solution.rpartition("####")
-    lines = (after if mark else solution).strip().splitlines()
-    return lines[0 if mark else -1].strip() if lines else ""
+    return after.strip().partition("\n")[0].strip() if mark else last_line(solution)
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty; empty where there is none."""
+    return text.strip().rpartition("\n")[2].strip()

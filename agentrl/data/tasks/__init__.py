@@ -8,6 +8,8 @@ from agentrl.errors import UserError
 
 TASKS = {
     "arithmetic": "agentrl.data.tasks.arithmetic:Arithmetic",
+    "bank": "agentrl.data.tasks.bank:Bank",
+    "lookup": "agentrl.data.tasks.lookup:Lookup",
     "reasoning_gym": "agentrl.data.tasks.reasoning:ReasoningGym",
 }
 
