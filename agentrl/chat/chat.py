@@ -100,7 +100,7 @@ class Chat:
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None) -> Reply:
         """`parse` for text."""
-        if self._base.opens_thinking and "<think>" not in text:
+        if self._base.always_opens_thinking and "<think>" not in text:
             text = f"<think>\n{text}"
         parsed = self._parser(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
@@ -123,11 +123,16 @@ class Chat:
         turn is among the tokens. `last` is the ledger's last id: it matters only to templates whose turns end
         with the next role's header. Raises UserError when the template refuses the messages.
         """
+        del tools  # what follows a turn does not depend on them
         base = self._base
         try:
             suffix = base.after(messages)
         except TemplateRefusal as error:
-            raise UserError(f"model.chat_template cannot show {messages[0]['role']} messages: {error}") from error
+            roles = "/".join(dict.fromkeys(message["role"] for message in messages))
+            raise UserError(
+                f"model.chat_template cannot show {roles} messages: {error}; set it to a template that does, such as "
+                f"{READY_MADE}"
+            ) from error
         ids = self.template.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.template.encode(suffix.text[: suffix.end])
         closing = self._closing_ids
@@ -203,14 +208,21 @@ class Chat:
         shown: list[Message] = []
         for source, group in groups[:-1]:
             shown += group
-            suffix = self._base.after(shown, generation=False)
-            full = self.template.encode(suffix.text[suffix.end :])
+            full = self._suffix_ids(shown)
             # The suffix begins with the turn's end, which `ids` have already lost.
             offset = next((k for k in range(len(full)) if full[k : k + 3] == ids[:3]), 0)
             end = max(start, common_length(full[offset:], ids))
             pieces.append((source, ids[start:end]))
             start = end
         return [*pieces, (groups[-1][0], ids[start:])]
+
+    def _suffix_ids(self, messages: Sequence[Message]) -> list[int]:
+        """A beginning of a longer suffix. Empty where the template refuses to stop there: labels only, no tokens."""
+        try:
+            suffix = self._base.after(messages, generation=False)
+        except TemplateRefusal:
+            return []
+        return self.template.encode(suffix.text[suffix.end :])
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         base, token_id, ends = self._base, self.template.token_id, set(self._end_ids)

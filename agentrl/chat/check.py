@@ -5,6 +5,7 @@ wherever they are; `disable` looks at nothing. A difference is traced to the mes
 later message changed how an earlier one is shown, to that later one.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -109,28 +110,39 @@ def _compare(comparison: Comparison, base: FixedBase, observed: bool) -> Mismatc
 
 
 def _mismatch(comparison: Comparison, expected: str, actual: str) -> Mismatch:
-    at = comparison.agreed(expected, actual)
-    message = _message_at(comparison, expected, at)
+    at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
+    message = _message_at(comparison, (expected, at), (actual, at_actual))
     return Mismatch(
         message,
         comparison.messages[message]["role"],
-        _rewriter(comparison, actual, message, comparison.agreed(actual, expected)),
+        _rewriter(comparison, actual, message, at_actual),
         _excerpt(expected, at),
-        _excerpt(actual, comparison.agreed(actual, expected)),
+        _excerpt(actual, at_actual),
     )
 
 
-def _message_at(comparison: Comparison, expected: str, at: int) -> int:
-    """The message whose rendering covers position `at`."""
-    n = len(comparison.messages)
-    return next((k - 1 for k in range(1, n) if comparison.agreed(expected, comparison.partial(k)) > at), n - 1)
+def _message_at(comparison: Comparison, *places: tuple[str, int]) -> int:
+    """The first message by which a render reaches past the difference, on either side of it.
+
+    Renders only grow with the messages, so a binary search does: a long conversation costs a few renders.
+    """
+
+    def reaches(count: int) -> bool:
+        partial = comparison.partial(count)
+        return any(comparison.agreed(text, partial) > at for text, at in places)
+
+    return bisect_left(range(1, len(comparison.messages)), True, key=reaches)
 
 
 def _rewriter(comparison: Comparison, actual: str, message: int, at: int) -> int | None:
     """The message from which on the template no longer agrees with the ledger at `at`; None: it never did."""
+
+    def parted(count: int) -> bool:
+        return comparison.agreed(actual, comparison.partial(count)) <= at
+
     later = range(message + 1, len(comparison.messages) + 1)
-    parted = [k for k in later if comparison.agreed(actual, comparison.partial(k)) <= at]
-    return parted[0] - 1 if parted and parted[0] > message + 1 else None
+    first = bisect_left(later, True, key=parted)
+    return message + first if 0 < first < len(later) else None
 
 
 def _excerpt(text: str, at: int) -> str:

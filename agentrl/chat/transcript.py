@@ -28,7 +28,8 @@ def transcript(chat: Chat, base: FixedBase, messages: Sequence[Message], tools: 
     ledger.append_prompt(chat.prompt(messages[: turns[0]], tools))
     for turn, (at, following) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
         observed = messages[at + 1 : following]
-        ids = _turn_ids(base, messages[at], observed)
+        prompted = ledger.ids[-len(base.generation_ids) :] == base.generation_ids
+        ids = _turn_ids(base, messages[at], observed, prompted)
         ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
         if following == len(messages):
             break
@@ -39,7 +40,7 @@ def transcript(chat: Chat, base: FixedBase, messages: Sequence[Message], tools: 
     return ledger
 
 
-def _turn_ids(base: FixedBase, message: Message, observed: Sequence[Message]) -> list[int]:
+def _turn_ids(base: FixedBase, message: Message, observed: Sequence[Message], prompted: bool) -> list[int]:
     """What the model is to sample: its text and the token that stops it."""
     try:
         shown = base.template.render([MARKED_USER, message]).partition(MARK)[2]
@@ -51,16 +52,21 @@ def _turn_ids(base: FixedBase, message: Message, observed: Sequence[Message]) ->
         # The turn ends with the next role's header (GLM).
         suffix = base.after(observed)
         stop = base.stop_at_start(suffix.text[suffix.end :])
-    return encode(_own_text(base, message, text)) + encode(stop or base.turn_end or "")
+    return encode(_own_text(base, message, text, prompted)) + encode(stop or base.turn_end or "")
 
 
-def _own_text(base: FixedBase, message: Message, shown: str) -> str:
+def _own_text(base: FixedBase, message: Message, shown: str, prompted: bool) -> str:
     """The part of a finished turn that comes after the generation prompt."""
-    shared = common_length(shown, base.opening)
-    if shared < len(base.opening) and base.opens_thinking:
+    if shown.startswith(base.opening):
+        return shown.removeprefix(base.opening)
+    # The prompt and the finished turn part somewhere: keep the whole tokens that they share.
+    encode, decode = base.template.encode, base.template.decode
+    opening = encode(base.opening)
+    written = shown[len(decode(opening[: common_length(encode(shown), opening)])) :]
+    if prompted and base.opens_thinking:
         # The template opens a think block for the model, yet drops it from finished turns.
-        return f"{_thinking(message)}\n</think>\n\n{shown[shared:]}"
-    return shown[shared:]
+        return f"{_thinking(message)}\n</think>\n\n{written}"
+    return written
 
 
 def _thinking(message: Message) -> str:

@@ -53,13 +53,13 @@ TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<
 """Qwen's added tokens that are not special."""
 
 BORROWED = {
-    "glm": ("llama4", "<|endoftext|>", None),
-    "gpt_oss": ("llama4", "<|return|>", "<|startoftext|>"),
-    "gemma": ("llama4", "<end_of_turn>", "<bos>"),
-    "phi": ("llama3", "<|endoftext|>", "<|endoftext|>"),
-    "lfm2": ("qwen", "<|im_end|>", "<|startoftext|>"),
-    "cohere": ("llama3", "<|END_OF_TURN_TOKEN|>", "<BOS_TOKEN>"),
-    "mistral": ("llama4", "</s>", "<s>"),
+    "glm": ("deepseek", "<|endoftext|>", None),
+    "gpt_oss": ("deepseek", "<|return|>", "<|startoftext|>"),
+    "gemma": ("deepseek", "<end_of_turn>", "<bos>"),
+    "phi": ("deepseek", "<|endoftext|>", "<|endoftext|>"),
+    "lfm2": ("deepseek", "<|im_end|>", "<|startoftext|>"),
+    "cohere": ("deepseek", "<|END_OF_TURN_TOKEN|>", "<BOS_TOKEN>"),
+    "mistral": ("deepseek", "</s>", "<s>"),
     "kimi": ("llama4", "<|im_end|>", "[BOS]"),
 }
 """Families whose own vocabulary no package ships: a real vocabulary lent, with the family's control tokens."""
