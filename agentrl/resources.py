@@ -26,7 +26,7 @@ def find(path: str | Path, *, what: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    looked = " and ".join(str(p.parent) for p in places)
+    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
     raise UserError(f"{what}: {path} does not exist (looked in {looked})")
 
 

@@ -15,6 +15,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optim.lr_scheduler_type": SCHEDULES,
     "rollout.multi_turn.format": (
         "hermes",
+        "qwen",
         "llama3_json",
         "mistral",
         "pythonic",

@@ -67,7 +67,7 @@ def test_a_wrong_type_names_key_value_and_type(override: str, expected: str) -> 
         ("algorithm.kl_penalty=k3", "low_var_kl"),
         ("actor.kl_loss_type=k3", "low_var_kl+"),
         ("algorithm.kl_ctrl.type=free", "fixed or adaptive"),
-        ("rollout.multi_turn.format=qwen", "hermes"),
+        ("rollout.multi_turn.format=xml", "hermes"),
         ("rollout.multi_turn.tokenization_sanity_check_mode=on", "strict"),
         ("rollout.multi_turn.tool_response_truncate_side=both", "left, right or middle"),
         ("rollout.multi_turn.tool_response_unit=words", "characters or tokens"),
@@ -140,6 +140,8 @@ def test_what_is_fine_passes(ready: list[str]) -> None:
         ["data.train_batch_size=48"],
         ["model.path=org/name"],
         ["rollout.do_sample=false"],
+        ["reward.custom_reward_function.path=my.rewards"],
+        ["reward.custom_reward_function.path=null", "reward.custom_reward_function.name=my.rewards:score"],
         ["trainer.resume_from_path=/", "trainer.resume_mode=resume_path"],
         ["rollout.agent.default_agent_loop=my.Loop", "reward.custom_reward_function.path=null"],
     )

@@ -17,7 +17,7 @@ def data_files(data: Data) -> None:
         for path in as_list(getattr(data, name)):
             row_file(f"data.{name}", path)
     custom_cls = data.custom_cls
-    existing("data.custom_cls.path", custom_cls.path)
+    python_file("data.custom_cls.path", custom_cls.path)
     if bool(custom_cls.path) != bool(custom_cls.name):
         given, lacking = ("path", "name") if custom_cls.path else ("name", "path")
         raise UserError(f"data.custom_cls.{given} is set without data.custom_cls.{lacking}: set both")
@@ -48,6 +48,12 @@ def existing(key: str, path: str | None) -> None:
         find(path, what=key)
 
 
+def python_file(key: str, path: str | None) -> None:
+    """The same for code, which may also be an importable module (`package.module`)."""
+    if path is not None and (path.endswith(".py") or ("/" in path and not path.startswith("pkg://"))):
+        find(path, what=key)
+
+
 def model_files(model: Model) -> None:
     """The model's folder, where the path cannot be a hub id, and the template."""
     existing("model.chat_template", model.chat_template)
@@ -68,7 +74,7 @@ def rollout_files(rollout: Rollout) -> None:
 
 def reward_files(reward: Reward) -> None:
     """The reward function's file."""
-    existing("reward.custom_reward_function.path", reward.custom_reward_function.path)
+    python_file("reward.custom_reward_function.path", reward.custom_reward_function.path)
 
 
 def resume(trainer: Trainer) -> None:

@@ -19,9 +19,11 @@ def required(model: Model, data: Data, trainer: Trainer) -> None:
 def something_scores(reward: Reward, rollout: Rollout) -> None:
     """Without a score there is nothing to learn from."""
     multi_turn, agent = rollout.multi_turn, rollout.agent
+    custom_reward_function = reward.custom_reward_function
+    scorer = custom_reward_function.path or ":" in custom_reward_function.name  # "module:function" needs no path
     own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
     acting = multi_turn.enable and (multi_turn.tool_config_path or multi_turn.interaction_config_path)
-    if not (reward.custom_reward_function.path or acting or own_loop):
+    if not (scorer or acting or own_loop):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path, or let tools or an interaction do it "
             "(rollout.multi_turn.enable=true with tool_config_path or interaction_config_path)"

@@ -47,8 +47,8 @@ class MultiTurn:
     tool_response_truncate_side: str = "middle"
     """The part that is cut away: left, right or middle."""
     format: str = "hermes"
-    """How the model writes tool calls: hermes, llama3_json, mistral, pythonic, qwen3_coder, glm, deepseek, kimi,
-    gpt_oss."""
+    """How the model writes tool calls: hermes (also called qwen), llama3_json, mistral, pythonic, qwen3_coder, glm,
+    deepseek, kimi, gpt_oss."""
     use_inference_chat_template: bool = False
     """Show the model at each turn what the template would show at inference (thinking stripped, say); where that
     rewrites history, the trajectory becomes several samples."""
