@@ -41,7 +41,7 @@ class Entry:
     def make(self, *args: Any) -> Any:
         """An object of it. Raises UserError."""
         kind = self.load_class()
-        with _blaming(f"{self.where}: {self.class_name}(...)"):
+        with blaming(f"{self.where}: {self.class_name}(...)"):
             return kind(*args)
 
 
@@ -80,7 +80,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
 def load_user_file(file: Path, *, where: str) -> ModuleType:
     """Run a user's Python file; it may import its neighbours and verl's names. Raises UserError."""
     _widen_import_path(file.parent)
-    with _blaming(where):
+    with blaming(where):
         return load_module(file)
 
 
@@ -96,7 +96,7 @@ def load_attribute(path: str, name: str | None, *, what: str) -> Any:
         module = load_user_file(find(path, what=f"{what}.path"), where=where)
     else:
         _widen_import_path(Path.cwd())
-        with _blaming(where):
+        with blaming(where):
             module = importlib.import_module(path.removeprefix("pkg://"))
     if not hasattr(module, name):
         raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
@@ -113,7 +113,7 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
     if file.is_file():
         return load_user_file(file, where=where)
     _widen_import_path(beside)
-    with _blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
+    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
         return importlib.import_module(name)
 
 
@@ -139,12 +139,12 @@ def _widen_import_path(folder: Path) -> None:
 
 
 @contextmanager
-def _blaming(what: str) -> Iterator[None]:
+def blaming(what: str) -> Iterator[None]:
     """Turn whatever a user's code raises into a UserError of one line."""
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {type(error).__name__}: {_one_line(error)}") from error
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrl.errors import UserError
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
-from agentrl.plugins import Entry, read_entries
+from agentrl.plugins import Entry, blaming, read_entries
 from agentrl.tools.options import check_timeout
 from agentrl.usercode import Cleanup
 
@@ -58,10 +58,8 @@ def load_interactions(path: str | None) -> InteractionSet:
 def _make_runner(entry: Entry) -> InteractionRunner:
     name = entry.fields.get("name") or _default_name(entry.class_name)
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
-    try:
+    with blaming(entry.where):
         check_timeout(timeout)
-    except UserError as error:
-        raise UserError(f"{entry.where}: {error}") from error
     interaction = entry.make({**entry.config, "name": name})
     missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
     if missing:

@@ -83,7 +83,7 @@ def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSche
     try:
         raw = _inferred(fn) if marked.schema is None else marked.schema
         schema = OpenAIFunctionToolSchema.model_validate(raw)
-    except ValueError as error:  # transformers' docstring and type hint errors are ValueErrors too
+    except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"@function_tool {fn.__name__}: {reason}: mend docstring and hints, or pass schema=") from error
     if marked.name is not None:
@@ -93,11 +93,15 @@ def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSche
 
 def _inferred(fn: Callable[..., Any]) -> dict[str, Any]:
     from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
     variadic = [p for p in inspect.signature(fn).parameters.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if variadic:
         raise ValueError(f"{', '.join(map(str, variadic))} cannot be written as a JSON schema, name each parameter")
-    schema: dict[str, Any] = get_json_schema(fn)
+    try:
+        schema: dict[str, Any] = get_json_schema(fn)
+    except (DocstringParsingException, TypeHintParsingException) as error:
+        raise ValueError(str(error)) from error
     # What it returns is no concern of the one who calls it, and costs prompt tokens.
     schema["function"].pop("return", None)
     return schema

@@ -7,7 +7,7 @@ from typing import Any
 from jsonschema.exceptions import SchemaError
 
 from agentrl.errors import UserError
-from agentrl.plugins import Entry, load_user_file, read_entries
+from agentrl.plugins import Entry, blaming, load_user_file, read_entries
 from agentrl.resources import find
 from agentrl.tools.functions import FunctionTool, tools_in
 from agentrl.tools.options import ToolOptions
@@ -82,11 +82,11 @@ def _make_runner(entry: Entry) -> ToolRunner:
         raise UserError(
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: derive it from agentrl.tools.BaseTool"
         )
-    schema = _read_schema(entry.where, getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema())
-    try:
+    with blaming(f"{entry.where}: {entry.class_name}"):
+        asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
+    schema = _read_schema(entry.where, asked)
+    with blaming(entry.where):
         options = ToolOptions.read(entry.config)
-    except UserError as error:
-        raise UserError(f"{entry.where}: {error}") from error
     return _runner(tool, schema, options, entry.where)
 
 

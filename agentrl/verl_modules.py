@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
 
+from agentrl.answers import final_answer, same_answer
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EQUIVALENTS = {
@@ -28,6 +30,8 @@ NOT_SHIPPED = {
 }
 """verl's classes without one, and what to do."""
 
+PACKAGES = ("verl", "verl.tools", "verl.interactions", "verl.utils", "verl.utils.reward_score")
+
 
 def rollout_trace_op(fn: Function) -> Function:
     """verl's tracing decorator; agentrl records every call by itself."""
@@ -40,10 +44,30 @@ def rollout_trace_attr(*_: Any, **__: Any) -> Iterator[None]:
     yield
 
 
+def register_tool(name: str) -> Callable[[type], type]:
+    """verl's registry of tool classes; agentrl finds them by class_name."""
+    return lambda kind: kind
+
+
+def gsm8k_score(
+    solution_str: str, ground_truth: str, method: str = "strict", format_score: float = 0.0, score: float = 1.0
+) -> float:
+    """verl's GSM8K score: `score` for the right answer, `format_score` for a wrong one, 0 for none.
+
+    With method strict only what follows `####` is an answer.
+    """
+    answer = final_answer(solution_str) if method == "flexible" or "####" in solution_str else None
+    if answer is None:
+        return 0.0
+    return score if same_answer(answer, ground_truth) else format_score
+
+
 def _names_of(module: str) -> dict[str, Any] | None:
     """What the module of that name offers; None when there is none. Imports as little as it needs."""
-    if module in ("verl", "verl.tools", "verl.interactions", "verl.utils"):
+    if module in PACKAGES:
         return {}
+    if module == "verl.utils.reward_score.gsm8k":
+        return {"compute_score": gsm8k_score}
     if module == "verl.utils.rollout_trace":
         return {"rollout_trace_op": rollout_trace_op, "rollout_trace_attr": rollout_trace_attr}
     if module == "verl.interactions.base":
@@ -64,10 +88,12 @@ def _tool_names_of(module: str) -> dict[str, Any] | None:
         return {"BaseTool": base.BaseTool, **carriers}
     if module == "verl.tools.function_tool":
         return {"function_tool": functions.function_tool}
+    if module == "verl.tools.registry":
+        return {"register_tool": register_tool}
     return None
 
 
-class VerlNames(MetaPathFinder, Loader):
+class VerlModules(MetaPathFinder, Loader):
     """Finds and makes the modules."""
 
     def find_spec(
@@ -76,7 +102,7 @@ class VerlNames(MetaPathFinder, Loader):
         """A spec for verl's modules that users' files import; None for all others."""
         if fullname.partition(".")[0] != "verl" or _names_of(fullname) is None:
             return None
-        return ModuleSpec(fullname, self, origin="agentrl", is_package=fullname.count(".") < 2)
+        return ModuleSpec(fullname, self, origin="agentrl", is_package=fullname in PACKAGES)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The usual kind of module."""
@@ -89,5 +115,5 @@ class VerlNames(MetaPathFinder, Loader):
 
 def provide() -> None:
     """Make the names importable from now on; again is fine."""
-    if not any(isinstance(finder, VerlNames) for finder in sys.meta_path):
-        sys.meta_path.append(VerlNames())
+    if not any(isinstance(finder, VerlModules) for finder in sys.meta_path):
+        sys.meta_path.append(VerlModules())
