@@ -6,7 +6,6 @@ from itertools import accumulate, cycle, pairwise
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -83,13 +82,19 @@ def _clock(state: State, now: float) -> Text:
     return text.append(" ")
 
 
-def _progress(state: State, width: int) -> RenderableType:
+def _progress(state: State, width: int) -> Text:
     total = state.total_steps
-    label = f"step {state.step}/{total}" if total is not None else f"step {state.step}"
-    grid = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total or 1, state.step if total else 0, width=max(10, width - len(label) - 6))
-    grid.add_row(Text(label, style="bold"), bar, Text(f"{state.step / total:4.0%}" if total else ""))
-    return grid
+    if not total:
+        return Text(f"step {state.step}", "bold")
+    text = Text(f"step {state.step}/{total} ", "bold")
+    return text.append_text(_bar(state.step, total, width - text.cell_len - 5)).append(f" {state.step / total:4.0%}")
+
+
+def _bar(done: int, total: int, width: int) -> Text:
+    """Two kinds of line as well as two colours: it also reads without colours."""
+    width = max(0, width)
+    filled = width * min(done, total) // total
+    return Text("━" * filled, "not bold cyan").append("─" * (width - filled), "not bold bright_black")
 
 
 def _activity(state: State, now: float, width: int) -> Text:
@@ -100,13 +105,12 @@ def _activity(state: State, now: float, width: int) -> Text:
         return Text("starting", style="dim")
     spent = now - state.phase_started
     spinner = SPINNER[int(spent * SPINS_PER_SECOND) % len(SPINNER)]
-    text = Text.assemble((f"{spinner} {state.phase}", "bold cyan"), f" {duration(spent)}")
+    text = Text.assemble((f"{spinner} {state.phase}", "bold cyan"), f" {duration(spent):<5}")
     if not state.expected:
         return text
     tally = f" {state.done}/{state.expected} trajectories"
-    room = max(0, min(40, width - text.cell_len - len(tally) - 2))
-    filled = room * min(state.done, state.expected) // state.expected
-    return text.append("  ").append("━" * filled, "cyan").append("━" * (room - filled), "bright_black").append(tally)
+    bar = _bar(state.done, state.expected, min(40, width - text.cell_len - len(tally) - 1))
+    return text.append(" ").append_text(bar).append(tally)
 
 
 def _trends(state: State, width: int) -> Table:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentrl.tracking.metrics import is_wall_clock
+
 VALIDATION = "val/"
 ETA_STEPS = 10
 
@@ -40,9 +42,11 @@ class State:
         self.phase, self.phase_started = phase, now
 
     def record(self, step: int, metrics: Mapping[str, float], now: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Take in a step; returns its training figures and its validation figures."""
+        """Take in a step; returns its training figures (none where it only validated) and its validation figures."""
         training = {name: value for name, value in metrics.items() if not name.startswith(VALIDATION)}
         validation = {name: value for name, value in metrics.items() if name.startswith(VALIDATION)}
+        if all(is_wall_clock(name) for name in training):
+            training = {}
         if training:
             self._train(step, training, now)
         if validation:

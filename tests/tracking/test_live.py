@@ -155,10 +155,10 @@ def test_sparkline():
 
 def test_eta_follows_the_last_steps():
     state = State(20, "demo", started=0.0)
-    state.record(1, {"time/step": 100.0}, now=100.0)
+    state.record(1, {"actor/lr": 0.1, "time/step": 100.0}, now=100.0)
     assert state.eta(100.0) == 1900.0
     for step in range(2, 14):
-        state.record(step, {"time/step": 1.0}, now=100.0 + step)
+        state.record(step, {"actor/lr": 0.1, "time/step": 1.0}, now=100.0 + step)
     assert state.eta(113.0) == 7.0
     assert state.eta(113.5) == 6.5
     assert state.eta(1000.0) == 0.0
@@ -166,7 +166,7 @@ def test_eta_follows_the_last_steps():
 
 def test_eta_of_a_resumed_run_counts_its_own_steps_only():
     state = State(120, "demo", started=0.0)
-    state.record(101, {"time/step": 10.0}, now=60.0)
+    state.record(101, {"actor/lr": 0.1, "time/step": 10.0}, now=60.0)
     assert state.eta(60.0) == 190.0
 
 
@@ -175,7 +175,7 @@ def test_without_a_terminal_a_step_is_a_line_and_a_validation_is_a_line():
     with LiveView(120, "demo", console=pipe, clock=clock) as view:
         view.phase("rollout")
         view.progress(3, 32)
-        view.step(0, VALIDATION)
+        view.step(0, VALIDATION | {"time/validate": 3.0, "time/step": 3.1, "perf/peak_rss_gb": 1.0})
         clock.now = 27.1
         view.step(1, STEP | VALIDATION)
         view.step(2, STEP | {"rollout/infra_drops": 2.0, "actor/skipped_steps": 1.0})

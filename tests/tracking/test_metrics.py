@@ -2,13 +2,17 @@
 
 import math
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord
 from agentrl.tracking import is_wall_clock, rollout_metrics, validation_metrics
+
+DOCS = Path(__file__).parents[2] / "docs" / "tracking.md"
 
 
 def call(name="calculator", outcome=Outcome.OK, seconds=1.0):
@@ -138,3 +142,12 @@ def test_validation_by_data_source(plain):
     assert metrics["val/openai/gsm8k/success"] == 1.0
     assert metrics["val/math/reward_mean"] == 0.0
     assert metrics["val/arithmetic/trajectories"] == 1.0
+
+
+def test_every_figure_is_documented(told):
+    documented = set(re.findall(r"`([^`\s]+)`", DOCS.read_text(encoding="utf-8")))
+    stems = {re.sub(r"^\w+/", "", name) for name in documented} | documented
+    names = {name.split("/", 1)[1] for name in rollout_metrics([told, replace(told, reward=0.0)])}
+    endings = re.compile(r"_(mean|max|min|std|p99|generate|tool)$")
+    missing = {n for n in names if not {n, f"{endings.sub('', n)}_mean", f"{endings.sub('', n)}_<kind>"} & stems}
+    assert missing == {"calculator/calls", "calculator/ok", "calculator/model_error", "calculator/infra_error"}
