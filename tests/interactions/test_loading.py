@@ -41,7 +41,11 @@ async def test_the_name_comes_from_the_class_and_reaches_the_config(load):
     await session.finalize()
 
 
-TWO = "interaction:\n  - {name: a, class_name: weather.WeatherInteraction}\n  - {class_name: weather.WeatherInteraction}\n"
+TWO = """
+interaction:
+  - {name: a, class_name: weather.WeatherInteraction}
+  - {class_name: weather.WeatherInteraction}
+"""
 
 
 async def test_rows_choose_by_name(load):
@@ -74,5 +78,5 @@ def test_mistakes_give_one_line(load, text, words):
 
 
 def test_verl_s_gsm8k_interaction_by_its_name(load):
-    text = "interaction:\n  - {name: gsm8k, class_name: verl.interactions.gsm8k_interaction.Gsm8kInteraction, config: {}}\n"
-    assert list(load(text).runners) == ["gsm8k"]
+    name = "verl.interactions.gsm8k_interaction.Gsm8kInteraction"
+    assert list(load(f"interaction:\n  - {{name: gsm8k, class_name: {name}, config: {{}}}}\n").runners) == ["gsm8k"]

@@ -145,7 +145,12 @@ async def test_search_over_a_corpus_of_one_s_own(load, write):
     tools:
       - class_name: search.Search
         config: {{corpus: "{corpus}", top_k: 9}}
-        tool_schema: {{type: function, function: {{name: search, description: d, parameters: {{type: object, properties: {{query: {{type: string}}}}}}}}}}
+        tool_schema:
+          type: function
+          function:
+            name: search
+            description: Searches.
+            parameters: {{type: object, properties: {{query: {{type: string}}}}}}
     """
     from agentrl.resources import share
 

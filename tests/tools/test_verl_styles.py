@@ -258,7 +258,13 @@ async def test_verl_s_own_search_tool_by_its_name(load, write, server):
     yaml = f"""
     tools:
       - class_name: verl.tools.search_tool.SearchTool
-        config: {{type: native, retrieval_service_url: "{server}", num_workers: 120, rate_limit: 120, timeout: 5, topk: 2}}
+        config:
+          type: native
+          retrieval_service_url: "{server}"
+          num_workers: 120
+          rate_limit: 120
+          timeout: 5
+          topk: 2
         tool_schema:
           type: function
           function:
