@@ -100,7 +100,7 @@ class Chat:
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None) -> Reply:
         """`parse` for text."""
-        if self._base.always_opens_thinking and "<think>" not in text:
+        if self._begins_in_thought(text):
             text = f"<think>\n{text}"
         parsed = self._parser(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
@@ -180,6 +180,13 @@ class Chat:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
         return self.template.decode(ids)
+
+    def _begins_in_thought(self, text: str) -> bool:
+        """Whether the generation prompt opened the think block that `text` goes on with."""
+        base = self._base
+        if not base.opens_thinking or text.lstrip().startswith("<think>"):
+            return False
+        return base.always_opens_thinking or "</think>" in text
 
     def _render(self, messages: Sequence[Message], tools: Tools) -> str:
         try:

@@ -54,6 +54,8 @@ def _read_list(text: str) -> list[Call]:
         return [_read_call(node, text, i) for i, node in enumerate(_call_nodes(text.strip()))]
     except Malformed as error:
         return [broken(str(error), text, 0, expected=EXPECTED)]
+    except RecursionError:
+        return [broken("it is nested too deeply", text, 0, expected=EXPECTED)]
 
 
 def _call_nodes(text: str) -> list[ast.expr]:

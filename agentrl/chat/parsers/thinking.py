@@ -8,16 +8,10 @@ OPEN, CLOSE = "<think>", "</think>"
 def split_thinking(text: str) -> tuple[Parsed, str]:
     """Take a leading think block off: a Parsed with reasoning and preamble, and the text that remains.
 
-    A block that is never closed runs to the end of the turn. A "</think>" without an opening tag closes a block
-    that the generation prompt opened.
+    A block that is never closed runs to the end of the turn. Tags further on are content: arguments may hold them.
     """
-    before, close, after = text.partition(CLOSE)
-    head, opened, inside = before.partition(OPEN)
-    if opened and head.strip():
-        return Parsed(""), text  # the model speaks of the tag; it does not think
-    if not opened and not close:
+    if not text.lstrip().startswith(OPEN):
         return Parsed(""), text
-    reasoning = inside if opened else head
+    inside, _, after = text.lstrip().removeprefix(OPEN).partition(CLOSE)
     answer = after.lstrip("\n")
-    preamble = text[: len(text) - len(answer)]
-    return Parsed("", reasoning=reasoning.strip("\n"), preamble=preamble), answer
+    return Parsed("", reasoning=inside.strip("\n"), preamble=text[: len(text) - len(answer)]), answer
