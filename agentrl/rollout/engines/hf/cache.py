@@ -11,9 +11,8 @@ meets sequences of similar length, and one long sequence does not widen the shor
 is copied into the next: once in each doubling.
 """
 
-from collections.abc import Sequence
-
 from agentrl.rollout.engines.hf.pool import Pool, Row, Shape
+from agentrl.rollout.engines.hf.prefix import PrefixIndex
 
 SMALLEST = 256
 GROWTH = 1.5
@@ -28,6 +27,7 @@ class KVCache:
         self.max_len = max_len
         self.pools: dict[int, Pool] = {}
         self.rows: list[Row] = []
+        self.prefixes = PrefixIndex()
         self.clock = 0
 
     def acquire(self, key: str, tokens: list[int], length: int, *, expected: int = 1) -> Row | None:
@@ -73,10 +73,12 @@ class KVCache:
         """Forget a row."""
         row.pool.rows[row.slot] = None
         self.rows.remove(row)
+        self.prefixes.remove(row)
 
     def clear(self) -> None:
         """Forget every row and give the memory back."""
         self.rows.clear()
+        self.prefixes.clear()
         self.pools.clear()
 
     @property
@@ -129,20 +131,3 @@ class KVCache:
             return False
         self.drop(min(idle, key=lambda row: row.last_used))
         return True
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Equal leading tokens of `a` and `b`, at most `limit`."""
-    limit = min(limit, len(a), len(b))
-    low, step = 0, 16
-    # Slices compare in C: gallop ahead while they agree, then halve the piece that does not.
-    while low < limit and a[low : (high := min(low + step, limit))] == b[low:high]:
-        low, step = high, step * 2
-    high = min(low + step, limit)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -111,8 +111,10 @@ class Core:
 
     def health(self) -> dict[str, float]:
         keys = {request.key for request in self.active}
+        running = sum(not request.done for request in self.runner.in_flight())
         return {
-            "requests": len(self.active),
+            "running": running,
+            "waiting": len(self.active) - running,
             "open_keys": len(self.open_keys),
             "awaited_keys": len(self.open_keys - keys),
             "drawn_tokens": self.drawn,

@@ -6,12 +6,14 @@ same) and leaves only that token for `generate` to take. When weights or request
 its unfinished requests start again from the tokens they have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentrl.errors import UserError
 from agentrl.rollout.engines.hf.request import Request
 from agentrl.rollout.engines.hf.runner import Emit, draw
 
@@ -21,24 +23,25 @@ class Interrupted(Exception):
 
 
 class FallbackRunner:
-    """Runs whatever `module.generate` runs, up to `max_running` requests at once."""
+    """Runs whatever `module.generate` runs, up to `max_running` requests at once.
+
+    The model must heed the attention mask: shorter prompts are padded on the left. Raises UserError for peft's
+    learned prompts, which live outside of the model that generates.
+    """
 
     def __init__(self, module: Any, *, max_running: int) -> None:
-        self.module = module
+        if any(config.is_prompt_learning for config in getattr(module, "peft_config", {}).values()):
+            raise UserError("the hf engine cannot run learned prompts: use LoRA, or another engine")
+        # peft's wrapper would write its own generation settings into the model; the adapters are in its layers.
+        self.model = module.get_base_model() if hasattr(module, "get_base_model") else module
         self.max_running = max_running
         self.computed = 0
         self.batch: list[Request] = []
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         self.batch = list(requests[: self.max_running])
-        training = self.module.training
-        self.module.eval()
-        try:
+        with torch.no_grad(), _neutral(self.model), suppress(Interrupted):
             self._generate(self.batch, emit)
-        except Interrupted:
-            pass
-        finally:
-            self.module.train(training)
 
     def in_flight(self) -> Sequence[Request]:
         return self.batch
@@ -61,21 +64,19 @@ class FallbackRunner:
     def _generate(self, batch: Sequence[Request], emit: Emit) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
-        device = next(self.module.parameters()).device
+        device = next(self.model.parameters()).device
         width = max(len(request.tokens) for request in batch)
         padding = [width - len(request.tokens) for request in batch]
         ids = [[0] * pad + request.tokens for pad, request in zip(padding, batch, strict=True)]
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
         self.computed += sum(len(request.tokens) for request in batch)
-        longest = max(request.limit - request.drawn for request in batch)
-        with torch.no_grad():
-            self.module.generate(
-                input_ids=torch.tensor(ids, device=device),
-                attention_mask=torch.tensor(mask, device=device),
-                generation_config=_neutral(longest),
-                logits_processor=LogitsProcessorList([Drawer(batch, emit)]),
-                stopping_criteria=StoppingCriteriaList([Ended(batch)]),
-            )
+        self.model.generate(
+            input_ids=torch.tensor(ids, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            max_new_tokens=max(request.limit - request.drawn for request in batch),
+            logits_processor=LogitsProcessorList([Drawer(batch, emit)]),
+            stopping_criteria=StoppingCriteriaList([Ended(batch)]),
+        )
 
 
 class Drawer:
@@ -107,19 +108,20 @@ class Ended:
         return torch.tensor([request.done for request in self.batch], device=input_ids.device)
 
 
-def _neutral(max_new_tokens: int) -> Any:
-    """Generation settings that leave the logits alone, whatever defaults the model came with."""
+@contextmanager
+def _neutral(model: Any) -> Iterator[None]:
+    """Take away the generation defaults a model came with (penalties, suppressed tokens, end tokens) for a while.
+
+    `generate` fills what its caller leaves open from them, so an argument could not switch them off.
+    """
     from transformers import GenerationConfig
 
-    return GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        use_cache=True,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        min_new_tokens=0,
-        min_length=0,
-        eos_token_id=-1,
-        pad_token_id=0,
-    )
+    own = model.generation_config
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, pad_token_id=0)
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.generation_config = own
+        model.train(training)

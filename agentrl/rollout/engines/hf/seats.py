@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.rollout.engines.hf.cache import KVCache, common_prefix
+from agentrl.rollout.engines.hf.cache import KVCache
 from agentrl.rollout.engines.hf.pool import Row
+from agentrl.rollout.engines.hf.prefix import common_prefix
 from agentrl.rollout.engines.hf.request import Request
 
 WORTH_SHARING = 16
@@ -74,17 +75,19 @@ class Seats:
         self.cache.clear()
 
     def _matches(self, request: Request) -> tuple[Match, Match]:
-        """The key's own resting row, and the row of anyone's that shares more than that one."""
+        """The key's own resting row, and anyone's row that begins most like the request."""
         limit = len(request.tokens) - 1  # the last token must be computed: its logits are what we are after
-        own = best = Match(None, 0)
+        own = Match(None, 0)
         for row in self.cache.rows:
-            count = common_prefix(row.tokens, request.tokens, limit)
             if row.key == request.key and not row.running:
-                count = min(count, row.cached)
+                count = common_prefix(row.tokens, request.tokens, min(limit, row.cached))
                 own = max(own, Match(row, count), key=lambda match: (match.row is not None, match.count))
-            elif count > best.count:
-                best = Match(row, count if row.running else min(count, row.cached))
-        return own, best
+        found = self.cache.prefixes.find(request.tokens)
+        if found is None or found is own.row:
+            return own, Match(None, 0)
+        # A running row will have computed all of its tokens soon, a resting one never more than it has.
+        count = common_prefix(found.tokens, request.tokens, limit if found.running else min(limit, found.cached))
+        return own, Match(found, count)
 
     def _seat(self, request: Request, own: Match, best: Match, expected: int) -> bool:
         length = len(request.tokens) + 1
@@ -103,6 +106,7 @@ class Seats:
         # Making room may have evicted the donor.
         if donor in self.cache.rows and donor is not None and best.ready - own.count >= WORTH_SHARING:
             self.cache.share(donor, row, best.ready)
+        self.cache.prefixes.add(row)
         self.reused += row.cached
         self.taken[request] = row
         return True

@@ -1,0 +1,132 @@
+"""Tokens per second of the hf engine beside transformers' own generation: same model, same prompts, one run.
+
+    python benchmarks/hf_engine.py --model PATH [--dtype float32] [--threads 2] [--concurrency 1,8,32]
+
+Each of n requests continues a random 150-token prompt by exactly 64 tokens, at temperature 1, with log-probs.
+`generate` takes the n prompts as one batch; `generate_batch` is transformers' continuous batching. Engines take
+turns within a round, and the best of `--rounds` counts, so that a busy machine hurts them alike.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from agentrl.rollout.engine import Sampling
+from agentrl.rollout.engines.hf import HFEngine, configure_torch
+
+PROMPT, NEW = 150, 64
+
+
+def prompts(n: int, groups: int, vocabulary: int) -> list[list[int]]:
+    """n random prompts, of which only `groups` are distinct (0: all)."""
+    generator = torch.Generator().manual_seed(n)
+    distinct = torch.randint(10, vocabulary, (groups or n, PROMPT), generator=generator).tolist()
+    return [distinct[i * len(distinct) // n] for i in range(n)]
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def run_engine(runner: asyncio.Runner, engine: HFEngine, ids: list[list[int]]) -> None:
+    async def all_of_them() -> None:
+        sampling = Sampling(NEW, seed=0, ignore_eos=True)
+        results = await asyncio.gather(*(engine.generate(p, sampling, key=str(i)) for i, p in enumerate(ids)))
+        assert all(len(got.logprobs) == NEW for got in results)
+        for i in range(len(ids)):
+            engine.release(str(i))
+
+    runner.run(all_of_them())
+
+
+def run_generate(model: Any, ids: list[list[int]]) -> None:
+    out = model.generate(
+        torch.tensor(ids, device=model.device),
+        attention_mask=torch.ones(len(ids), PROMPT, dtype=torch.long, device=model.device),
+        do_sample=True,
+        top_k=0,
+        min_new_tokens=NEW,
+        max_new_tokens=NEW,
+        output_logits=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+    )
+    scores = torch.stack(out.logits, 1).float().log_softmax(-1)
+    scores.gather(-1, out.sequences[:, PROMPT:, None])
+
+
+def run_generate_batch(model: Any, ids: list[list[int]]) -> None:
+    from transformers import ContinuousBatchingConfig
+
+    config = GenerationConfig(max_new_tokens=NEW, do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=0)
+    batching = ContinuousBatchingConfig(
+        page_size=32, num_blocks=512, max_batch_tokens=512, return_logprobs=True, use_cuda_graph=False
+    )
+    out = model.generate_batch(ids, generation_config=config, continuous_batching_config=batching, progress_bar=False)
+    assert all(len(result.generated_tokens) == NEW for result in out.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder in Hugging Face format")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--matmul-precision")
+    parser.add_argument("--concurrency", default="1,8,32")
+    parser.add_argument("--groups", type=int, default=0, help="distinct prompts; 0: as many as requests")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", help="engine, generate or generate_batch")
+    args = parser.parse_args()
+    configure_torch(threads=args.threads, matmul_precision=args.matmul_precision)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).to(args.device).eval()
+    engine = HFEngine(model, max_num_seqs=256, max_model_len=PROMPT + NEW)
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        works: dict[str, Callable[[list[list[int]]], None]] = {
+            "hf engine": lambda ids: run_engine(runner, engine, ids),
+            "generate": lambda ids: run_generate(model, ids),
+            "generate_batch": lambda ids: run_generate_batch(model, ids),
+        }
+        if args.only:
+            works = {name: work for name, work in works.items() if name.endswith(args.only)}
+        table = measure(works, args, model.config.vocab_size)
+        runner.run(engine.close())
+    show(table, args)
+
+
+def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) -> dict[int, dict[str, float]]:
+    """Tokens per second by concurrency and engine: the best round."""
+    table: dict[int, dict[str, float]] = {}
+    for work in works.values():
+        work(prompts(1, 0, vocabulary))  # what happens once only: imports, kernels' choices
+    for n in map(int, args.concurrency.split(",")):
+        ids = prompts(n, args.groups, vocabulary)
+        best = dict.fromkeys(works, float("inf"))
+        for _ in range(args.rounds):
+            for name, work in works.items():
+                best[name] = min(best[name], seconds(lambda work=work, ids=ids: work(ids)))
+        table[n] = {name: n * NEW / best[name] for name in works}
+    return table
+
+
+def show(table: dict[int, dict[str, float]], args: argparse.Namespace) -> None:
+    print(f"\n{args.dtype} on {args.device}, {torch.get_num_threads()} threads, {args.groups or 'no'} shared prompts\n")
+    names = list(next(iter(table.values())))
+    ratios = [f"hf engine / {name}" for name in names[1:]]
+    print("| requests | " + " | ".join([f"{name}, tok/s" for name in names] + ratios) + " |")
+    print("| ---: " * (1 + len(names) + len(ratios)) + "|")
+    for n, row in table.items():
+        cells = [f"{row[name]:.0f}" for name in names] + [f"{row[names[0]] / row[name]:.2f}" for name in names[1:]]
+        print(f"| {n} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
