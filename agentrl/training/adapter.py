@@ -1,6 +1,7 @@
 """LoRA adapters (arXiv 2106.09685): new ones, and ones that a run has written."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def new_adapter(module: PreTrainedModel, model: Model) -> PeftModel:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(module, lora)
+        with warnings.catch_warnings():  # peft asks transformers under an older name
+            warnings.simplefilter("ignore", FutureWarning)
+            return get_peft_model(module, lora)
     except ValueError as error:
         raise UserError(f"model.target_modules {targets!r} does not fit the model: {first_line(error)}") from error
 
@@ -46,7 +49,9 @@ def new_adapter(module: PreTrainedModel, model: Model) -> PeftModel:
 def saved_adapter(module: PreTrainedModel, folder: str) -> PeftModel:
     """Wrap a model with an adapter from disk, ready to be trained on."""
     try:
-        return PeftModel.from_pretrained(module, folder, is_trainable=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return PeftModel.from_pretrained(module, folder, is_trainable=True)
     except Exception as error:  # peft's own code over someone's files
         raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error
 

@@ -91,7 +91,8 @@ def _model_config(model: Model, place: str) -> PretrainedConfig:
     for key, value in model.override_config.items():
         if not hasattr(config, key):
             raise UserError(f"model.override_config.{key} is no field of {type(config).__name__}; leave it out")
-        setattr(config, key, value)
+        present = getattr(config, key)
+        setattr(config, key, present | value if isinstance(present, dict) and isinstance(value, dict) else value)
     return config
 
 

@@ -1,0 +1,131 @@
+"""Checkpoints: whole or not there, found again, refused when damaged."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from agentrl.errors import UserError
+from agentrl.training import checkpoints
+
+STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
+
+
+def write_model(path):
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+
+
+def test_round_trip(tmp_path):
+    path = checkpoints.save(tmp_path / "new" / "run", 3, STATE, write_model)
+    assert path.name == "global_step_3"
+    assert (path / "huggingface" / "config.json").is_file()
+    step, state = checkpoints.load(path)
+    assert step == 3
+    assert torch.equal(state["parameters"]["w"], STATE["parameters"]["w"])
+    assert state["rng"] == STATE["rng"]
+
+
+def test_the_latest_is_the_highest_step_and_pruning_keeps_the_newest(tmp_path):
+    assert checkpoints.latest(tmp_path / "nowhere") is None
+    assert checkpoints.latest(tmp_path) is None
+    for step in (9, 10, 2):
+        checkpoints.save(tmp_path, step, STATE)
+    (tmp_path / "global_step_99.txt").write_text("no checkpoint")
+    assert checkpoints.latest(tmp_path).name == "global_step_10"
+    checkpoints.prune(tmp_path, None)
+    assert len(list(tmp_path.glob("global_step_*/"))) >= 3
+    checkpoints.prune(tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["global_step_10", "global_step_9"]
+    checkpoints.prune(tmp_path, 0)
+    assert checkpoints.latest(tmp_path).name == "global_step_10"
+
+
+def test_a_failed_save_leaves_what_was_there(tmp_path):
+    def fail(path):
+        raise OSError("disk full")
+
+    checkpoints.save(tmp_path, 1, STATE)
+    with pytest.raises(OSError, match="disk full"):
+        checkpoints.save(tmp_path, 2, STATE, fail)
+    assert checkpoints.latest(tmp_path).name == "global_step_1"
+    checkpoints.save(tmp_path, 2, STATE)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["global_step_1", "global_step_2"]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    checkpoints.save(tmp_path, 1, {"value": 1})
+    checkpoints.save(tmp_path, 1, {"value": 2})
+    assert checkpoints.load(tmp_path / "global_step_1") == (1, {"value": 2})
+    # killed between the two renames: the old one comes back
+    (tmp_path / "global_step_1").rename(tmp_path / ".old-global_step_1")
+    assert checkpoints.load(checkpoints.latest(tmp_path)) == (1, {"value": 2})
+
+
+@pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
+def test_damage_is_found(tmp_path, name):
+    path = checkpoints.save(tmp_path, 1, STATE)
+    file = path / name
+    content = bytearray(file.read_bytes())
+    if name == "state.pt":
+        content[len(content) // 2] ^= 1
+    else:
+        content = content[: len(content) // 2]
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged; resume from an older checkpoint"):
+        checkpoints.load(path)
+    file.unlink()
+    with pytest.raises(UserError):
+        checkpoints.load(path)
+
+
+def test_foreign_folders_are_refused(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_text("")
+    with pytest.raises(UserError, match="is no checkpoint of agentrl"):
+        checkpoints.load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": "agentrl-checkpoint-9", "step": 1, "files": {}}')
+    with pytest.raises(UserError, match="another version of agentrl"):
+        checkpoints.load(tmp_path)
+
+
+def test_loading_runs_no_code(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    path = checkpoints.save(tmp_path, 1, {"bomb": Bomb()})
+    with pytest.raises(Exception, match="weights_only|Weights only"):
+        checkpoints.load(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from agentrl.training import checkpoints
+step = 0
+while True:
+    step = step % 3 + 1
+    checkpoints.save(Path(sys.argv[1]), step, {"step": step, "w": torch.full((40000,), float(step))})
+    checkpoints.prune(Path(sys.argv[1]), 2)
+    print(step, flush=True)
+"""
+
+
+def test_a_killed_process_never_leaves_half_a_checkpoint(tmp_path):
+    for attempt in range(2):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}
+        )
+        writer.stdout.readline()
+        time.sleep(0.017 * (attempt + 1))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        found = checkpoints.latest(tmp_path)
+        step, state = checkpoints.load(found)
+        assert state["step"] == step == int(found.name.rpartition("_")[2])
+        assert (state["w"] == step).all()

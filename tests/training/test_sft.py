@@ -1,0 +1,176 @@
+"""Supervised fine-tuning on a real chat template: what is trained, what is written, what is refused."""
+
+import copy
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from agentrl.chat import Chat
+from agentrl.cli.main import main
+from agentrl.config.schema import Model, Optim
+from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
+from agentrl.errors import UserError
+from agentrl.models import tiny as tiny_model
+from agentrl.training import load_model, load_tokenizer, pack_ledgers
+from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.sft import read_conversations, sft
+from tests.training.tiny import CPU
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def conversation(i):
+    call = {"id": "c0", "type": "function", "function": {"name": "add", "arguments": {"a": i, "b": 1}}}
+    return {
+        "messages": [
+            {"role": "user", "content": f"What is {i} and 1?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": str(i + 1), "tool_call_id": "c0", "name": "add"},
+            {"role": "assistant", "content": f"It is {i + 1}."},
+        ],
+        "tools": TOOLS,
+    }
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with conversations and a tiny model whose tokenizer was made from them."""
+    home = tmp_path_factory.mktemp("sft")
+    (home / "rows.jsonl").write_text("\n".join(json.dumps(conversation(i)) for i in range(24)))
+    shape = tiny_model.TinyShape(vocab_size=400, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                 num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+    tiny_model.prepare(home / "model", [home / "rows.jsonl"], shape=shape, seed=0)
+    return home
+
+
+def config(home, **fields):
+    data = SftData(train_files=str(home / "rows.jsonl"), train_batch_size=8)
+    trainer = SftTrainer(output_dir=str(home / "out"), total_epochs=4, max_token_len_per_gpu=300, device="cpu")
+    optim = Optim(lr=1e-2, lr_scheduler_type="cosine")
+    return SftConfig(data=data, model=Model(path=str(home / "model")), optim=optim, trainer=trainer, **fields)
+
+
+def held_loss(model_path, conversations):
+    """Mean loss of the assistant's tokens, in nats."""
+    batch = pack_ledgers(conversations.ledgers)
+    module = load_model(Model(path=str(model_path)), device=CPU, seed=0)
+    with torch.no_grad():
+        return -TokenLogprobs(module)(batch)[0][batch.mask].mean().item()
+
+
+def test_training_lowers_the_loss_of_the_model_that_is_written(home, tmp_path):
+    seen = []
+    settings = config(home)
+    settings.trainer.output_dir = str(tmp_path / "out")
+    result = sft(settings, lambda step, total, metrics: seen.append((step, total, metrics["lr"], metrics["loss"])))
+    conversations = read_conversations(settings.data, Chat(load_tokenizer(settings.model), check="disable"))
+    before, after = (held_loss(path, conversations) for path in (home / "model", result.path))
+    assert [s[:2] for s in seen] == [(i, 12) for i in range(1, 13)]
+    assert seen[0][2] == 1e-2
+    assert seen[-1][2] < 1e-3
+    assert seen[0][3] == pytest.approx(before, rel=0.05)
+    assert after < 0.6 * before
+    assert result.final_loss == pytest.approx(sum(s[3] for s in seen[-10:]) / 10)
+    assert load_tokenizer(Model(path=str(result.path))).chat_template
+
+
+def test_the_gradient_is_that_of_the_assistants_tokens_alone(home):
+    settings = config(home)
+    chat = Chat(load_tokenizer(settings.model), check="disable")
+    ledger = read_conversations(settings.data, chat).ledgers[0]
+    trained = chat.decode([t for t, m in zip(ledger.ids, ledger.mask, strict=True) if m])
+    rest = chat.decode([t for t, m in zip(ledger.ids, ledger.mask, strict=True) if not m])
+    assert "add" in trained
+    assert "It is 1." in trained
+    assert "What is" not in trained
+    assert "What is" in rest
+
+
+def test_steps_and_micro_batches(home, tmp_path):
+    settings = config(home)
+    settings.trainer.total_training_steps = 2
+    losses = {}
+    for tokens in (90, 10_000):
+        settings.trainer.max_token_len_per_gpu = tokens
+        settings.trainer.output_dir = str(tmp_path / str(tokens))
+        losses[tokens] = []
+        sft(settings, lambda step, total, metrics, to=losses[tokens]: to.append(metrics["loss"]))
+    assert len(losses[90]) == 2
+    assert losses[90] == pytest.approx(losses[10_000], rel=1e-4)
+
+
+def test_lora_is_merged_unless_told_otherwise(home, tmp_path):
+    settings = config(home)
+    settings.model.lora_rank = 4
+    settings.trainer.total_training_steps = 3
+    for merge in (True, False):
+        settings.trainer.merge_lora = merge
+        settings.trainer.output_dir = str(tmp_path / f"merge-{merge}")
+        sft(copy.deepcopy(settings), lambda *_: None)
+    assert (tmp_path / "merge-True" / "model.safetensors").exists()
+    assert (tmp_path / "merge-False" / "adapter_model.safetensors").exists()
+    assert not (tmp_path / "merge-False" / "model.safetensors").exists()
+    chat = Chat(load_tokenizer(settings.model), check="disable")
+    conversations = read_conversations(settings.data, chat)
+    merged, adapter = (held_loss(tmp_path / f"merge-{merge}", conversations) for merge in (True, False))
+    assert merged == pytest.approx(adapter, rel=1e-3)
+
+
+def test_parquet_says_the_same_as_jsonl(home, tmp_path):
+    rows = [conversation(i) for i in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
+    read = [
+        read_conversations(SftData(train_files=str(tmp_path / f"rows.{kind}")), chat) for kind in ("jsonl", "parquet")
+    ]
+    assert [ledger.ids for ledger in read[0].ledgers] == [ledger.ids for ledger in read[1].ledgers]
+
+
+def test_long_conversations_are_left_out_and_counted(home):
+    chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
+    everything = read_conversations(config(home).data, chat)
+    lengths = sorted(map(len, everything.ledgers))
+    some = read_conversations(SftData(train_files=str(home / "rows.jsonl"), max_length=lengths[10]), chat)
+    assert all(len(ledger) <= lengths[10] for ledger in some.ledgers)
+    assert some.too_long == 24 - len(some.ledgers) > 0
+    with pytest.raises(UserError, match="none of 24 conversations fits into data.max_length=3"):
+        read_conversations(SftData(train_files=str(home / "rows.jsonl"), max_length=3), chat)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"conversations": []}, "has no messages under 'messages'"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "needs a prompt and then an assistant message"),
+        ({"messages": [{"content": "hi"}, {"role": "assistant", "content": "hi"}]}, "not OpenAI-style"),
+    ],
+)
+def test_a_bad_row_is_named(home, tmp_path, row, message):
+    (tmp_path / "bad.jsonl").write_text(json.dumps(conversation(0)) + "\n" + json.dumps(row))
+    chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
+    with pytest.raises(UserError, match=message) as caught:
+        read_conversations(SftData(train_files=str(tmp_path / "bad.jsonl")), chat)
+    assert "bad.jsonl:2" in str(caught.value)
+
+
+def test_the_command(home, tmp_path, capfd):
+    arguments = [
+        "sft",
+        f"model.path={home / 'model'}",
+        f"data.train_files={home / 'rows.jsonl'}",
+        f"trainer.output_dir={tmp_path / 'out'}",
+        "trainer.device=cpu",
+        "trainer.total_training_steps=3",
+        "trainer.log_freq=2",
+    ]
+    assert main(arguments) == 0
+    shown = capfd.readouterr().err
+    assert [line.split()[2] for line in shown.splitlines() if line.startswith("sft step")] == ["1/3", "2/3", "3/3"]
+    assert "24 conversations, 3 steps, final loss" in shown
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert main(["sft", "model.path=null"]) == 2
+    assert main([*arguments, "optim.lr_scheduler_type=wsd"]) == 2
