@@ -6,11 +6,13 @@ Invariant: nothing in here changes what is trained; a run with every logger off 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.rollout.trajectory import Trajectory
+from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
 from agentrl.tracking import LiveView, Phases, memory_metrics, open_loggers, write_trajectories
 
@@ -39,8 +41,13 @@ class Journal:
         self._stack.enter_context(self.view)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        if error is None:
+            for piece in closing(self.trainer):
+                self.view.show(piece)
 
     def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
         """Time what runs inside; `tokens` it handles give a rate."""
@@ -79,4 +86,4 @@ class Journal:
 
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory]) -> None:
         if folder is not None:
-            write_trajectories(Path(folder) / f"{step}.jsonl", step, trajectories, self.decode)
+            write_trajectories(dump_file(folder, step), step, trajectories, self.decode)

@@ -1,0 +1,66 @@
+"""`agentrl rollout`: run a few rows and show the conversations, trained tokens coloured."""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.cli.common import add_config_arguments, load_config
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import Config
+    from agentrl.config.validate import Check
+    from agentrl.data import Row
+
+HELP = "run a few rows and show the conversations, trained tokens coloured"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides, how many rows, and where to keep what happened."""
+    add_config_arguments(parser)
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="how many rows (default 3)")
+    parser.add_argument(
+        "--split", choices=["train", "val"], default="train", help="whose rows and sampling (default train)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="also write the trajectories there, as jsonl")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
+    config: Config = load_config(args, checks=_checks())
+    from rich.console import Console
+
+    from agentrl.runtime import LocalRuntime
+    from agentrl.tracking import conversation, rollout_metrics, write_trajectories
+
+    console = Console()
+    with closing(LocalRuntime(config)) as runtime:
+        rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
+        sample = runtime.rollout if args.split == "train" else runtime.validate
+        trajectories = sample(rows, 0, lambda _: None)
+        for trajectory in trajectories:
+            console.print(conversation(trajectory, runtime.decode))
+        if args.out:
+            write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
+    metrics = rollout_metrics(trajectories)
+    for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
+        if name in metrics:
+            console.print(f"[dim]{name}[/] {metrics[name]:.3g}")
+    return 0
+
+
+def first_rows(config: "Config", split: str, tokenizer: Any) -> "Sequence[Row]":
+    """The rows of a split, in file order."""
+    from agentrl.data import load_dataset
+
+    data = config.data
+    return load_dataset(data, data.train_files if split == "train" else data.val_files, tokenizer)
+
+
+def _checks() -> "list[Check]":
+    """What only an update would stumble over does not matter here."""
+    from agentrl.config.checks import algorithm, ready
+    from agentrl.config.validate import SETTINGS
+
+    return [ready.required, *(c for c in SETTINGS if c not in (algorithm.group_size, algorithm.batch_sizes))]

@@ -1,0 +1,53 @@
+"""A tiny model with a tokenizer of its own, and rows for it: made once, by the commands a person would type."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def agentrl(*args: str, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a person does; output is captured."""
+    done = subprocess.run(command(*args), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=600)
+    if check and done.returncode:
+        raise AssertionError(f"agentrl {' '.join(args)}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "agentrl", *args]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with data/ (12 training rows, 8 for validation, demonstrations) and model/."""
+    folder = tmp_path_factory.mktemp("task")
+    data = ["data", "arithmetic", "--difficulty", "tiny", "--train", "12", "--val", "8", "--demos", "200"]
+    agentrl(*data, "--out", str(folder / "data"))
+    agentrl("model", "tiny", str(folder / "model"), "--tokenizer-data", str(folder / "data/sft.jsonl"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def overrides(task: Path) -> list[str]:
+    """A run of six steps over two epochs that takes seconds a step."""
+    return [
+        "--config-name=tiny",
+        f"model.path={task / 'model'}",
+        f"data.train_files={task / 'data/train.parquet'}",
+        f"data.val_files={task / 'data/val.parquet'}",
+        "data.train_batch_size=4",
+        "data.max_response_length=48",
+        "actor.ppo_mini_batch_size=4",
+        "rollout.n=4",
+        "trainer.total_training_steps=6",
+        "trainer.test_freq=3",
+        "trainer.save_freq=1",
+        "trainer.max_actor_ckpt_to_keep=2",
+    ]
