@@ -53,15 +53,16 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, highlight=False)
     for file, count in generate(task, args.out, sizes, args.seed).items():
         console.print(f"{file}: {count} rows")
-    console.print("Train on it with:\n  agentrl train " + " \\\n    ".join(_settings(task, args.out)))
+    console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
     return 0
 
 
 def _settings(task: "Task", out: Path) -> list[str]:
     tools = task.tool_config(out)
     settings = {
+        "rollout.n": 8,
         "data.train_files": out / "train.parquet",
-        "data.val_files": out / "val.parquet",
+        "data.val_files": out / "val.parquet" if (out / "val.parquet").exists() else None,
         "rollout.multi_turn.enable": "true" if tools or task.INTERACTION else None,
         "rollout.multi_turn.tool_config_path": tools,
         "rollout.multi_turn.interaction_config_path": task.INTERACTION,

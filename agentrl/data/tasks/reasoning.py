@@ -20,7 +20,7 @@ class ReasoningGym(Task):
 
     HELP = "a task of the package reasoning-gym, by its name there: reasoning_gym:chain_sum"
     OPTIONS: ClassVar[dict[str, Option]] = {
-        "settings": Option("the task's own settings as a JSON object", default="{}", metavar="'{\"max_terms\": 3}'"),
+        "settings": Option("the task's own settings, as in '{\"max_terms\": 3}'", default="{}", metavar="JSON"),
     }
     VARIANT = "chain_sum"
     ABILITY = "reasoning"
