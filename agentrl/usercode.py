@@ -6,17 +6,18 @@ Invariants:
   blocks the event loop itself;
 - only Exceptions and our own cancellation come out: a stray `sys.exit()` does not end the run.
 
-A thread cannot be killed: a sync function that overstays keeps its own thread until it returns. Threads are
-started per call and are daemons, so a hung one holds up neither other calls nor the end of the process.
+A thread cannot be killed: a sync function that overstays keeps its own thread until it returns, which holds up
+neither other calls nor the end of the process (threads.py).
 """
 
 import asyncio
 import contextvars
 import inspect
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
+
+from agentrl.threads import DaemonThreads
 
 GRACE = 1.0
 """Seconds a cancelled function gets to clean up before it is left behind."""
@@ -32,6 +33,7 @@ class UserFunction:
         self.fn = fn
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.workers = DaemonThreads()
         parameters = inspect.signature(fn).parameters.values()
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
@@ -74,13 +76,32 @@ class UserFunction:
         try:
             if self.is_async:
                 return await self.fn(*args, **kwargs)
-            value, error = await asyncio.shield(_start_thread(self.fn, args, kwargs, threads))
+            value, error = await asyncio.shield(self._in_thread(args, kwargs, threads))
             if error is not None:
                 raise error
             # A plain function around an async one hands back something to await.
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:
             raise RuntimeError(f"{self.name} called sys.exit()") from error
+
+    def _in_thread(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
+    ) -> "asyncio.Future[tuple[Any, BaseException | None]]":
+        """Start the function in a thread; the future gets (value, error)."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if threads is not None:
+            threads.add(future)
+            future.add_done_callback(threads.discard)
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            outcome = context.run(_outcome, self.fn, args, kwargs)
+            with suppress(RuntimeError):  # the loop was closed while this ran on
+                loop.call_soon_threadsafe(future.set_result, outcome)
+
+        self.workers.run(work)
+        return future
 
 
 class Cleanup:
@@ -102,26 +123,14 @@ class Cleanup:
             await asyncio.wait(self.tasks)
 
 
-def _start_thread(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
-) -> "asyncio.Future[Any]":
-    """Run `fn` in a thread of its own; the future gets (value, error)."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    if threads is not None:
-        threads.add(future)
-        future.add_done_callback(threads.discard)
-
-    def work() -> None:
-        try:
-            outcome: tuple[Any, BaseException | None] = (fn(*args, **kwargs), None)
-        except BaseException as error:
-            outcome = (None, error)
-        with suppress(RuntimeError):  # the loop was closed while this ran on
-            loop.call_soon_threadsafe(future.set_result, outcome)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
-    return future
+def _outcome(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """(value, error) of a call."""
+    try:
+        return fn(*args, **kwargs), None
+    except BaseException as error:
+        return None, error
 
 
 def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
