@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
 def _settings(task: "Task", out: Path) -> list[str]:
     tools = task.tool_config(out)
     settings = {
-        "rollout.n": 8,
         "data.train_files": out / "train.parquet",
         "data.val_files": out / "val.parquet" if (out / "val.parquet").exists() else None,
         "rollout.multi_turn.enable": "true" if tools or task.INTERACTION else None,
