@@ -9,21 +9,18 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
-from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase, common_length
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.chat.message import TOOL_ROLES, Message, Reply, as_tool_call
+from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
+from agentrl.chat.ledger import Ledger
+from agentrl.chat.message import Message, Reply, as_tool_call
 from agentrl.chat.parsers import format_stops, parser_for
+from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.chat.transcript import transcript
 from agentrl.errors import UserError
-
-Piece = tuple[Source, list[int]]
-"""Tokens to append to a ledger, and who they come from."""
 
 READY_MADE = "configs/templates/chatml_tools.jinja"
 
@@ -75,8 +72,7 @@ class Chat:
             self._base = FixedBase(self.template, [*eos, *ends])
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show a user and an assistant message: {error}") from error
-        self._closing_ids = self.template.encode(self._base.closing)
-        self._end_ids = frozenset(i for i in map(self.template.token_id, self._base.stops) if i is not None)
+        self._pieces = Pieces(self._base)
         self.stop_token_ids = self._stop_token_ids()
         """Tokens that end a turn; never empty."""
 
@@ -87,7 +83,10 @@ class Chat:
                 f"model.chat_template: this template does not show tools to the model; set it to {READY_MADE} "
                 "(ChatML models) or to one that renders `tools`"
             )
-        return self.template.encode(self._render(messages, tools))
+        try:
+            return self.template.encode(self.template.render(messages, tools, generation=True))
+        except TemplateRefusal as error:
+            raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
     def parse(self, ids: Sequence[int], tools: Tools = None) -> Reply:
         """One sampled turn. Never raises: what the model got wrong is in `Call.error`.
@@ -124,37 +123,34 @@ class Chat:
         with the next role's header. Raises UserError when the template refuses the messages.
         """
         del tools  # what follows a turn does not depend on them
-        base = self._base
         try:
-            suffix = base.after(messages)
+            return self._pieces.observed(messages, closed=closed, last=last)
         except TemplateRefusal as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
                 f"model.chat_template cannot show {roles} messages: {error}; set it to a template that does, such as "
                 f"{READY_MADE}"
             ) from error
-        ids = self.template.encode(suffix.text[suffix.end :])
-        lead = [] if closed else self.template.encode(suffix.text[: suffix.end])
-        closing = self._closing_ids
-        ended = max(common_length(ids, closing), int(base.explicit and bool(ids) and ids[0] in self._end_ids))
-        skip = int(closed and bool(ids) and ids[0] in self._end_ids and (base.explicit or last in (None, ids[0])))
-        pieces = [(Source.TEMPLATE, lead + ids[skip:ended]), *self._labelled(ids[max(skip, ended) :], messages)]
-        return [(source, piece) for source, piece in pieces if piece]
 
     def continuation(self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> Append | Split:
         """What the template would show now, against what the ledger holds.
 
         Append where the ledger's text is a beginning of the template's, even if the model sampled another
-        tokenization of that text; Split where history reads differently.
+        tokenization of that text; Split where history reads differently. A template that refuses the
+        conversation for something the model wrote cannot rewrite it: the ledger goes on with the new messages.
         """
-        text = self._render(messages, tools)
+        new = _new_messages(messages)
+        try:
+            text = self.template.render(messages, tools, generation=True)
+        except TemplateRefusal:
+            return Append(self.observation(new, closed=ids[-1] in self.stop_token_ids, last=ids[-1]))
         known = self.template.decode(ids)
         if text.startswith(known):
             rest = self.template.encode_after(ids[-1], text[len(known) :])
-            return Append(self._continued(rest, _new_messages(messages)))
+            return Append(self._pieces.continued(rest, new))
         whole = self.template.encode(text)
         if whole[: len(ids)] == list(ids):
-            return Append(self._continued(whole[len(ids) :], _new_messages(messages)))
+            return Append(self._pieces.continued(whole[len(ids) :], new))
         return Split(whole)
 
     def transcript(self, messages: Sequence[Message], tools: Tools = None) -> Ledger:
@@ -188,51 +184,8 @@ class Chat:
             return False
         return base.always_opens_thinking or "</think>" in text
 
-    def _render(self, messages: Sequence[Message], tools: Tools) -> str:
-        try:
-            return self.template.render(messages, tools, generation=True)
-        except TemplateRefusal as error:
-            raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
-
-    def _continued(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
-        """Label what a re-render added; `ids` begin after the stop token, or before it where a turn has none."""
-        closing = self._closing_ids
-        head = common_length(ids, closing) or common_length(ids, closing[1:])
-        pieces = [(Source.TEMPLATE, ids[:head]), *self._labelled(ids[head:], messages)]
-        return [(source, piece) for source, piece in pieces if piece]
-
-    def _labelled(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
-        """Split ids of messages and generation prompt by who wrote them."""
-        prompt = self._base.generation_ids
-        n = len(ids) - len(prompt) if prompt and ids[-len(prompt) :] == prompt else len(ids)
-        return [*self._by_role(ids[:n], messages), (Source.TEMPLATE, ids[n:])]
-
-    def _by_role(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
-        groups = [(source, list(group)) for source, group in groupby(messages, key=_source)]
-        if len(groups) == 1:
-            return [(groups[0][0], ids)]
-        pieces, start = [], 0
-        shown: list[Message] = []
-        for source, group in groups[:-1]:
-            shown += group
-            full = self._suffix_ids(shown)
-            # The suffix begins with the turn's end, which `ids` have already lost.
-            offset = next((k for k in range(len(full)) if full[k : k + 3] == ids[:3]), 0)
-            end = max(start, common_length(full[offset:], ids))
-            pieces.append((source, ids[start:end]))
-            start = end
-        return [*pieces, (groups[-1][0], ids[start:])]
-
-    def _suffix_ids(self, messages: Sequence[Message]) -> list[int]:
-        """A beginning of a longer suffix. Empty where the template refuses to stop there: labels only, no tokens."""
-        try:
-            suffix = self._base.after(messages, generation=False)
-        except TemplateRefusal:
-            return []
-        return self.template.encode(suffix.text[suffix.end :])
-
     def _stop_token_ids(self) -> tuple[int, ...]:
-        base, token_id, ends = self._base, self.template.token_id, set(self._end_ids)
+        base, token_id, ends = self._base, self.template.token_id, set(self._pieces.end_ids)
         # gpt-oss ends a turn of the past with <|end|>, which a turn in the making writes after its thinking:
         # only what ends the last turn stops the model.
         if base.explicit and base.turn_end and not base.closing.startswith(base.turn_end):
@@ -240,10 +193,6 @@ class Chat:
         if not ends:
             raise UserError("tokenizer: it has no end-of-sequence token and the chat template ends turns with none")
         return tuple(sorted(ends))
-
-
-def _source(message: Message) -> Source:
-    return Source.TOOL if message["role"] in TOOL_ROLES else Source.USER
 
 
 def _new_messages(messages: Sequence[Message]) -> list[Message]:

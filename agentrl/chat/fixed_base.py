@@ -168,7 +168,12 @@ def common_length(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def _with_ids(messages: Sequence[Message]) -> list[Message]:
-    return [{**m, "tool_call_id": _id_of(m, i)} if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
+    return [_completed(m, i) if m["role"] in TOOL_ROLES else m for i, m in enumerate(messages)]
+
+
+def _completed(message: Message, index: int) -> Message:
+    name = {"name": _name_of(message)} if message.get("name") else {}
+    return {**message, "tool_call_id": _id_of(message, index), **name}
 
 
 def _id_of(message: Message, index: int) -> str:

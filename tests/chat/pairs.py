@@ -81,6 +81,11 @@ PAIRS = [
 CASES = [(pair, name) for pair in PAIRS for name in CONVERSATIONS]
 
 
+def agreeing(*names: str) -> list[tuple[Pair, str]]:
+    """Cases of these conversations that a template shows and never rewrites."""
+    return [(pair, name) for pair, name in CASES if name in names and name not in pair.refused | pair.rewritten.keys()]
+
+
 @cache
 def _chat(source: str | None, family: str, format: str, check: str) -> Chat:
     return Chat(tokenizer(family), format=format, chat_template=template(source) if source else None, check=check)

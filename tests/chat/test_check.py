@@ -5,7 +5,7 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.errors import UserError
 from tests.chat.conversations import TOOLS, answer, calls, result, user
-from tests.chat.pairs import CASES, Pair, by_name, case_id, chat_for, conversation
+from tests.chat.pairs import Pair, agreeing, by_name, case_id, chat_for, conversation
 from tests.chat.realia import tokenizer
 
 SPACED = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "2+2"}}\n</tool_call><|im_end|>'
@@ -96,11 +96,8 @@ def test_messages_that_no_longer_fitted_are_not_missed() -> None:
     assert chat.check_trajectory(messages, chat.transcript(messages).ids) is None
 
 
-@pytest.mark.parametrize(("pair", "name"), [case for case in CASES if case[1] in ("tools", "parallel")], ids=case_id)
+@pytest.mark.parametrize(("pair", "name"), agreeing("tools", "parallel"), ids=case_id)
 def test_each_turn_agrees_where_the_trajectory_does(pair: Pair, name: str) -> None:
-    if name in pair.refused or name in pair.rewritten:
-        assert pair.template != "qwen2_5"
-        return
     chat, messages = chat_for(pair), conversation(name)
     ledger = chat.transcript(messages, pair.tools(name))
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

@@ -126,6 +126,16 @@ def test_ids_are_the_models_own_where_the_format_has_them() -> None:
     assert (mistral.id, kimi.id) == ("abcdefghi", "functions.f:3")
 
 
+@pytest.mark.parametrize(
+    "text", ['[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "no"}]', "[TOOL_CALLS]f[CALL_ID]<s>[ARGS]{}"]
+)
+def test_an_id_that_the_template_would_refuse_is_replaced(text: str) -> None:
+    (call,) = PARSERS["mistral"](text).calls
+    assert call.name == "f"
+    assert len(call.id) == 9
+    assert call.id.isalnum()
+
+
 def test_made_up_ids_suit_mistral_and_repeat_themselves() -> None:
     text = '<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "f"}</tool_call>'
     first, second = PARSERS["hermes"](text).calls
@@ -133,6 +143,10 @@ def test_made_up_ids_suit_mistral_and_repeat_themselves() -> None:
     assert len(first.id) == 9
     assert first.id.isalnum()
     assert [call.id for call in PARSERS["hermes"](text).calls] == [first.id, second.id]
+
+
+def test_ids_beyond_the_vocabulary_do_not_stop_a_run() -> None:
+    assert by_name("qwen2_5").parse([10**6]).message["content"] == ""
 
 
 def test_unknown_format_names_the_known_ones() -> None:

@@ -47,10 +47,10 @@ def make_call(value: Any, seed: str, index: int, *, identity: str | None = None)
     if not isinstance(name, str) or not name:
         raise Malformed('the key "name" is missing or not a string')
     arguments = value.get("arguments", value.get("parameters", {}))
-    return typed_call(name, arguments, seed, index, identity=identity or value.get("id"))
+    return typed_call(name, arguments, seed, index, identity=identity)
 
 
-def typed_call(name: str, arguments: Any, seed: str, index: int, *, identity: Any = None) -> Call:
+def typed_call(name: str, arguments: Any, seed: str, index: int, *, identity: str | None = None) -> Call:
     """A call whose arguments, possibly JSON within a string, must be an object. Raises Malformed."""
     if isinstance(arguments, str):
         arguments = read_whole_json(arguments)
@@ -58,8 +58,7 @@ def typed_call(name: str, arguments: Any, seed: str, index: int, *, identity: An
         arguments = {}
     if not isinstance(arguments, dict):
         raise Malformed(f'the arguments of "{name}" must be a JSON object, got {type(arguments).__name__}')
-    known = identity if isinstance(identity, str) and identity else call_id(seed, index)
-    return Call(known, name, arguments)
+    return Call(identity or call_id(seed, index), name, arguments)
 
 
 def broken(reason: str, seed: str, index: int, *, expected: str, name: str = UNKNOWN) -> Call:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import warnings
 from typing import Any
 
 from agentrl.chat.message import Call, Parsed, call_id
@@ -60,7 +61,9 @@ def _read_list(text: str) -> list[Call]:
 
 def _call_nodes(text: str) -> list[ast.expr]:
     try:
-        tree = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # '\\d' in a model's string is its own affair
+            tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise Malformed(f"invalid Python at line {error.lineno}, column {error.offset}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:
