@@ -64,7 +64,7 @@ test: check
 	$(BIN)/python -m pytest -q
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m slow --timeout 1800
+	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run

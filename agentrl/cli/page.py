@@ -36,18 +36,22 @@ def print_page(command: str, what: str, schema: type, examples: Sequence[tuple[s
     console.print("\n[bold]Examples[/]")
     for why, line in examples:
         console.print(f"  [dim]# {why}[/]\n  {line}")
-    _print_presets(console)
+    _print_presets(console, command, schema)
     _print_sections(console, schema)
     _print_options(console, command)
 
 
-def _print_presets(console: "Console") -> None:
+def _print_presets(console: "Console", command: str, schema: type) -> None:
     from agentrl.config.presets import shipped
 
     console.print("\n[bold]Presets[/]")
+    sections = {*schema_sections(schema), ""}
     for group, names in shipped().items():
+        if group not in sections:
+            continue
         label = f"{group}=" if group else "--config-name"
-        console.print(f"  [cyan]{label:<16}[/] {', '.join(names)}", markup=True)
+        fitting = [name for name in names if group or name.endswith("sft") == (command == "sft")]
+        console.print(f"  [cyan]{label:<16}[/] {', '.join(fitting)}")
 
 
 def _print_sections(console: "Console", schema: type) -> None:

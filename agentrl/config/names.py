@@ -74,7 +74,8 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
 
 def destination(path: str, keys: Mapping[str, Key]) -> str:
     """Where a name leads whatever its value: for mappings, references and removals."""
-    while (entry := lookup(path, ..., keys)) and entry.action == "moved":
+    no_value = object()  # entries for single values do not apply
+    while (entry := lookup(path, no_value, keys)) and entry.action == "moved":
         path = _move(entry, path, None)[0]
     return path
 

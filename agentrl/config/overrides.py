@@ -60,7 +60,7 @@ def _checked_choice(text: str, name: str, override: "Override", presets: Presets
     group = name.partition("@")[0]
     options = presets.options(group)
     if not options:
-        raise UserError(f"{text}: there is no group {group}; `agentrl train --help` lists them")
+        raise UserError(f"{text}: there is no group {group}; --help lists them")
     if not override.is_delete() and override.value() not in options:
         raise UserError(f"{text}: no such preset; configs/{group} has {', '.join(options)}")
     return text.lstrip("+")

@@ -4,12 +4,13 @@ Files are looked for in the person's --config-dir first, then among ours, then i
 file; so a file of one's own replaces ours of the same name, and any file may list ours under `defaults`.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 from omegaconf import DictConfig
@@ -19,23 +20,29 @@ from agentrl import resources
 from agentrl.config.keys import nearest
 from agentrl.errors import UserError
 
+MISSING_FOLDER = re.compile(r"provider=hydra\.searchpath.*, path=(.+) is not available\.")
 OTHERS: ContextVar[Sequence[Path]] = ContextVar("folders after the first", default=())
 
 
-@contextmanager
-def also_in(folders: Sequence[Path]) -> Iterator[None]:
-    """Let Hydra look in `folders` too, by way of its plugins: its own functions take one folder."""
+@cache
+def _teach_hydra() -> None:
+    """Hydra's own functions take one folder; a plugin adds OTHERS. Once per process, as its plugins are."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-    class Folders(SearchPathPlugin):
+    class OtherFolders(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
             for folder in OTHERS.get():
                 search_path.append("agentrl", f"file://{folder}")
 
-    if "Folders" not in {plugin.__name__ for plugin in Plugins.instance().discover(SearchPathPlugin)}:
-        Plugins.instance().register(Folders)
+    Plugins.instance().register(OtherFolders)
+
+
+@contextmanager
+def also_in(folders: Sequence[Path]) -> Iterator[None]:
+    """Let Hydra look in `folders` too, after its first."""
+    _teach_hydra()
     token = OTHERS.set(folders)
     try:
         yield
@@ -53,12 +60,12 @@ class Presets:
         self.folders = [resources.share() / "configs"]
         if folder is not None:
             self.folders.insert(0, _folder(folder))
-        self.searchpath: list[str] = []
-        self.searchpath += self._searchpath()
+        self.searchpath: list[Path] = []
+        self.searchpath = _searchpath(self._file())
 
     def options(self, group: str) -> list[str]:
         """Names of the files in a group, or at the top level for ""."""
-        places = [*self.folders, *(Path(place) for place in self.searchpath)]
+        places = [*self.folders, *self.searchpath]
         return sorted({file.stem for place in places for file in (place / group).glob("*.yaml")})
 
     def compose(self, choices: Sequence[str]) -> DictConfig:
@@ -82,27 +89,8 @@ class Presets:
                 config = compose(self.name, list(choices), return_hydra_config=whole)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise UserError(f"{self.name}.yaml: {one_line(error)}") from error
-        said = [str(warning.message).partition(" See ")[0] for warning in caught]
-        self.notes += [text for text in said if not text.startswith("provider=") and text not in self.notes]
+        self.notes = list(dict.fromkeys([*self.notes, *(_note(str(warning.message)) for warning in caught)]))
         return config
-
-    def _searchpath(self) -> list[str]:
-        """Folders that the chosen file adds; one that is not there is noted and left out."""
-        file = self._file()
-        try:
-            raw = yaml.safe_load(file.read_text()) or {}
-        except yaml.YAMLError as error:
-            raise UserError(f"{file} is not YAML: {one_line(error)}") from error
-        if not isinstance(raw, dict):
-            raise UserError(f"{file} must hold keys and values")
-        hydra: Any = raw.get("hydra") or {}
-        places = [str(place).removeprefix("file://") for place in hydra.get("searchpath") or []]
-        return [str(Path(place).resolve()) for place in places if self._exists(place)]
-
-    def _exists(self, place: str) -> bool:
-        if not (found := Path(place).is_dir()):
-            self.notes.append(f"hydra.searchpath: {place} is no folder and is left out")
-        return found
 
     def _file(self) -> Path:
         for folder in self.folders:
@@ -112,6 +100,25 @@ class Presets:
         guess = nearest(self.name, options)
         mend = f"did you mean {guess}?" if guess else f"there are {', '.join(options)}"
         raise UserError(f"--config-name {self.name}: no such file in {self.folders[0]}; {mend}")
+
+
+def _searchpath(file: Path) -> list[Path]:
+    """Folders that a file adds by `hydra.searchpath`. Raises UserError when it is no YAML."""
+    try:
+        raw = yaml.safe_load(file.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not YAML: {one_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{file} must hold keys and values")
+    hydra = raw.get("hydra")
+    places = hydra.get("searchpath") if isinstance(hydra, dict) else None
+    return [Path(str(place).removeprefix("file://")).resolve() for place in places or []]
+
+
+def _note(warning: str) -> str:
+    """What Hydra warns of, in our words where that is a folder that does not exist."""
+    missing = MISSING_FOLDER.fullmatch(warning)
+    return f"hydra.searchpath: {missing[1]} does not exist" if missing else warning.partition(" See ")[0]
 
 
 def shipped() -> dict[str, list[str]]:

@@ -51,8 +51,9 @@ class Reader:
             for name, below in value.items():
                 yield from self.read(f"{path}.{name}", below, origin)
             return
-        if value == "???" or (not value and destination(path, self.keys) in self.sections):
-            return  # OmegaConf's mark for "not set", or an empty section
+        empty = value is None or value == {}
+        if value == "???" or (empty and destination(path, self.keys) in self.sections):
+            return  # OmegaConf's mark for "not set", or a section with nothing in it
         found = translate(path, value, self.keys)
         self.notes |= dict.fromkeys(found.notes)
         if found.path is None:
@@ -68,7 +69,7 @@ class Reader:
         if path in self.sections:
             raise UserError(self._section_message(path, value))
         guess = nearest(path, self.keys)
-        mend = f"did you mean {guess}?" if guess else "`agentrl train --help-keys` lists them all"
+        mend = f"did you mean {guess}?" if guess else "--help-keys lists them all"
         raise UserError(f"unknown key {path}: {mend}")
 
     def known(self, path: str) -> bool:

@@ -176,7 +176,7 @@ def test_a_file_written_for_verl_runs_as_it_is(tmp_path: Path) -> None:
     assert config.reward.custom_reward_function.name == "score"
     assert config.reward.custom_reward_function.reward_kwargs == {"scale": 2}
     assert config.trainer.experiment_name == "16-answers"
-    assert any("verl/trainer/config is no folder" in note for note in resolved.notes)
+    assert "hydra.searchpath: verl/trainer/config does not exist" in resolved.notes
     assert len(resolved.notes) == len(set(resolved.notes))
 
 

@@ -72,6 +72,19 @@ def test_all_of_them_at_once_in_a_file(tmp_path: Path) -> None:
     assert config.model.override_config["rope_theta"] == 1
 
 
+def test_multi_turn_is_a_switch_or_a_section(tmp_path: Path) -> None:
+    def enabled(text: str, *overrides: str) -> bool:
+        (tmp_path / "exp.yaml").write_text(f"rollout: {{multi_turn: {text}}}\n")
+        return compose(overrides, config_dir=str(tmp_path), config_name="exp", checks=()).rollout.multi_turn.enable
+
+    assert enabled("true")
+    assert enabled("{enable: true}")
+    assert not enabled("{}")
+    assert not enabled("null")
+    assert not enabled("{enable: true}", "rollout.multi_turn=false")
+    assert enabled("false", "actor_rollout_ref.rollout.multi_turn=true")
+
+
 def test_moves_end_at_real_keys_or_at_another_entry() -> None:
     known = {**KEYS, **schema_keys(SftConfig)}
     sections = {*schema_sections(Config), *schema_sections(SftConfig)}
