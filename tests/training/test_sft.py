@@ -19,14 +19,15 @@ from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.sft import read_conversations, sft
 from tests.training.tiny import CPU
 
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": NUMBERS}}}]
 
 
 def conversation(i):
     call = {"id": "c0", "type": "function", "function": {"name": "add", "arguments": {"a": i, "b": 1}}}
     return {
         "messages": [
-            {"role": "user", "content": f"What is {i} and 1?"},
+            {"role": "user", "content": f"What is {i} and 1?" + " Please!" * (i % 5)},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "content": str(i + 1), "tool_call_id": "c0", "name": "add"},
             {"role": "assistant", "content": f"It is {i + 1}."},
@@ -124,9 +125,8 @@ def test_parquet_says_the_same_as_jsonl(home, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
-    read = [
-        read_conversations(SftData(train_files=str(tmp_path / f"rows.{kind}")), chat) for kind in ("jsonl", "parquet")
-    ]
+    files = [str(tmp_path / f"rows.{kind}") for kind in ("jsonl", "parquet")]
+    read = [read_conversations(SftData(train_files=file), chat) for file in files]
     assert [ledger.ids for ledger in read[0].ledgers] == [ledger.ids for ledger in read[1].ledgers]
 
 
