@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.engines.hf import HFEngine, configure_torch
@@ -76,6 +76,7 @@ def run_generate_batch(model: Any, ids: list[list[int]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder in Hugging Face format")
+    parser.add_argument("--random", action="store_true", help="random weights: the folder needs its config.json only")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
@@ -83,10 +84,10 @@ def main() -> None:
     parser.add_argument("--concurrency", default="1,8,32")
     parser.add_argument("--groups", type=int, default=0, help="distinct prompts; 0: as many as requests")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", help="engine, generate or generate_batch")
+    parser.add_argument("--without", default="", help="comma list: generate, generate_batch")
     args = parser.parse_args()
     configure_torch(threads=args.threads, matmul_precision=args.matmul_precision)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).to(args.device).eval()
+    model = load(args)
     engine = HFEngine(model, max_num_seqs=256, max_model_len=PROMPT + NEW)
     with asyncio.Runner() as runner:
         runner.run(engine.start())
@@ -95,11 +96,20 @@ def main() -> None:
             "generate": lambda ids: run_generate(model, ids),
             "generate_batch": lambda ids: run_generate_batch(model, ids),
         }
-        if args.only:
-            works = {name: work for name, work in works.items() if name.endswith(args.only)}
+        for name in filter(None, args.without.split(",")):
+            del works[name]
         table = measure(works, args, model.config.vocab_size)
         runner.run(engine.close())
     show(table, args)
+
+
+def load(args: argparse.Namespace) -> Any:
+    dtype = getattr(torch, args.dtype)
+    if args.random:
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=dtype)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype)
+    return model.to(args.device).eval()
 
 
 def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) -> dict[int, dict[str, float]]:

@@ -96,9 +96,10 @@ def _seeded(make: Any) -> Any:
 
 
 def logits(model: Any, ids: list[int]) -> torch.Tensor:
-    """Reference float32 logits [tokens, vocabulary]."""
+    """Reference float32 logits [tokens, vocabulary], on the CPU."""
+    device = next(model.parameters()).device
     with torch.no_grad():
-        return model(torch.tensor([ids])).logits[0].float()
+        return model(torch.tensor([ids], device=device)).logits[0].float().cpu()
 
 
 def change(model: Any) -> None:

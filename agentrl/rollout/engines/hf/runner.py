@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from agentrl.rollout.engines.hf.request import Request
-from agentrl.rollout.engines.hf.sampler import sample, uniform
+from agentrl.rollout.engines.hf.sampler import sample, stream
 
 Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]
 """Takes one token and log-prob for each request; False: stop here, weights or requests are about to change."""
@@ -42,4 +42,4 @@ def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[f
     """The next token of each request and its log-prob, from `logits` [n, vocabulary]."""
     samplings = [request.sampling for request in requests]
     with torch.inference_mode():
-        return sample(logits, samplings, [uniform(request.seed, request.drawn) for request in requests])
+        return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])
