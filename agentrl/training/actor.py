@@ -96,7 +96,7 @@ class PolicyActor:
                 self._mini_step(batch.select(rows), report)
         self.module.eval()
         self.optimizer.advance()
-        return report.metrics(skipped=self.optimizer.skipped)
+        return report.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """All that bit-for-bit continuation needs: trainable parameters, optimizer, schedule, random generators."""

@@ -1,5 +1,7 @@
 """What an update says about itself: means over model tokens, gathered over micro-batches, read once at the end."""
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
@@ -39,11 +41,12 @@ class Report:
         """Take in the gradient norm of one optimizer step."""
         self._grad_norms.append(grad_norm)
 
-    def metrics(self, *, skipped: int) -> dict[str, float]:
-        """All figures by name. `skipped`: optimizer steps of the run left out for a gradient that was not finite."""
+    def metrics(self) -> dict[str, float]:
+        """All figures by name."""
+        finite = [norm for norm in self._grad_norms if isfinite(norm)]
         metrics = {
             "actor/lr": self._lr,
-            "actor/skipped_steps": float(skipped),
+            "actor/skipped_steps": float(len(self._grad_norms) - len(finite)),
             "actor/optimizer_steps": float(len(self._grad_norms)),
             "batch/tokens": float(self._tokens),
             "batch/model_tokens": float(self._model_tokens),
@@ -65,7 +68,8 @@ class Report:
             "kl_loss": "actor/kl_loss",
         }
         metrics |= {names[name]: value for name, value in means.items()}
-        metrics["actor/grad_norm"] = sum(self._grad_norms) / len(self._grad_norms)
+        if finite:
+            metrics["actor/grad_norm"] = sum(finite) / len(finite)
         return metrics | self._gap_metrics()
 
     def _gap_metrics(self) -> dict[str, float]:
