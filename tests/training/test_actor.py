@@ -69,6 +69,14 @@ def test_micro_batches_do_not_change_the_gradient(mode):
         assert_same(gradient_of(module, batch, loss_agg_mode=mode, **cut), whole)
 
 
+def test_the_sequences_of_a_split_trajectory_count_as_one():
+    batch, module = random_batch(LENGTHS), tiny()
+    apart = gradient_of(module, batch, loss_agg_mode="seq-mean-token-sum")
+    batch.trajectory = torch.arange(8) // 2  # half as many trajectories: each token weighs twice as much
+    together = gradient_of(module, batch, loss_agg_mode="seq-mean-token-sum")
+    assert_same(together, {name: 2 * gradient for name, gradient in apart.items()})
+
+
 def test_the_gradient_is_that_of_the_loss_written_out():
     batch, module = random_batch(LENGTHS), tiny()
     old = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(3)) * 0.2
