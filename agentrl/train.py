@@ -66,7 +66,7 @@ class Training:
         tool, interaction = reward.tool_turn_weight, reward.interaction_turn_weight
         batch = pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=interaction)
         if batch.num_sequences == 0:
-            return metrics | {"actor/skipped_steps": 1.0}
+            return metrics | {"rollout/nothing_to_learn": 1.0}
         with self.journal.phase("logprobs"):
             batch = self.runtime.annotate(batch)
         metrics |= self.weigh(batch)

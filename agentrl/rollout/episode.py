@@ -21,6 +21,7 @@ from agentrl.rollout.engine import Engine, Generation, Sampling
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
+from agentrl.usercode import UserFunction
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Episode:
     schemas: list[dict[str, Any]]
     """Tools as the model sees them."""
     inference_template: bool = False
+    on_turn: UserFunction | None = None
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
@@ -79,6 +81,8 @@ class Episode:
         reply = self.chat.parse(drawn, self.schemas)
         self.trajectory.messages.append(reply.message)
         self.trajectory.turns += 1
+        if self.on_turn is not None:
+            await self.on_turn.run((self.trajectory,), {}, timeout=None)
         if not reply.closed:
             self.finish("length")
         return reply

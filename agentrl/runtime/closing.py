@@ -3,7 +3,7 @@
 Read back from the run's own files, so that a run that was interrupted and resumed closes like an unbroken one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,19 @@ from agentrl.tracking import before_after_table, conversation, load_trajectories
 from agentrl.tracking.loggers import METRICS_FILE
 
 Record = dict[str, Any]
+Decode = Callable[[Sequence[int]], str]
+PROMPT = 800
+"""Characters of a prompt shown; long tool schemas would fill the screen."""
 
 
-def closing(trainer: Trainer) -> Iterator[RenderableType]:
+def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
     """What to print once the last step is done; pieces that were not recorded are left out."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in _metrics(run_dir) if any(name.startswith("val/") for name in m)]
     if len(validated) > 1:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
-        yield from _conversations(trainer, int(first["step"]), int(last["step"]))
+        yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))
     dumps = {"training trajectories": trainer.rollout_data_dir, "validation trajectories": trainer.validation_data_dir}
     yield summary(run_dir, dumps=dumps)
 
@@ -38,18 +41,17 @@ def _metrics(run_dir: Path) -> list[dict[str, float]]:
     return read_metrics(file) if file.exists() else []
 
 
-def _conversations(trainer: Trainer, first: int, last: int) -> Iterator[RenderableType]:
+def _conversations(trainer: Trainer, decode: Decode, first: int, last: int) -> Iterator[RenderableType]:
     if trainer.validation_data_dir is None or trainer.log_val_generations < 1:
         return
     files = [dump_file(trainer.validation_data_dir, step) for step in (first, last)]
     if not all(file.exists() for file in files):
         return
     before, after = ({record["key"].split("/", 1)[1]: record for record in load_trajectories(file)} for file in files)
-    for key in sorted(before.keys() & after.keys(), key=lambda key: _gain(before[key], after[key]))[
-        : trainer.log_val_generations
-    ]:
-        yield conversation(before[key], title=f"before (step {first})")
-        yield conversation(after[key], title=f"after (step {last})")
+    shared = sorted(before.keys() & after.keys(), key=lambda key: _gain(before[key], after[key]))
+    for key in shared[: trainer.log_val_generations]:
+        yield conversation(before[key], decode, title=f"before (step {first})", max_prompt=PROMPT)
+        yield conversation(after[key], decode, title=f"after (step {last})", max_prompt=PROMPT)
 
 
 def _gain(before: Record, after: Record) -> float:

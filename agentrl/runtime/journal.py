@@ -28,7 +28,7 @@ class Journal:
         self.trainer = trainer
         self.decode = decode
         self.run_dir = Path(trainer.default_local_dir)
-        self.view = LiveView(total_steps, trainer.experiment_name, trainer.live)
+        self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
         self.loggers = open_loggers(
             trainer.logger, self.run_dir, resume_step=resume_step, config_yaml=to_yaml(config), view=self.view
         )
@@ -46,7 +46,7 @@ class Journal:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
         if error is None:
-            for piece in closing(self.trainer):
+            for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
 
     def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.data.row import Row
+from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
+from agentrl.plugins import load_attribute
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rollout.engine import Engine, Sampling
 from agentrl.rollout.engines.hf import HFEngine
@@ -24,7 +24,8 @@ from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.runtime import OnDone
 from agentrl.tools import load_tools
-from agentrl.training import Batch, PolicyActor, load_model, load_tokenizer
+from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
+from agentrl.usercode import UserFunction
 
 
 class LocalRuntime:
@@ -33,6 +34,8 @@ class LocalRuntime:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.device = device_for(config.trainer.device)
+        if self.device.type == "cpu":
+            tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
         self.module = load_model(config.model, device=self.device, seed=config.trainer.seed)
         self.runner = asyncio.Runner()
@@ -89,9 +92,8 @@ class LocalRuntime:
     def sync(self, version: int) -> None:
         self.runner.run(self.engine.update_weights(version))
 
-    def save(self, path: Path) -> None:
-        self.module.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+    def save(self, folder: Path) -> None:
+        save_pretrained(self.module, self.tokenizer, folder)
 
     def state_dict(self) -> dict[str, Any]:
         return self._trained().state_dict()
@@ -110,6 +112,7 @@ class LocalRuntime:
     def close(self) -> None:
         self.runner.run(self.engine.close())
         self.runner.run(self.env.tools.close())
+        self.runner.run(self.env.interactions.close())
         self.runner.close()
 
     def _run(self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone) -> list[Trajectory]:
@@ -123,6 +126,8 @@ class LocalRuntime:
 
     def _engine(self) -> Engine:
         rollout = self.config.rollout
+        if rollout.name != "hf":
+            raise UserError(f"rollout.name={rollout.name}: this process runs hf only")
         return HFEngine(
             self.module,
             max_num_seqs=rollout.max_num_seqs,
@@ -153,7 +158,13 @@ class LocalRuntime:
         )
         interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
         return Environment(
-            self.engine, chat, tools, interactions, self._limits(), multi_turn.use_inference_chat_template
+            self.engine,
+            chat,
+            tools,
+            interactions,
+            self._limits(),
+            multi_turn.use_inference_chat_template,
+            callback(multi_turn.completion_callback),
         )
 
     def _limits(self) -> Limits:
@@ -210,8 +221,9 @@ class LocalRuntime:
         return self.actor
 
 
-def device_for(name: str) -> torch.device:
-    """The device that `trainer.device` means: auto takes a GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+def callback(path: str | None) -> UserFunction | None:
+    """The function behind `rollout.multi_turn.completion_callback`. Raises UserError."""
+    if path is None:
+        return None
+    module, _, name = path.rpartition(".")
+    return UserFunction(load_attribute(module, name, what="rollout.multi_turn.completion_callback"))

@@ -16,6 +16,7 @@ from agentrl.rollout.episode import Episode
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.tools import ToolSet
+from agentrl.usercode import UserFunction
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Environment:
     interactions: InteractionSet
     limits: Limits
     inference_template: bool = False
+    on_turn: UserFunction | None = None
+    """Called with the trajectory after every turn of the model's."""
 
 
 class AgentLoop(ABC):
@@ -47,5 +50,12 @@ class AgentLoop(ABC):
         """The usual way to write tokens, messages and limits in step."""
         env = self.env
         return Episode(
-            trajectory, env.engine, env.chat, env.limits, sampling, schemas, inference_template=env.inference_template
+            trajectory,
+            env.engine,
+            env.chat,
+            env.limits,
+            sampling,
+            schemas,
+            inference_template=env.inference_template,
+            on_turn=env.on_turn,
         )

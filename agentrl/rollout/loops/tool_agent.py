@@ -34,7 +34,9 @@ class ToolAgent(AgentLoop):
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row = trajectory.row
-        tools = self.env.tools.open(trajectory.key, row.tools_kwargs, agent_data=trajectory)
+        tools = self.env.tools.open(
+            trajectory.key, row.tools_kwargs, agent_data=trajectory, selection=row.tool_selection
+        )
         interaction = self._interaction(trajectory)
         try:
             await self._converse(trajectory, sampling, Partners(tools, interaction))
