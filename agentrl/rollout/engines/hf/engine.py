@@ -119,14 +119,15 @@ class HFEngine:
         return self._worker
 
     def _runner(self) -> Runner:
-        if not self.options.fallback:
+        options, device = self.options, next(self.module.parameters()).device
+        if not options.fallback:
             try:
                 return SlotRunner(
                     self.module,
                     max_running=self.max_num_seqs,
                     max_len=self.max_model_len,
-                    max_tokens=self.options.max_num_batched_tokens,
-                    budget_bytes=cache_bytes(next(self.module.parameters()).device, self.options.kv_cache_gb),
+                    max_tokens=options.max_num_batched_tokens or (8192 if device.type == "cuda" else 1024),
+                    budget_bytes=cache_bytes(device, options.kv_cache_gb),
                 )
             except Unsupported as reason:
                 log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)

@@ -12,8 +12,9 @@ from agentrl.errors import UserError
 class Options:
     """Engine settings beyond the ones every engine shares."""
 
-    max_num_batched_tokens: int = 1024
-    """Tokens one forward pass takes: every running sequence's next token, then pieces of waiting prompts."""
+    max_num_batched_tokens: int | None = None
+    """Tokens one forward pass takes: every running sequence's next token, then pieces of waiting prompts; null:
+    1024 on a CPU, 8192 on a GPU."""
     kv_cache_gb: float | None = None
     """Most GiB of keys and values, allocated as needed; null: a quarter of the memory that is free at start."""
     threads: int | None = None
@@ -34,8 +35,8 @@ def read_options(given: dict[str, Any]) -> Options:
             near = get_close_matches(name, known, n=1) or known
             raise UserError(f"rollout.engine_kwargs.hf.{name} does not exist; did you mean {' or '.join(near)}?")
     options = Options(**given)
-    if options.max_num_batched_tokens < 1:
-        raise UserError("rollout.engine_kwargs.hf.max_num_batched_tokens is below 1; the default is 1024")
+    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < 1:
+        raise UserError("rollout.engine_kwargs.hf.max_num_batched_tokens is below 1; leave it out for the default")
     if options.kv_cache_gb is not None and options.kv_cache_gb <= 0:
         raise UserError("rollout.engine_kwargs.hf.kv_cache_gb must be above 0; leave it out for the default")
     return options

@@ -32,7 +32,12 @@ class Norm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        if x.is_cuda:
+            return nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        # On CPUs torch builds it from a dozen operations; these are half as many. Norms are a tenth of a step.
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = scale.square_().div_(x.shape[-1]).add_(self.eps).rsqrt_()
+        return (x * scale).mul_(self.weight).to(x.dtype)
 
 
 @dataclass(frozen=True)
