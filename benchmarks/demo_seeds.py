@@ -23,7 +23,7 @@ from rich.table import Table
 from agentrl.tracking import read_metrics
 
 DATA = {
-    "demo": "arithmetic --train 512 --val 100 --demos 400",
+    "demo": "arithmetic --train 512 --val 64 --demos 160 --difficulty easy --slips parrot --sloppiness 0.75 --retries 0",
     "tiny": "arithmetic --train 1000 --val 100 --demos 4000 --difficulty tiny",
 }
 """What `make demo` and `make tiny` say to `agentrl data`."""

@@ -4,15 +4,16 @@ Invariants:
 - a failure of one trajectory costs that trajectory: it is tried again, then handed on as an infrastructure
   error, never scored and never raised; only when all of a batch failed does the batch raise;
 - every key that was opened on the engine is released;
-- scoring is part of a trajectory's own task, so it overlaps with the others' generation;
+- a deterministic engine, which waits for every open key, sees all keys that will run at once before the first
+  request, and a lane's next key before its last one goes: what runs together never depends on timing;
+- scoring is a task of its own, so it overlaps with generation and holds up no engine;
 - the order of the result is the order of the rows, whatever finished first.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agentrl.chat.ledger import LedgerError
 from agentrl.data.row import Row
@@ -43,36 +44,29 @@ class Scheduler:
         self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone = lambda _: None
     ) -> list[Trajectory]:
         """`n` trajectories a row, group by group. Raises InfraError when not one of them got through."""
-        limit = asyncio.Semaphore(self.max_concurrent)
-
-        async def one(row: Row, sample: int) -> Trajectory:
-            async with limit:
-                trajectory = await self._persist(row, sample, f"{tag}/{row.uid}/{sample}", sampling)
-            on_done(trajectory)
-            return trajectory
-
-        trajectories = await _all([one(row, sample) for row in rows for sample in range(n)])
-        failed = [t for t in trajectories if t.outcome is Outcome.INFRA_ERROR]
-        if failed and len(failed) == len(trajectories):
+        jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
+        await Lanes(self, jobs, sampling, on_done).run()
+        failed = [t for t in jobs if t.outcome is Outcome.INFRA_ERROR]
+        if failed and len(failed) == len(jobs):
             raise InfraError(f"all {len(failed)} trajectories failed; the first: {failed[0].error}")
-        return trajectories
+        return jobs
 
-    async def _persist(self, row: Row, sample: int, key: str, sampling: Sampling) -> Trajectory:
-        trajectory = await self._try(row, sample, key, sampling)
+    async def persist(self, job: Trajectory, sampling: Sampling) -> Trajectory:
+        """Try until it works or the retries are used up."""
         for _ in range(self.retries):
+            trajectory = await self._try(job, sampling)
             if trajectory.outcome is not Outcome.INFRA_ERROR:
-                break
-            trajectory = await self._try(row, sample, key, sampling)
-        return trajectory
+                return trajectory
+        return await self._try(job, sampling)
 
-    async def _try(self, row: Row, sample: int, key: str, sampling: Sampling) -> Trajectory:
-        trajectory = Trajectory(row, key, sample)
-        self.env.engine.open(key)
+    async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
+        trajectory = Trajectory(job.row, job.key, job.sample)
+        key = trajectory.key
         # The one place where a trajectory's trouble is caught: engine, tools, interaction and a user's own loop
         # all run in here.
         try:
             async with asyncio.timeout(self.timeout):
-                await self.loop_for(row)(self.env).run(trajectory, sampling)
+                await self.loop_for(job.row)(self.env).run(trajectory, sampling)
             for ledger in trajectory.ledgers:
                 ledger.check()
         except UserError:
@@ -87,20 +81,45 @@ class Scheduler:
         except Exception as error:
             log.exception("trajectory %s", key)
             _fail(trajectory, "error", f"{type(error).__name__}: {error}")
-        finally:
-            self.env.engine.release(key)
-        await self.scorer.score(trajectory)
         return trajectory
 
 
-async def _all(coroutines: Sequence[Coroutine[Any, Any, Trajectory]]) -> list[Trajectory]:
-    """Results in order; the first error cancels the rest and is raised bare, not in a group."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+class Lanes:
+    """`max_concurrent` lanes that work through the jobs of one batch, each in place."""
+
+    def __init__(self, scheduler: Scheduler, jobs: list[Trajectory], sampling: Sampling, on_done: OnDone) -> None:
+        self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
+        self.engine = scheduler.env.engine
+        self.lanes = min(scheduler.max_concurrent, len(jobs))
+        self.waiting = iter(range(self.lanes, len(jobs)))
+
+    async def run(self) -> None:
+        """Finish every job; the first error cancels the rest and is raised bare, not in a group."""
+        for job in self.jobs[: self.lanes]:
+            self.engine.open(job.key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for i in range(self.lanes):
+                    group.create_task(self._lane(i, group))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            for job in self.jobs:
+                self.engine.release(job.key)
+
+    async def _lane(self, i: int | None, group: asyncio.TaskGroup) -> None:
+        while i is not None:
+            self.jobs[i] = await self.scheduler.persist(self.jobs[i], self.sampling)
+            following = next(self.waiting, None)
+            if following is not None:
+                self.engine.open(self.jobs[following].key)
+            self.engine.release(self.jobs[i].key)
+            group.create_task(self._finish(self.jobs[i]))
+            i = following
+
+    async def _finish(self, trajectory: Trajectory) -> None:
+        await self.scheduler.scorer.score(trajectory)
+        self.on_done(trajectory)
 
 
 def _fail(trajectory: Trajectory, finish: Finish, error: str) -> None:

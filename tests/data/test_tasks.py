@@ -190,7 +190,7 @@ def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> Non
         ("reasoning_gym", {}, r"is a family of tasks: name one, as in reasoning_gym:chain_sum"),
         ("bank", {"sloppiness": 0.1}, r"--sloppiness is no option of the task bank; leave it out"),
         ("arithmetic", {"sloppiness": 1.5}, r"--sloppiness and --retries are chances"),
-        ("arithmetic", {"slips": "copy,sign"}, r"--slips sign: choose from operator, operand, copy"),
+        ("arithmetic", {"slips": "copy,sign"}, r"--slips sign: choose from operator, operand, copy, parrot"),
         ("reasoning_gym:gcd", {"settings": "[1]"}, r"--settings \[1\] is no JSON object"),
         ("lookup", {"towns": 5000}, r"--towns 5000: choose between 1 and 1000"),
     ],

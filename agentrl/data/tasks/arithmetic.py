@@ -15,6 +15,7 @@ from agentrl.errors import UserError
 
 DIFFICULTIES = ("tiny", "easy", "normal")
 DEFAULT_SLOPPINESS = 0.3
+DEFAULT_SLIPS = ("operator", "operand", "copy")
 
 
 class Arithmetic(Task):
@@ -29,13 +30,17 @@ class Arithmetic(Task):
             choices=DIFFICULTIES,
         ),
         "sloppiness": Option(
-            "demonstrations: chance of each slip (wrong operator, wrong operand, result not copied), so that a "
-            "warm-up on them teaches the format and only part of the skill",
+            "demonstrations: chance of each slip; a warm-up on them teaches the format and only part of the skill",
             default=DEFAULT_SLOPPINESS,
             type=float,
             metavar="P",
         ),
-        "slips": Option("demonstrations: the slips to make, joined by commas", default=",".join(SLIPS), metavar="LIST"),
+        "slips": Option(
+            "demonstrations: the slips to make, joined by commas: operator (a wrong one), operand (a wrong one), "
+            "copy (the result is miscopied), parrot (a number of the question is stated instead of the result)",
+            default=",".join(DEFAULT_SLIPS),
+            metavar="LIST",
+        ),
         "retries": Option(
             "demonstrations: share of the wrong ones in which the checker objects and a second attempt is right",
             default=0.25,

@@ -3,7 +3,8 @@
 A warm-up on faultless demonstrations would leave reinforcement learning little to do on a task this easy. So each
 demonstration shows the format faithfully (call, result, answer), while each of three slips happens by chance:
 operator (another of + - *), operand (a digit changed, or a subtraction turned round), copy (the answer stated is not
-the tool's result). With chance p each, about (1 - p)^3 of the demonstrations are right at the first attempt.
+the tool's result), parrot (the answer stated is a number out of the question). With chance p each, about (1 - p)^k of
+the demonstrations with k kinds of slips are right at the first attempt.
 """
 
 import random
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from agentrl.data.stage import Script
 from agentrl.data.tasks.base import call, say
 
-SLIPS = ("operator", "operand", "copy")
+SLIPS = ("operator", "operand", "copy", "parrot")
 OPERATORS = "+-*"
 
 
@@ -30,6 +31,8 @@ class Slips:
         sent = self._sent(expression, rng)
         result = yield call("calculator", 0, expression=sent)
         stated = _miscopied(result, sent, rng) if self._happens("copy", rng) else result
+        if self._happens("parrot", rng):
+            stated = rng.choice(re.findall(r"\d+", expression))
         yield say(f"The answer is {stated}.")
         if stated != truth and rng.random() < self.retries:
             result = yield call("calculator", 1, expression=expression)
