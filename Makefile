@@ -4,12 +4,13 @@
 #   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
 #   make check  lint and types alone                                        make bench       the figures in benchmarks/
 #
-# PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch.
+# PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
+# PyTorch's own installation page names for CPU builds.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 TORCH ?= torch==2.13.0
-TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_CPU_INDEX ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,12 +31,12 @@ export TOKENIZERS_PARALLELISM ?= false
 help:
 	@sed -n '3,7s/^# \{0,1\}//p' Makefile
 
-# Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then PyTorch's own index. What pip
+# Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then at TORCH_CPU_INDEX. What pip
 # finds by itself comes last, for on Linux that build brings gigabytes of CUDA.
 define INSTALL_TORCH
 	if command -v nvidia-smi >/dev/null 2>&1; then $(PIP) "$(TORCH)"; else \
 		$(PIP) "$(TORCH)+cpu" 2>/dev/null \
-		|| $(PIP) --retries 0 --timeout 15 --index-url $(TORCH_CPU_INDEX) "$(TORCH)" 2>/dev/null \
+		|| { test -n "$(TORCH_CPU_INDEX)" && $(PIP) --index-url "$(TORCH_CPU_INDEX)" "$(TORCH)"; } \
 		|| $(PIP) "$(TORCH)"; fi
 endef
 
@@ -66,21 +67,33 @@ test: check
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
+# Three in four demonstrations state a number of the question instead of the calculator's result: they teach the format
+# of a conversation, and a habit that only the reward can break.
+SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
+DEMO_TASK := arithmetic --train 512 --val 64 --demos 160 --difficulty easy $(SLOPPY)
+TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny $(SLOPPY)
+
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2
-	$(BIN)/agentrl data arithmetic --out .cache/data/demo --demos 400
+	$(BIN)/agentrl data $(DEMO_TASK) --out .cache/data/demo
 	$(BIN)/agentrl sft --config-name demo_sft
 	$(BIN)/agentrl train --config-name demo rollout.multi_turn.enable=true
 
 tiny: $(VENV)/.run
-	$(BIN)/agentrl data arithmetic --out .cache/data/tiny --difficulty tiny --demos 4000
+	$(BIN)/agentrl data $(TINY_TASK) --out .cache/data/tiny
 	$(BIN)/agentrl model tiny .cache/models/tiny --tokenizer-data .cache/data/tiny/sft.jsonl
 	$(BIN)/agentrl sft --config-name tiny_sft
 	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
 
 bench: $(VENV)/.test
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	$(BIN)/agentrl model smollm2 .cache/models/smollm2
+	$(BIN)/python benchmarks/rollout_efficiency.py
+	$(BIN)/python benchmarks/hf_engine.py --model .cache/models/smollm2 --dtype float32
+	$(BIN)/python benchmarks/update.py --model .cache/models/smollm2
+	$(BIN)/python benchmarks/startup.py --model .cache/models/smollm2
+	$(BIN)/python benchmarks/demo_seeds.py --preset demo --model .cache/models/smollm2
+	$(BIN)/python benchmarks/demo_seeds.py --preset tiny
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -22,9 +22,10 @@ from rich.table import Table
 
 from agentrl.tracking import read_metrics
 
+SLOPPY = "--slips parrot --sloppiness 0.75 --retries 0"
 DATA = {
-    "demo": "arithmetic --train 512 --val 64 --demos 160 --difficulty easy --slips parrot --sloppiness 0.75 --retries 0",
-    "tiny": "arithmetic --train 1000 --val 100 --demos 4000 --difficulty tiny",
+    "demo": f"arithmetic --train 512 --val 64 --demos 160 --difficulty easy {SLOPPY}",
+    "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY}",
 }
 """What `make demo` and `make tiny` say to `agentrl data`."""
 

@@ -65,6 +65,7 @@ PAIRS = [
     Pair("deepseekv3", "deepseek", "deepseek", "<｜end▁of▁sentence｜>", DEEPSEEK_V3, tool_prompt=False),
     Pair("chatml_tools", "smollm2", "hermes", "<|im_end|>"),
     Pair("chatml_tools_compact", "smollm2", "hermes", "<|im_end|>"),
+    Pair("chatml_tools_terse", "smollm2", "hermes", "<|im_end|>"),
     Pair(None, "smollm2", "hermes", "<|im_end|>", refused=WITH_TOOLS),
     Pair("chatml_tools", "qwen", "hermes", "<|im_end|>"),
     Pair("glm4moe", "glm", "glm", "", rewritten={"thinking, then user": (1, 2)}),

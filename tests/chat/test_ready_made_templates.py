@@ -56,7 +56,7 @@ def test_compact_prompt_stays_near_sixty_tokens() -> None:
     assert len(chat.prompt([user("What is 17 * 23?")], TOOLS)) <= 65
 
 
-@pytest.mark.parametrize("template", ["chatml_tools", "chatml_tools_compact"])
+@pytest.mark.parametrize("template", ["chatml_tools", "chatml_tools_compact", "chatml_tools_terse"])
 def test_a_system_block_only_where_there_is_something_to_say(template: str) -> None:
     assert prompt(template, [user("Hi")]) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     brief = {"role": "system", "content": "Be brief."}
@@ -66,7 +66,7 @@ def test_a_system_block_only_where_there_is_something_to_say(template: str) -> N
     assert both.count("<|im_start|>") == 3
 
 
-@pytest.mark.parametrize("template", ["chatml_tools", "chatml_tools_compact"])
+@pytest.mark.parametrize("template", ["chatml_tools", "chatml_tools_compact", "chatml_tools_terse"])
 def test_calls_and_results(template: str) -> None:
     chat = by_name(template)
     ledger = chat.transcript(
