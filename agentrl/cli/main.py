@@ -1,7 +1,7 @@
 """`agentrl`: finds the command, runs it, and says in one line what went wrong.
 
-Exit codes: 0 done, 2 the person asked for something that cannot be done, 130 interrupted. Anything else is a bug, and
-shows its traceback.
+Exit codes: 0 done, 1 an engine, tool or service failed, 2 the person asked for something that cannot be done, 130
+interrupted. Anything else is a bug, and shows its traceback.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from agentrl import __version__
-from agentrl.errors import UserError
+from agentrl.errors import InfraError, UserError
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         report(str(error))
         return 2
+    except InfraError as error:
+        if traceback:
+            raise
+        report(str(error))
+        return 1
     except KeyboardInterrupt:
         report("interrupted")
         return 130

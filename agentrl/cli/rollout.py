@@ -1,4 +1,10 @@
-"""`agentrl rollout`: run a few rows and show the conversations, trained tokens coloured."""
+"""Run a few rows and show the conversations, with the tokens that training would use coloured by probability.
+
+    agentrl rollout --config-name demo rollout.n=2
+    agentrl rollout --config-name demo --split val --rows 8 --out seen.jsonl
+
+Settings are those of `agentrl train`.
+"""
 
 import argparse
 from collections.abc import Sequence
