@@ -24,7 +24,7 @@ from agentrl.tracking import read_metrics
 
 SLOPPY = "--slips parrot --sloppiness 0.75 --retries 0"
 DATA = {
-    "demo": f"arithmetic --train 512 --val 64 --demos 160 --difficulty easy {SLOPPY}",
+    "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY}",
     "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY}",
 }
 """What `make demo` and `make tiny` say to `agentrl data`."""
