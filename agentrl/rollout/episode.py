@@ -56,11 +56,17 @@ class Episode:
         """Tokens that may still be appended."""
         return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
 
+    @property
+    def mismatched(self) -> bool:
+        """Whether the template was seen to read differently: telling where costs renders, and once is enough."""
+        return "template_mismatch" in self.trajectory.extra
+
     def finish(self, why: Finish) -> None:
         """Say why the trajectory is over, and compare all of it with the template once."""
         self.trajectory.finish = why
         self.done = True
-        self._note(self.chat.check_trajectory(self.trajectory.messages, self.ledger.ids, self.schemas))
+        if not self.mismatched:
+            self._note(self.chat.check_trajectory(self.trajectory.messages, self.ledger.ids, self.schemas))
 
     def begin(self) -> None:
         """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
@@ -94,7 +100,8 @@ class Episode:
             self._reread()
             return
         last = self.ledger.ids[-1]
-        if self._append(self.chat.observation(messages, closed=closed, tools=self.schemas, last=last)):
+        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last)
+        if self._append(pieces) and not self.mismatched:
             turn = self.trajectory.messages[-len(messages) - 1 :]
             self._note(self.chat.check_turn(turn, self.ledger.ids[self.turn_start :], self.schemas))
 
@@ -147,7 +154,7 @@ class Episode:
 
     def _note(self, mismatch: Mismatch | None) -> None:
         """The sampled tokens stay what is trained on; that the template reads differently is told and counted."""
-        if mismatch is None or "template_mismatch" in self.trajectory.extra:
+        if mismatch is None:
             return
         self.trajectory.extra["template_mismatch"] = str(mismatch)
         log.debug("%s: %s", self.trajectory.key, mismatch)
