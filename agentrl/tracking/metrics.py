@@ -130,6 +130,7 @@ def _drops(trajectories: Sequence[Trajectory]) -> Metrics:
         "trajectories": float(len(trajectories)),
         "infra_drops": float(sum(t.outcome is Outcome.INFRA_ERROR for t in trajectories)),
         "ledger_violations": float(sum("ledger_violation" in t.extra for t in trajectories)),
+        "template_mismatches": float(sum("template_mismatch" in t.extra for t in trajectories)),
     }
 
 

@@ -102,6 +102,11 @@ def test_ledger_violations_are_counted(plain):
     assert rollout_metrics([broken, plain()])["rollout/ledger_violations"] == 1.0
 
 
+def test_differences_from_the_template_are_counted(plain):
+    differs = plain(extra={"template_mismatch": "message 1 (assistant) differs"})
+    assert rollout_metrics([differs, plain(), plain()])["rollout/template_mismatches"] == 1.0
+
+
 def test_seconds_of_tools_and_trajectories(plain):
     calls = [call(seconds=float(i)) for i in range(1, 201)]
     spans = [Span("generate", 10.0, 12.0), Span("tool", 12.0, 15.0)]
