@@ -71,7 +71,7 @@ test-slow: $(VENV)/.test
 # of a conversation, and a habit that only the reward can break.
 SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
-TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny $(SLOPPY)
+TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run

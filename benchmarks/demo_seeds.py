@@ -25,7 +25,7 @@ from agentrl.tracking import read_metrics
 SLOPPY = "--slips parrot --sloppiness 0.75 --retries 0"
 DATA = {
     "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY}",
-    "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY}",
+    "tiny": "arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0",
 }
 """What `make demo` and `make tiny` say to `agentrl data`."""
 
