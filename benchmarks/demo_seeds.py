@@ -22,10 +22,10 @@ from rich.table import Table
 
 from agentrl.tracking import read_metrics
 
-SLOPPY = "--slips parrot --sloppiness 0.75 --retries 0"
+SLOPPY = "--slips parrot --retries 0 --sloppiness"
 DATA = {
-    "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY}",
-    "tiny": "arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0",
+    "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY} 0.75",
+    "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY} 0.5",
 }
 """What `make demo` and `make tiny` say to `agentrl data`."""
 
