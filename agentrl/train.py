@@ -63,8 +63,8 @@ class Training:
             trajectories = self.runtime.rollout(rows, step, on_done)
         self.journal.rolled(step, trajectories)
         metrics = rollout_metrics(trajectories)
-        tool, interaction = reward.tool_turn_weight, reward.interaction_turn_weight
-        batch = pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=interaction)
+        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
+        batch = pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
         if batch.num_sequences == 0:
             return metrics | {"rollout/nothing_to_learn": 1.0}
         with self.journal.phase("logprobs"):
@@ -80,9 +80,7 @@ class Training:
         """Set the batch's advantages from its rewards, less the KL where that belongs to the reward."""
         algorithm, rewards, metrics = self.config.algorithm, batch.rewards, {}
         if algorithm.use_kl_in_reward:
-            assert batch.old_logprobs is not None
-            assert batch.ref_logprobs is not None
-            penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty)
+            penalty = kl_penalty(*batch.penalised, algorithm.kl_penalty)
             rewards, mean = penalise(rewards, penalty, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.num_sequences)

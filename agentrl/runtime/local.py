@@ -6,6 +6,7 @@ Invariant: engine and actor take turns; neither runs while the other does, so bo
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class LocalRuntime:
         self.tokenizer = load_tokenizer(config.model)
         self.module = load_model(config.model, device=self.device, seed=config.trainer.seed)
         self.runner = asyncio.Runner()
+        self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.engine: Engine = self._engine()
         self.env = self._environment()
         self.scheduler = self._scheduler()
@@ -195,7 +197,7 @@ class LocalRuntime:
         agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn
         # A row without agent_name must not quietly run without tools when multi-turn is on.
         default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
-        return loop_class(row.agent_name or default, agent.agent_loop_config_path)
+        return self._loops(row.agent_name or default, agent.agent_loop_config_path)
 
     def _scorer(self) -> Scorer:
         reward = self.config.reward

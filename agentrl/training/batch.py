@@ -58,6 +58,13 @@ class Batch:
         """Tokens of each sequence."""
         return self.cu_seqlens.diff().tolist()
 
+    @property
+    def penalised(self) -> tuple[Tensor, Tensor]:
+        """`old_logprobs` and `ref_logprobs`, both made by now: what a KL penalty in the reward compares."""
+        assert self.old_logprobs is not None
+        assert self.ref_logprobs is not None
+        return self.old_logprobs, self.ref_logprobs
+
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""
         bounds = self.cu_seqlens.tolist()
