@@ -1,0 +1,13 @@
+"""Python's pytest, with the code as the one test module."""
+
+from agentrl.sandbox.languages.recipe import PYTHON, Recipe
+
+RECIPE = Recipe(
+    name="pytest",
+    source="test_main.py",
+    run=(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_main.py"),
+    needs=(PYTHON,),
+    modules=("pytest",),
+    hello="def test_sum():\n    assert 19 + 23 == 42\n",
+    expected=b"1 passed",
+)
