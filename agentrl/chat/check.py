@@ -9,9 +9,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.chat.fixed_base import MARKED_USER, FixedBase, common_length
+from agentrl.chat.fixed_base import MARKED_USER, FixedBase
 from agentrl.chat.message import Message
 from agentrl.chat.template import MARK, Template, TemplateRefusal, Tools
+from agentrl.prefixes import common_length
 
 MODES = ("disable", "strict", "ignore_strippable")
 EXCERPT = 40

@@ -10,10 +10,10 @@ last turn differently from an earlier one.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from agentrl.chat.message import TOOL_ROLES, Message
 from agentrl.chat.template import MARK, Template, TemplateRefusal
+from agentrl.prefixes import common_length
 
 FOLLOWER = "agentrlfollower"
 DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")
@@ -153,18 +153,6 @@ class FixedBase:
         with_prompt = encode(self.opening)
         without = encode(self._after_mark([MARKED_USER]))
         return with_prompt[common_length(with_prompt, without) :]
-
-
-def common_length(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Length of the longest common beginning, by bisection: slices compare at C speed."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _with_ids(messages: Sequence[Message]) -> list[Message]:

@@ -6,10 +6,11 @@ Invariant: the pieces joined are one encoding of one text; cutting only labels t
 from collections.abc import Sequence
 from itertools import groupby
 
-from agentrl.chat.fixed_base import FixedBase, common_length
+from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.ledger import Source
 from agentrl.chat.message import TOOL_ROLES, Message
 from agentrl.chat.template import TemplateRefusal
+from agentrl.prefixes import common_length
 
 Piece = tuple[Source, list[int]]
 """Tokens to append to a ledger, and who they come from."""

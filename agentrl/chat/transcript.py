@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentrl.chat.fixed_base import MARKED_USER, FixedBase, common_length
+from agentrl.chat.fixed_base import MARKED_USER, FixedBase
 from agentrl.chat.ledger import Ledger
 from agentrl.chat.message import Message
 from agentrl.chat.template import MARK, TemplateRefusal, Tools
@@ -17,6 +17,7 @@ from agentrl.errors import UserError
 
 if TYPE_CHECKING:
     from agentrl.chat.chat import Chat
+from agentrl.prefixes import common_length
 
 
 def transcript(chat: Chat, base: FixedBase, messages: Sequence[Message], tools: Tools) -> Ledger:

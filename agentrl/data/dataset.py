@@ -8,10 +8,11 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, overload
+from typing import Any
 
 from agentrl.config.schema import Data
 from agentrl.data.files import paths
+from agentrl.data.lazy import LazyRows
 from agentrl.data.row import Row
 from agentrl.data.rows import make_row, read_rows
 from agentrl.errors import UserError
@@ -34,7 +35,7 @@ def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.tr
     return CustomRows(dataset, data)
 
 
-class CustomRows(Sequence[Row]):
+class CustomRows(LazyRows):
     """Rows out of the items of a user's dataset, made when asked for."""
 
     def __init__(self, dataset: Any, data: Data) -> None:
@@ -48,14 +49,7 @@ class CustomRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def row(self, place: int) -> Row:
         item = self.dataset[place]
         if not isinstance(item, Mapping):
             raise UserError(f"{SECTION}: {self.name}[{place}] is a {type(item).__name__}; it must be a mapping")

@@ -6,8 +6,8 @@ Lengths are in tokens, as the chat template with its tools renders the prompt.
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
 
+from agentrl.data.lazy import LazyRows
 from agentrl.data.row import Row
 from agentrl.errors import UserError
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 SIDES = ("error", "left", "right", "middle")
 
 
-class Subset(Sequence[Row]):
+class Subset(LazyRows):
     """Some of the rows, by index; nothing is copied."""
 
     def __init__(self, rows: Sequence[Row], kept: Sequence[int]) -> None:
@@ -26,14 +26,8 @@ class Subset(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.kept)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self.rows[i] for i in self.kept[index]]
-        return self.rows[self.kept[index]]
+    def row(self, place: int) -> Row:
+        return self.rows[self.kept[place]]
 
 
 def filter_overlong(

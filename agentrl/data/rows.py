@@ -7,9 +7,10 @@ it, so that it is the same after a restart, a shuffle or a filter.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from agentrl.data.files import Record, Table, paths, read_records
+from agentrl.data.lazy import LazyRows
 from agentrl.data.plain import mapping, plain
 from agentrl.data.row import Row
 from agentrl.errors import UserError
@@ -18,7 +19,7 @@ DATA_SOURCE = "data_source"
 """The default `reward_fn_key`: the one column that may be missing."""
 
 
-class Rows(Sequence[Row]):
+class Rows(LazyRows):
     """Rows of several files, one after another, each made when asked for."""
 
     def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str) -> None:
@@ -31,20 +32,13 @@ class Rows(Sequence[Row]):
     def __len__(self) -> int:
         return sum(len(records) for _, records in self.parts)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def row(self, place: int) -> Row:
         for name, records in self.parts:
             if place < len(records):
                 uid = f"{name}:{place + 1}"
                 return make_row(records[place], uid, prompt_key=self.prompt_key, reward_fn_key=self.reward_fn_key)
             place -= len(records)
-        raise IndexError(index)
+        raise IndexError(place)
 
 
 def read_rows(

@@ -1,13 +1,10 @@
 """Rows, pools, budget, eviction; prefixes."""
 
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentrl.rollout.engines.hf.cache import KVCache
 from agentrl.rollout.engines.hf.pool import Row, Shape
-from agentrl.rollout.engines.hf.prefix import BLOCK, PrefixIndex, common_prefix
+from agentrl.rollout.engines.hf.prefix import BLOCK, PrefixIndex
 
 SHAPE = Shape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -108,21 +105,6 @@ def test_clearing_gives_the_memory_back() -> None:
     assert kv.allocated == 0
     assert kv.rows == []
     assert kv.prefixes.find(list(range(300))) is None
-
-
-@given(st.lists(st.integers(0, 1), max_size=200), st.lists(st.integers(0, 1), max_size=200), st.integers(0, 200))
-def test_common_prefix(a: list[int], b: list[int], limit: int) -> None:
-    expected = 0
-    while expected < min(limit, len(a), len(b)) and a[expected] == b[expected]:
-        expected += 1
-    assert common_prefix(a, b, limit) == expected
-
-
-@pytest.mark.parametrize("changed", [0, 15, 16, 100, 499])
-def test_common_prefix_of_long_sequences(changed: int) -> None:
-    a = list(range(500))
-    assert common_prefix(a, [*a[:changed], -1, *a[changed + 1 :]], 500) == changed
-    assert common_prefix(a, a, 450) == 450
 
 
 def test_the_index_finds_the_deepest_row_and_prefers_one_that_is_ready() -> None:

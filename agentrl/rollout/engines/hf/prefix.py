@@ -53,20 +53,3 @@ def _prefixes(tokens: Sequence[int]) -> Iterator[int]:
     for end in range(BLOCK, len(tokens) + 1, BLOCK):
         value = hash((value, *tokens[end - BLOCK : end]))
         yield value
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Equal leading tokens of `a` and `b`, at most `limit`."""
-    limit = min(limit, len(a), len(b))
-    low, step = 0, BLOCK
-    # Slices compare in C: gallop ahead while they agree, then halve the piece that does not.
-    while low < limit and a[low : (high := min(low + step, limit))] == b[low:high]:
-        low, step = high, step * 2
-    high = min(low + step, limit)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

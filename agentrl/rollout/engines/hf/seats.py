@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentrl.prefixes import common_length
 from agentrl.rollout.engines.hf.cache import KVCache
 from agentrl.rollout.engines.hf.pool import Row
-from agentrl.rollout.engines.hf.prefix import common_prefix
 from agentrl.rollout.engines.hf.request import Request
 
 WORTH_SHARING = 16
@@ -80,13 +80,13 @@ class Seats:
         own = Match(None, 0)
         for row in self.cache.rows:
             if row.key == request.key and not row.running:
-                count = common_prefix(row.tokens, request.tokens, min(limit, row.cached))
+                count = common_length(row.tokens, request.tokens, min(limit, row.cached))
                 own = max(own, Match(row, count), key=lambda match: (match.row is not None, match.count))
         found = self.cache.prefixes.find(request.tokens)
         if found is None or found is own.row:
             return own, Match(None, 0)
         # A running row will have computed all of its tokens soon, a resting one never more than it has.
-        count = common_prefix(found.tokens, request.tokens, limit if found.running else min(limit, found.cached))
+        count = common_length(found.tokens, request.tokens, limit if found.running else min(limit, found.cached))
         return own, Match(found, count)
 
     def _seat(self, request: Request, own: Match, best: Match, expected: int) -> bool:
