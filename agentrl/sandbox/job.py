@@ -61,6 +61,8 @@ class Job:
     run_limits: Limits = Limits()
     stop_on_failure: bool = False
     """Leave out the runs that follow the first one with a status other than Finished or a return code other than 0."""
+    total: float | None = None
+    """Wall seconds for all runs together: the last is cut short at that, those after it are left out."""
 
 
 @dataclass(frozen=True)
