@@ -1,0 +1,1 @@
+"""System calls that Python has no name for, by ctypes."""

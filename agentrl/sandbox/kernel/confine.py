@@ -1,0 +1,46 @@
+"""What every tier does to the user's process: limits on resources, no privileges, fewer system calls."""
+
+import resource
+
+from agentrl.sandbox.job import Limits
+from agentrl.sandbox.kernel import syscalls
+
+ALL_CAPABILITIES = (1 << 41) - 1
+_MIB = 1 << 20
+_STACK = 8 * _MIB
+
+
+def limit_resources(limits: Limits, cpu: float) -> None:
+    """rlimits, hard ones. `cpu` in seconds. Memory here is a process's private one, with room for threads' stacks.
+
+    The warden watches the real use of memory and CPU of all processes together; these stop a single one sooner.
+    """
+    seconds = int(cpu) + 2
+    data = limits.memory_mb * _MIB + limits.processes * _STACK
+    for kind, value in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_DATA, data),
+        (resource.RLIMIT_FSIZE, limits.disk_mb * _MIB),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, _MIB),
+    ):
+        resource.setrlimit(kind, (value, value))
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK, limits.memory_mb * _MIB))
+
+
+def drop_privileges() -> None:
+    """No capabilities, none to be had by exec, and no way back."""
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
+    for number in range(ALL_CAPABILITIES.bit_length()):
+        try:
+            syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
+        except OSError:
+            break  # past the last one this kernel knows, or never had the right
+    syscalls.set_capabilities(0, 0)
+
+
+def deny_system_calls() -> None:
+    """The filter of the namespace tier."""
