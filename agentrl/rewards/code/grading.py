@@ -1,0 +1,148 @@
+"""Runs a solution against its test cases, all of them as one job, and judges what came back.
+
+Invariants: no expected output enters the sandbox; a passing verdict always rests on something that came out of it,
+never on a return code alone; trouble of the sandbox's own raises InfraError.
+"""
+
+import json
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
+from itertools import zip_longest
+
+from agentrl.errors import UserError
+from agentrl.rewards.code.cases import TestCases, text_of
+from agentrl.rewards.code.script import TestScript
+from agentrl.rewards.code.values import MALFORMED, as_expected, decode
+from agentrl.rewards.code.verdict import COMPILE_ERROR, TIMEOUT, Verdict, compile_status, describe, failure
+from agentrl.sandbox.job import CommandResult, Job, Limits, Result
+
+Run = Callable[[Job], Awaitable[Result]]
+
+HARNESS = files("agentrl.rewards.code").joinpath("harness.py").read_text(encoding="utf-8")
+
+
+class Grader(ABC):
+    """How one shape of test cases is run and judged."""
+
+    forgeable = False
+
+    def __init__(self, code: str, cases: TestCases, language: str) -> None:
+        self.code = code
+        self.cases = cases
+        self.language = language
+
+    def job(self, limits: Limits, total: float) -> Job:
+        """All cases at once."""
+        stdins = [self.stdin(index).encode(errors="replace") for index in range(len(self.cases))]
+        own = self.code.encode(errors="replace")
+        code, files = (HARNESS, {"solution.py": own}) if self.in_harness else (self.code, {})
+        return Job(self.language, code, stdins, files=files, compile_limits=limits, run_limits=limits, total=total)
+
+    @property
+    @abstractmethod
+    def in_harness(self) -> bool:
+        """Whether the harness loads the solution, or it is the program."""
+
+    @abstractmethod
+    def stdin(self, index: int) -> str:
+        """What case `index` reads."""
+
+    @abstractmethod
+    def passes(self, index: int, output: bytes) -> bool:
+        """Whether the output of a run that ended well is right."""
+
+
+class Program(Grader):
+    """Reads standard input, writes standard output; compared as verl does, exactly but for line breaks at the end."""
+
+    in_harness = False
+
+    def stdin(self, index: int) -> str:
+        return text_of(self.cases.inputs[index])
+
+    def passes(self, index: int, output: bytes) -> bool:
+        expected = text_of(self.cases.outputs[index])
+        return output.decode(errors="replace").rstrip("\n") == expected.rstrip("\n")
+
+
+class Function(Grader):
+    """A function whose value comes back as JSON."""
+
+    in_harness = True
+
+    def stdin(self, index: int) -> str:
+        return _framed({"fn": self.cases.fn_name, "args": self.cases.arguments(index)})
+
+    def passes(self, index: int, output: bytes) -> bool:
+        try:
+            return as_expected(decode(json.loads(output)["value"]), self.cases.outputs[index])
+        except MALFORMED:
+            return False
+
+
+class Asserts(Grader):
+    """Scripts of asserts; a token that the harness reads after the last one proves that it got there."""
+
+    in_harness = True
+
+    def __init__(self, code: str, cases: TestCases, language: str) -> None:
+        super().__init__(code, cases, language)
+        self.token = secrets.token_hex()
+        self.scripts = [TestScript(source, f"report_{secrets.token_hex(8)}") for source in cases.asserts]
+        self.forgeable = any(script.forgeable for script in self.scripts)
+
+    def stdin(self, index: int) -> str:
+        script = self.scripts[index]
+        return _framed({"script": script.source, "report": script.report}) + self.token
+
+    def passes(self, index: int, output: bytes) -> bool:
+        try:
+            reply = json.loads(output)
+            return reply["token"] == self.token and self.scripts[index].passes(reply["reports"])
+        except MALFORMED:
+            return False
+
+
+async def grade(run: Run, code: str, cases: TestCases, *, language: str, limits: Limits, total: float) -> Verdict:
+    """The verdict on `code`; `limits` hold for the compilation and each case, `total` seconds for all cases together.
+
+    Raises InfraError when the sandbox fails, UserError when the row's test cases are no good.
+    """
+    grader = _grader(code, cases, language)
+    result = await run(grader.job(limits, total))
+    compiled = result.compiled
+    failed = compile_status(compiled)
+    runs: Sequence[CommandResult | None] = [run for run, _ in zip_longest(result.runs, range(len(cases)))]
+    codes = [COMPILE_ERROR if failed else _code(grader, index, run) for index, run in enumerate(runs)]
+    metadata = [
+        describe(index, _shown(cases, index), code, compiled, run)
+        for index, (code, run) in enumerate(zip(codes, runs, strict=True))
+    ]
+    return Verdict(codes, metadata, grader.forgeable)
+
+
+def _grader(code: str, cases: TestCases, language: str) -> Grader:
+    kind = Asserts if cases.asserts else Function if cases.fn_name else Program
+    if kind is not Program and language != "python":
+        raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
+    return kind(code, cases, language)
+
+
+def _code(grader: Grader, index: int, run: CommandResult | None) -> bool | int:
+    code = failure(run)
+    if code is not None or run is None:
+        return TIMEOUT if code is None else code
+    return grader.passes(index, run.stdout)
+
+
+def _framed(request: dict[str, object]) -> str:
+    text = json.dumps(request)
+    return f"{len(text):016d}{text}"
+
+
+def _shown(cases: TestCases, index: int) -> tuple[str, str | None]:
+    if cases.asserts:
+        return cases.asserts[index], None
+    return text_of(cases.inputs[index]), text_of(cases.outputs[index])

@@ -1,0 +1,42 @@
+"""The reward function for code, by hidden test cases."""
+
+from typing import Any
+
+from agentrl.rewards.code.cases import read_cases
+from agentrl.rewards.code.extraction import extract_code
+from agentrl.rewards.code.grading import grade
+from agentrl.rewards.code.verdict import STATUS
+from agentrl.sandbox.sandbox import Sandbox
+
+CONTINUOUS = ("apps", "codecontests", "codeforces", "taco")
+"""Data sets that verl scores by their first cases."""
+FIRST = 10
+FAILURES = [name for result, name in STATUS.items() if result not in (True, -1)]
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Any = None,
+    *,
+    sandbox: Sandbox,
+    continuous: bool | None = None,
+    language: str = "python",
+    timeout: float = 10.0,
+    total_timeout: float = 60.0,
+) -> dict[str, float]:
+    """Share of the test cases in `ground_truth` that the code in the model's words passes; 0 where there is no code.
+
+    `continuous`: only the first ten count (None: for the data sets that verl does so for). `timeout` seconds for the
+    compilation and for each case, `total_timeout` for all cases. Raises InfraError, UserError.
+    """
+    cases = read_cases(ground_truth)
+    code = extract_code(solution_str, language)
+    if code is None:
+        return {"score": 0.0, "no_code": 1.0} | dict.fromkeys(FAILURES, 0.0)
+    if continuous or (continuous is None and data_source in CONTINUOUS):
+        cases = cases.first(FIRST)
+    limits = sandbox.limits(timeout)
+    verdict = await grade(sandbox.run, code, cases, language=language, limits=limits, total=total_timeout)
+    return {"score": verdict.score, "no_code": 0.0} | {name: verdict.share(name) for name in FAILURES}

@@ -1,0 +1,141 @@
+"""Test scripts of asserts, taken apart: the sandbox works out values, the comparison happens outside.
+
+`assert f(2) == 4` goes in as a report of f(2); the 4 stays here, and with it everything that could be forged. What
+cannot be taken apart so is judged in the sandbox, in the solution's own process, and marked forgeable.
+"""
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.rewards.code.values import MALFORMED, decode, holds
+
+MIRRORED = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE", "Is": "Is"}
+"""What a comparison becomes when its sides change places."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What must hold of a report."""
+
+    operator: str
+    expected: Any = None
+    pair: bool = False
+    """The report brings both sides, or a verdict where neither has a plain form."""
+    always: bool = True
+    """It is at the top of the script, so a run to the end has reached it."""
+
+    def passes(self, forms: Sequence[Any]) -> bool:
+        """Whether it holds of the encoded values. Raises one of MALFORMED."""
+        if not self.pair:
+            (form,) = forms
+            return holds(self.operator, decode(form), self.expected)
+        if len(forms) == 1:
+            return forms[0] is True
+        left, right = forms
+        return holds(self.operator, decode(left), decode(right))
+
+
+class TestScript:
+    """A script as the sandbox gets it, and the checks that stay behind."""
+
+    __test__ = False
+
+    def __init__(self, source: str, report: str) -> None:
+        """`report` is the name that the reporting function has there. Raises UserError on a script that is no Python.
+
+        Asserts within `try` stay as they are: something may wait for their exception.
+        """
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
+        self.report = report
+        self.checks: list[Check] = []
+        self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(tree)))
+
+    @property
+    def forgeable(self) -> bool:
+        """Whether a verdict rests on what the solution's own process says."""
+        return not self.checks or any(check.pair or check.expected is True for check in self.checks)
+
+    def passes(self, reports: Sequence[Sequence[Any]]) -> bool:
+        """Whether every report holds, and none is missing that a run to the end has made."""
+        try:
+            verdicts = [self.checks[index].passes(forms) for index, *forms in reports]
+            reached = {index for index, *_ in reports}
+        except MALFORMED:
+            return False
+        due = {index for index, check in enumerate(self.checks) if check.always}
+        return all(verdicts) and due <= reached and bool(reached or not self.checks)
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, script: TestScript) -> None:
+        self.script = script
+        self.depth = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        """Keeps track of what may not be reached."""
+        nested = isinstance(node, ast.stmt) and hasattr(node, "body")
+        self.depth += nested
+        try:
+            return super().visit(node)
+        finally:
+            self.depth -= nested
+
+    def visit_Try(self, node: ast.stmt) -> ast.stmt:
+        """Left alone."""
+        return node
+
+    visit_TryStar = visit_Try
+
+    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        """One report for each part of a conjunction."""
+        test = node.test
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+        return [self._reporting(part) for part in parts]
+
+    def _reporting(self, test: ast.expr) -> ast.stmt:
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return self._report(Check("Is", True, always=not self.depth), _truth(test))
+        name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
+        if _is_literal(right):
+            return self._report(Check(name, ast.literal_eval(right), always=not self.depth), left)
+        if _is_literal(left) and name in MIRRORED:
+            return self._report(Check(MIRRORED[name], ast.literal_eval(left), always=not self.depth), right)
+        return self._report(Check(name, pair=True, always=not self.depth), left, right, test.ops[0])
+
+    def _report(
+        self, check: Check, value: ast.expr, other: ast.expr | None = None, op: ast.cmpop | None = None
+    ) -> ast.stmt:
+        call = _call(self.script.report, ast.Constant(len(self.script.checks)), value)
+        if other is not None and op is not None:
+            call.args += [ast.Tuple([other], ast.Load()), _comparison(op)]
+        self.script.checks.append(check)
+        return ast.Expr(call)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except MALFORMED:
+        return False
+    return True
+
+
+def _truth(node: ast.expr) -> ast.expr:
+    """`not not <node>`: unlike bool(), no name that a solution could take."""
+    return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
+
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
+
+
+def _comparison(op: ast.cmpop) -> ast.expr:
+    """`lambda a, b: a <op> b`."""
+    arguments = ast.arguments([], [ast.arg("a"), ast.arg("b")], None, [], [], None, [])
+    return ast.Lambda(arguments, ast.Compare(ast.Name("a", ast.Load()), [op], [ast.Name("b", ast.Load())]))

@@ -1,0 +1,105 @@
+"""Values that came out of the sandbox, and their comparison with expected ones.
+
+Invariant: a decoded value is made of built-in types only, so no code of a solution runs when it is compared.
+"""
+
+import json
+import operator
+from collections.abc import Callable
+from typing import Any
+
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+"""What reading a forged reply may raise."""
+
+
+class Opaque:
+    """Stands for a value without a plain form: equal to nothing."""
+
+
+OPAQUE = Opaque()
+READERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "list": lambda items: [decode(item) for item in items],
+    "tuple": lambda items: tuple(decode(item) for item in items),
+    "set": lambda items: {decode(item) for item in items},
+    "frozenset": lambda items: frozenset(decode(item) for item in items),
+    "dict": lambda items: {decode(key): decode(value) for key, value in items},
+    "bytes": bytes.fromhex,
+    "complex": lambda parts: complex(*parts),
+    "opaque": lambda _: OPAQUE,
+}
+
+
+def decode(form: Any) -> Any:
+    """What harness.encode was given. Raises one of MALFORMED."""
+    if not isinstance(form, dict):
+        return form
+    ((kind, content),) = form.items()
+    return READERS[kind](content)
+
+
+def identical(left: Any, right: Any) -> bool:
+    """`is`, for literals."""
+    return type(left) is type(right) and bool(left == right)
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Is": identical,
+    "IsNot": lambda left, right: not identical(left, right),
+    "In": lambda left, right: left in right,
+    "NotIn": lambda left, right: left not in right,
+}
+"""Comparisons by their names in Python's syntax tree."""
+
+
+def holds(name: str, left: Any, right: Any) -> bool:
+    """Whether the comparison is true; one that cannot be made is not."""
+    try:
+        return bool(OPERATORS[name](left, right))
+    except MALFORMED:
+        return False
+
+
+def as_expected(value: Any, expected: Any) -> bool:
+    """Whether a function's value is the expected one.
+
+    `expected` is text, as verl's data has it: JSON, or what verl's own sandbox would print. Or it is the value itself.
+    """
+    if not isinstance(expected, str):
+        return same_json(value, expected)
+    if printed(value) == expected.rstrip("\n"):
+        return True
+    try:
+        return same_json(value, json.loads(expected))
+    except MALFORMED:
+        return False
+
+
+def same_json(value: Any, expected: Any) -> bool:
+    """Equality of JSON values: lists and tuples are one thing, true and 1 are two, the keys of mappings are text."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, list | tuple) and isinstance(expected, list | tuple):
+        return len(value) == len(expected) and all(map(same_json, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        left, right = _by_text(value), _by_text(expected)
+        return left.keys() == right.keys() and all(same_json(left[key], right[key]) for key in left)
+    return bool(value == expected)
+
+
+def printed(value: Any) -> str | None:
+    """What verl's wrapper prints for a value; None where it has no text."""
+    try:
+        return json.dumps(value) if value is None or isinstance(value, bool | list | tuple | dict) else str(value)
+    except MALFORMED:
+        return None
+
+
+def _by_text(mapping: dict[Any, Any]) -> dict[str, Any]:
+    return {key if isinstance(key, str) else json.dumps(key): value for key, value in mapping.items()}
