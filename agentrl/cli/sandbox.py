@@ -1,0 +1,231 @@
+"""`agentrl sandbox`: run code that a model wrote, safely.
+
+agentrl sandbox serve                     a server that speaks SandboxFusion's protocol
+agentrl sandbox run FILE [--stdin TEXT]   one program
+agentrl sandbox check                     what this host can isolate, and which languages it has
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import InfraError, UserError
+
+if TYPE_CHECKING:
+    from agentrl.sandbox.job import Job, Result
+
+HELP = "run code that a model wrote: a server, a single file, or what this host can isolate"
+SUFFIXES = {
+    ".py": "python",
+    ".cpp": "cpp",
+    ".cc": "cpp",
+    ".js": "nodejs",
+    ".mjs": "nodejs",
+    ".ts": "typescript",
+    ".java": "java",
+    ".go": "go",
+    ".rs": "rust",
+    ".php": "php",
+    ".rb": "ruby",
+    ".pl": "perl",
+    ".lua": "lua",
+    ".R": "R",
+    ".r": "R",
+    ".sh": "bash",
+    ".sql": "sql",
+}
+TOKEN = "AGENTRL_SANDBOX_TOKEN"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The three commands."""
+    commands = parser.add_subparsers(dest="action", required=True, metavar="serve|run|check")
+    _configure_serve(commands.add_parser("serve", help="a server that speaks SandboxFusion's protocol"))
+    _configure_run(commands.add_parser("run", help="run one program"))
+    check = commands.add_parser("check", help="what this host can isolate, and which languages it has")
+    for command in commands.choices.values():
+        pool = command.add_argument_group("isolation")
+        pool.add_argument("--isolation", default="auto", metavar="TIER", help="auto, namespace, bwrap or landlock")
+        pool.add_argument("--python", metavar="FILE", help="the interpreter that runs Python (default: this one)")
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _configure_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--token", help=f"bearer token that clients must send (default: the variable {TOKEN})")
+    parser.add_argument("--public", action="store_true", help="serve other machines without a token")
+    parser.add_argument("--slots", type=int, metavar="N", help="programs that run at once (default: by cores)")
+    parser.add_argument("--queue", type=int, default=1024, metavar="N", help="jobs that may wait (default: 1024)")
+    parser.add_argument(
+        "--patience", type=float, default=8.0, metavar="S", help="seconds in the queue before a 504 (default: 8)"
+    )
+    parser.add_argument(
+        "--memory-mb", type=int, default=4096, metavar="MIB", help="most memory of one run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-body-mb", type=int, default=32, metavar="MIB", help="largest request (default: %(default)s)"
+    )
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    parser.add_argument("--log-code", action="store_true", help="log what was run, too")
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the program")
+    parser.add_argument("--language", metavar="NAME", help="default: by the file's ending")
+    parser.add_argument("--stdin", metavar="TEXT", help="standard input; - reads it from this command's own")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds (default: %(default)s)")
+    parser.add_argument("--memory-mb", type=int, default=1024, metavar="MIB", help="default: %(default)s")
+    parser.add_argument("--url", help="a server that runs it, instead of this machine")
+    parser.add_argument("--token", help=f"that server's token (default: the variable {TOKEN})")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one of the three. Raises UserError, InfraError."""
+    return {"serve": serve, "run": run_file, "check": check}[args.action](args)
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    try:
+        from agentrl.sandbox.server.logs import log_to
+        from agentrl.sandbox.server.serve import check_bind, serve
+        from agentrl.sandbox.server.settings import Settings
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed: pip install 'agentrl[sandbox]'") from None
+    from agentrl.sandbox.pool import Pool
+
+    names = ("host", "port", "public", "patience", "memory_mb", "max_body_mb", "log_code")
+    settings = Settings(token=args.token or os.environ.get(TOKEN), **{name: getattr(args, name) for name in names})
+    check_bind(settings)
+    log_to(level=args.log_level)
+    pool = Pool(isolation=args.isolation, slots=args.slots, queue=args.queue, python=args.python)
+    serve(pool, settings, lambda url: announce(url, pool, settings.token is not None))
+    return 0
+
+
+def announce(url: str, pool: Any, guarded: bool) -> None:
+    """Where it serves, how it isolates, and why so."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"sandbox: [bold]{url}[/], {'with a token' if guarded else 'without a token'}")
+    console.print(f"isolation: [bold]{pool.isolation}[/]")
+    show_probes(console, pool.report)
+    console.print(f"try it:  curl {url}/run_code -H 'Content-Type: application/json' \\\n", end="", markup=False)
+    console.print("""    -d '{"language": "python", "code": "print(6 * 7)"}'""", markup=False)
+
+
+def show_probes(console: Any, report: Any) -> None:
+    """A line for each tier that was tried."""
+    for probe in report:
+        mark = "[green]works[/]" if probe.ok else "[yellow]no[/]"
+        console.print(f"  {probe.tier:<10} {mark:<16} ", end="")
+        console.print(probe.why, markup=False)
+        if not probe.ok and probe.mend:
+            console.print(f"  {'':<10} to have it: {probe.mend}", markup=False, style="dim")
+
+
+def run_file(args: argparse.Namespace) -> int:
+    """Run one program; its output is this command's, and so is its return code."""
+    from rich.console import Console
+
+    result = asyncio.run(_run_job(make_job(args), args))
+    last = result.runs[-1] if result.runs else result.compiled
+    assert last is not None
+    for stream, output in ((sys.stdout, last.stdout), (sys.stderr, last.stderr)):
+        stream.buffer.write(output)
+        stream.flush()
+    told = f"{last.status}, {last.execution_time:.3f} s, {last.cpu_time:.3f} s CPU, {last.memory_peak_mb:.0f} MiB"
+    notes = [told, f"limit hit: {last.limit_hit}" if last.limit_hit else "", f"isolation: {result.isolation}"]
+    Console(stderr=True, soft_wrap=True, highlight=False).print("; ".join(filter(None, notes)), style="dim")
+    if last.return_code is None:
+        return 124
+    return last.return_code if last.return_code >= 0 else 128 - last.return_code
+
+
+def make_job(args: argparse.Namespace) -> "Job":
+    """What the arguments describe. Raises UserError."""
+    from agentrl.sandbox.job import Job, Limits
+
+    language = args.language or SUFFIXES.get(args.file.suffix)
+    if language is None:
+        raise UserError(f"{args.file}: what language is it? say --language NAME")
+    try:
+        code = args.file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{args.file}: cannot be read: {error}") from None
+    stdin = sys.stdin.buffer.read() if args.stdin == "-" else (args.stdin or "").encode()
+    limits = Limits(wall=args.timeout, memory_mb=args.memory_mb)
+    return Job(language, code, stdins=[stdin], run_limits=limits)
+
+
+async def _run_job(job: "Job", args: argparse.Namespace) -> "Result":
+    from agentrl.sandbox.client import Client
+    from agentrl.sandbox.pool import Pool
+
+    token = args.token or os.environ.get(TOKEN)
+    runner: Any = Client(args.url, token=token) if args.url else Pool(isolation=args.isolation, python=args.python)
+    try:
+        await runner.start()
+        result: Result = await runner.run(job)
+        return result
+    finally:
+        await runner.close()
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print what works here; 1 where nothing does."""
+    from rich.console import Console
+
+    report, languages = asyncio.run(_survey(args))
+    if args.json:
+        tiers = [{"tier": probe.tier, "ok": probe.ok, "why": probe.why, "mend": probe.mend} for probe in report]
+        sys.stdout.write(json.dumps({"isolation": tiers, "languages": languages}, indent=2) + "\n")
+        return 0 if any(probe.ok for probe in report) else 1
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("[bold]isolation[/]")
+    show_probes(console, report)
+    console.print("[bold]languages[/]")
+    for name, why in languages.items():
+        mark, words = ("[green]works[/]", "") if not why else ("[yellow]no[/]", why)
+        console.print(f"  {name:<12} {mark:<16} ", end="")
+        console.print(words, markup=False)
+    return 0 if any(probe.ok for probe in report) else 1
+
+
+async def _survey(args: argparse.Namespace) -> tuple[Any, dict[str, str]]:
+    """Every tier's probe, and every language with why it does not work, or ""."""
+    from agentrl.sandbox.languages import RECIPES
+    from agentrl.sandbox.pool import Pool
+
+    pool = Pool(isolation=args.isolation, python=args.python)
+    try:
+        await pool.start()
+        languages = {name: await _try_language(pool, name) for name in RECIPES}
+        return pool.report, languages
+    finally:
+        await pool.close()
+
+
+async def _try_language(pool: Any, name: str) -> str:
+    """Why a language's own small program does not run, or ""."""
+    from agentrl.sandbox.job import Job, Limits
+    from agentrl.sandbox.languages import RECIPES
+
+    recipe = RECIPES[name]
+    limits = Limits(wall=60)
+    job = Job(name, recipe.hello, stdins=[recipe.stdin], compile_limits=limits, run_limits=limits)
+    try:
+        result = await pool.run(job)
+    except InfraError as error:
+        return str(error)
+    last = result.runs[-1] if result.runs else result.compiled
+    if last is not None and last.stdout == recipe.expected:
+        return ""
+    words = last.stderr.decode("utf-8", "replace").strip().split("\n") if last else [""]
+    return f"its self-test failed: {words[-1][:200]}"

@@ -1,0 +1,154 @@
+"""A sandbox server elsewhere, used like a Pool: rewards and tools need not care which they hold.
+
+Invariant: what is asked twice is what surely did not run: no connection, or a 504. Whatever else goes wrong is an
+InfraError, and a full server is Busy: neither is a verdict.
+"""
+
+import asyncio
+import base64
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.sandbox.http import JsonClient, Unreachable
+from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavailable
+
+MARGIN = 30.0
+"""Seconds that an answer may take beyond the time limits and the queue."""
+
+
+class Client:
+    """Speaks to agentrl's server or to SandboxFusion's; `url` may end in /run_code, as verl writes it."""
+
+    def __init__(self, url: str, *, token: str | None = None, connections: int = 256, patience: float = 60.0) -> None:
+        self.url = url.rstrip("/").removesuffix("/run_code")
+        self.patience = patience
+        self.isolation = "remote"
+        self.report: Sequence[Any] = ()
+        self._prefix = "/" + self.url.partition("://")[2].partition("/")[2]
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._http = JsonClient(self.url, connections=connections, headers=headers)
+        self._batches = False
+
+    async def start(self) -> None:
+        """See who answers. Raises UserError for a wrong token, InfraError where no one does."""
+        status, about = await self._http.request("GET", self._path("/health"), timeout=MARGIN)
+        if status == 200 and isinstance(about, dict) and about.get("server") == "agentrl":
+            self._batches = True
+            self.isolation = str(about.get("isolation"))
+        elif (await self._http.request("GET", self._path("/v1/ping"), timeout=MARGIN))[0] != 200:
+            raise InfraError(f"{self.url}: no sandbox answers there")
+
+    async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
+        """Run a job. Raises Busy, Unavailable, InfraError, and ValueError for what the server refuses to take."""
+        if self._batches:
+            return await self._run(job, job.stdins, client, patience)
+        parts = []
+        for stdin in job.stdins:
+            parts.append(await self._run(job, [stdin], client, patience))
+            last = parts[-1].runs[-1] if parts[-1].runs else None
+            failed = last is None or last.status != "Finished" or last.return_code != 0
+            if last is None or (failed and job.stop_on_failure):
+                break
+        runs = [run for part in parts for run in part.runs]
+        return Result(parts[-1].isolation, parts[0].compiled, runs, parts[-1].files)
+
+    def stats(self) -> dict[str, float]:
+        """Nothing is known here of the server's load."""
+        return {}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    def _path(self, path: str) -> str:
+        return self._prefix.rstrip("/") + path
+
+    async def _run(self, job: Job, stdins: Sequence[bytes], client: str, patience: float | None) -> Result:
+        patience = self.patience if patience is None else patience
+        body = request_body(job, stdins, batch=self._batches)
+        allowed = job.compile_limits.wall + job.run_limits.wall * len(stdins) + MARGIN
+        deadline, pause = time.monotonic() + patience, 0.25
+        while True:
+            try:
+                left = max(deadline - time.monotonic(), 0.1)
+                status, answer = await self._http.request(
+                    "POST", self._path("/run_code"), body | {"queue_timeout": left}, timeout=allowed + left
+                )
+                trouble: InfraError = Busy(f"{self.url}: busy")
+            except Unreachable as error:
+                status, trouble = 0, error
+            if status not in (0, 504):
+                return self._result(status, answer)
+            if time.monotonic() + pause >= deadline:
+                raise trouble
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 4.0)
+
+    def _result(self, status: int, answer: Any) -> Result:
+        if status == 401:
+            raise UserError(f"{self.url}: it wants another token than the one it got")
+        if status in (413, 422):
+            raise ValueError(f"{self.url} does not take this: {str(answer)[:300]}")
+        if status != 200 or not isinstance(answer, dict):
+            raise InfraError(f"{self.url}: answered {status}: {str(answer)[:300]}")
+        if answer.get("status") == "SandboxError" and not answer.get("run_result"):
+            kind = Unavailable if answer.get("reason") == "unavailable" else InfraError
+            raise kind(str(answer.get("message"))[:500])
+        try:
+            return read_result(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InfraError(f"{self.url}: an answer that makes no sense: {error!r}") from error
+
+
+def request_body(job: Job, stdins: Sequence[bytes], *, batch: bool) -> dict[str, Any]:
+    """A RunCodeRequest. Raises ValueError for input that is no UTF-8: JSON cannot carry it."""
+    body: dict[str, Any] = {
+        "code": job.code,
+        "language": job.language,
+        "compile_timeout": job.compile_limits.wall,
+        "run_timeout": job.run_limits.wall,
+        "memory_limit_MB": job.run_limits.memory_mb,
+        "stdin": stdins[0].decode(),
+        "files": {path: base64.b64encode(content).decode() for path, content in job.files.items()},
+        "fetch_files": list(job.fetch),
+    }
+    if batch:
+        tests = [{"stdin": stdin.decode()} for stdin in stdins]
+        body |= {"tests": tests, "stop_on_failure": job.stop_on_failure, "limits": extra_limits(job.run_limits)}
+    return body
+
+
+def extra_limits(limits: Limits) -> dict[str, Any]:
+    """Limits that SandboxFusion's requests have no field for."""
+    names = ("cpu", "output_bytes", "processes", "disk_mb", "inodes", "open_files")
+    return {name: getattr(limits, name) for name in names}
+
+
+def read_result(answer: dict[str, Any]) -> Result:
+    """A RunCodeResponse as a result. Raises KeyError and the like for what is none."""
+    compiled, shown = answer.get("compile_result"), answer.get("run_result")
+    runs = answer.get("tests", [shown] if shown else [])
+    return Result(
+        isolation=str(answer.get("isolation", "remote")),
+        compiled=read_command(compiled) if compiled else None,
+        runs=[read_command(run) for run in runs],
+        files={path: base64.b64decode(content) for path, content in (answer.get("files") or {}).items()},
+    )
+
+
+def read_command(command: dict[str, Any]) -> CommandResult:
+    """A CommandRunResult."""
+    return CommandResult(
+        status=command["status"],
+        execution_time=float(command.get("execution_time") or 0.0),
+        return_code=command.get("return_code"),
+        stdout=(command.get("stdout") or "").encode("utf-8", "surrogatepass"),
+        stderr=(command.get("stderr") or "").encode("utf-8", "surrogatepass"),
+        cpu_time=float(command.get("cpu_time") or 0.0),
+        memory_peak_mb=float(command.get("memory_peak_MB") or 0.0),
+        limit_hit=command.get("limit_hit"),
+        truncated=bool(command.get("truncated", False)),
+    )

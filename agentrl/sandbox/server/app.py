@@ -1,0 +1,177 @@
+"""The ASGI application: SandboxFusion's paths, health and metrics.
+
+Invariants: every answer is JSON but for /metrics and /; an answer in 200 form is the program's doing or says
+SandboxError; a full queue is a 504, which clients of SandboxFusion ask again after.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from agentrl.sandbox.job import Busy
+from agentrl.sandbox.server import datasets, schema
+from agentrl.sandbox.server.bodies import read_body
+from agentrl.sandbox.server.gate import Answer, Gate
+from agentrl.sandbox.server.health import health
+from agentrl.sandbox.server.jupyter import run_jupyter
+from agentrl.sandbox.server.run_code import run_code
+from agentrl.sandbox.server.service import Call, Service
+from agentrl.sandbox.server.submit import submit
+
+BodyT = TypeVar("BodyT", bound=schema.Body)
+Handler = Callable[[Service, BodyT, Call], Awaitable[Any]]
+
+
+class ClientGone(Exception):
+    """The client hung up; what it asked for is cancelled."""
+
+
+def make_app(service: Service) -> Starlette:
+    """The application; its start and its end are those of the executor."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        await service.pool.close()
+
+    app = Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(ERRORS))
+    app.state.service = service
+    app.add_middleware(Gate, service=service)
+    return app
+
+
+def routes() -> list[Route]:
+    """Every path."""
+    posts = [
+        post("/run_code", schema.RunCode, run_code),
+        post("/run_jupyter", schema.RunJupyter, run_jupyter),
+        post("/submit", schema.Submit, submit),
+        post("/get_prompts", schema.GetPrompts, datasets.get_prompts),
+        post("/get_prompt_by_id", schema.GetPromptById, datasets.get_prompt_by_id),
+        post("/list_ids", schema.Dataset, datasets.list_ids),
+        post("/get_metrics", schema.GetMetrics, datasets.get_metrics),
+        post("/get_metrics_function", schema.GetMetricsFunction, datasets.get_metrics_function),
+    ]
+    gets = {
+        "/": root,
+        "/v1/ping": ping,
+        "/health": show_health,
+        "/metrics": show_metrics,
+        "/list_datasets": no_datasets,
+    }
+    return [*posts, *(Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items())]
+
+
+def post(path: str, body: type[BodyT], handle: Handler[BodyT]) -> Route:
+    """A path that takes JSON of that form and answers what `handle` returns."""
+
+    async def endpoint(request: Request) -> Response:
+        service: Service = request.app.state.service
+        call = Call(client_of(request), request.scope["agentrl.fields"])
+        async with read_body(request, service) as content:
+            parsed = body.model_validate_json(content)
+            if service.settings.log_code:
+                call.fields["request"] = content.decode("utf-8", "replace")
+            return Answer(await unless_gone(request, handle(service, parsed, call)))
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+def client_of(request: Request) -> str:
+    """Who asks, for fairness between clients: what it calls itself, or its address."""
+    address = request.client.host if request.client else ""
+    return request.headers.get("x-client-id", address)[:128]
+
+
+async def unless_gone(request: Request, work: Awaitable[Any]) -> Any:
+    """The outcome of `work`, which is cancelled when the client hangs up."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def root(request: Request) -> Response:
+    """A person's browser is shown the server's state."""
+    return RedirectResponse("/health")
+
+
+async def ping(request: Request) -> Response:
+    """Whether it answers at all."""
+    return Answer("pong")
+
+
+async def no_datasets(request: Request) -> Response:
+    """None is stored here: rows come with each request."""
+    return Answer([])
+
+
+async def show_health(request: Request) -> Response:
+    """Isolation and why, languages, load."""
+    return Answer(await health(request.app.state.service))
+
+
+async def show_metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    service: Service = request.app.state.service
+    text = service.metrics.text(service.pool.stats())
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def invalid(request: Request, error: Exception) -> Response:
+    """422 in the shape that pydantic's web frameworks have made common."""
+    assert isinstance(error, ValidationError)
+    detail = [
+        {"type": fault["type"], "loc": ["body", *fault["loc"]], "msg": fault["msg"], "input": short(fault["input"])}
+        for fault in error.errors(include_url=False, include_context=False)
+    ]
+    return Answer({"detail": detail[:20]}, 422)
+
+
+def short(value: Any) -> Any:
+    """Of a refused value as much as is worth sending back."""
+    return value if isinstance(value, int | float | None) else str(value)[:80] if isinstance(value, str) else {}
+
+
+async def busy(request: Request, error: Exception) -> Response:
+    """504: ask again."""
+    return Answer({"detail": str(error)}, 504, {"retry-after": "1"})
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """A status and why."""
+    assert isinstance(error, HTTPException)
+    return Answer({"detail": error.detail}, error.status_code, error.headers)
+
+
+async def gone(request: Request, error: Exception) -> Response:
+    """No one reads it; the log does."""
+    return Answer({"detail": "the client hung up"}, 499)
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """A bug; the log has the traceback, the client does not."""
+    return Answer({"detail": "internal error; the server's log says more"}, 500)
+
+
+ERRORS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    ValidationError: invalid,
+    Busy: busy,
+    HTTPException: refused,
+    ClientGone: gone,
+    Exception: failed,
+}

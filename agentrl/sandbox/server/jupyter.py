@@ -1,0 +1,72 @@
+"""POST /run_jupyter: cells in a new kernel, which is one program inside one sandbox."""
+
+import json
+from functools import cache
+from importlib.resources import files
+
+from pydantic import ValidationError
+
+from agentrl.errors import InfraError
+from agentrl.sandbox.job import Busy, CommandResult, Job
+from agentrl.sandbox.server.replies import Reply, command_reply, encoded, succeeded, text, trouble_reply
+from agentrl.sandbox.server.schema import Cell, RunJupyter
+from agentrl.sandbox.server.service import Call, Service
+
+OUTPUT_BYTES = 16 << 20
+"""Of all cells together: pictures are large."""
+
+
+async def run_jupyter(service: Service, body: RunJupyter, call: Call) -> Reply:
+    """A RunJupyterResponse; after a time limit it holds the cells that were done. Raises Busy."""
+    try:
+        result = await service.run(make_job(service, body), call, body.queue_timeout)
+    except Busy:
+        raise
+    except InfraError as error:
+        call.fields |= {"verdict": "SandboxError", "why": type(error).__name__}
+        trouble = trouble_reply(error, service.pool.isolation)
+        del trouble["compile_result"], trouble["run_result"]
+        return trouble | {"driver": None, "cells": []}
+    run = result.runs[0]
+    cells = read_cells(run, len(body.cells))
+    done = succeeded(run) and len(cells) == len(body.cells)
+    call.fields["verdict"] = "Success" if done else "Failed"
+    return {
+        "status": call.fields["verdict"],
+        "message": "",
+        "driver": command_reply(run) | {"stdout": ""},
+        "cells": cells,
+        "executor_pod_name": None,
+        "files": encoded(result.files),
+        "isolation": result.isolation,
+    }
+
+
+def make_job(service: Service, body: RunJupyter) -> Job:
+    """The driver, with the cells on its standard input."""
+    limits = body.limits.model_copy(update={"output_bytes": max(OUTPUT_BYTES, body.limits.output_bytes)})
+    return Job(
+        language="python",
+        code=driver(),
+        stdins=[json.dumps({"cells": body.cells, "cell_timeout": body.cell_timeout}).encode()],
+        files=body.contents(),
+        fetch=body.fetch_files,
+        run_limits=limits.limits(body.total_timeout, body.memory_mb(service.settings.memory_mb)),
+    )
+
+
+@cache
+def driver() -> str:
+    """Source of the program."""
+    return (files(__package__) / "driver.py").read_text()
+
+
+def read_cells(run: CommandResult, most: int) -> list[Reply]:
+    """The cells that the driver reported, as far as its lines make sense: a cell can write there, too."""
+    cells: list[Reply] = []
+    for line in text(run.stdout).split("\n")[:most]:
+        try:
+            cells.append(Cell.model_validate_json(line).model_dump())
+        except ValidationError:
+            break
+    return cells

@@ -1,0 +1,33 @@
+"""How a server is set up."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `agentrl sandbox serve` can be told."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0: a free one."""
+    token: str | None = None
+    """Clients have to send it as `Authorization: Bearer TOKEN`."""
+    public: bool = False
+    """Whether a host other than this machine may be served without a token."""
+    patience: float = 8.0
+    """Seconds in the queue after which the answer is 504. verl's reward code gives up ten seconds after the time limits
+    of its request, and asks again after a 504."""
+    memory_mb: int = 4096
+    """MiB that a run gets which asks for none, and the most that one can ask for."""
+    max_body_mb: int = 32
+    """MiB of one request."""
+    max_pending_mb: int = 256
+    """MiB of all requests together that wait or run."""
+    body_seconds: float = 60.0
+    """Seconds in which a request has to arrive."""
+    grace: float = 10.0
+    """Seconds that a stopping server gives to what runs."""
+    log_code: bool = False
+    """Whether the log holds what was run."""
