@@ -8,6 +8,7 @@ Nothing here is secret from a determined solution, as both share a process. So e
 the token, which proves that a script ran to its end, is read only there.
 """
 
+import builtins
 import json
 import numbers
 import os
@@ -103,9 +104,11 @@ def send(channel: int, reply: Any, write: Any = os.write, dumps: Any = json.dump
 
 
 def load(module: types.ModuleType) -> None:
-    """Run the solution as the main module."""
+    """Run the solution as the main module; the prelude's names are behind its own, like built-in ones."""
+    names: dict[str, Any] = {}
     for line in PRELUDE:
-        exec(line, module.__dict__)
+        exec(line, names)
+    module.__dict__["__builtins__"] = vars(builtins) | names
     with open("solution.py", encoding="utf-8", errors="surrogateescape") as file:
         code = file.read()
     exec(compile(code, "solution.py", "exec"), module.__dict__)
