@@ -10,6 +10,7 @@ import asyncio
 import base64
 import builtins
 import contextlib
+import importlib
 import inspect
 import io
 import json
@@ -126,38 +127,36 @@ class IPythonKernel:
     """IPython's shell, with what it shows and reports collected."""
 
     def __init__(self) -> None:
-        from IPython.core.displayhook import DisplayHook
-        from IPython.core.displaypub import DisplayPublisher
-        from IPython.core.history import HistoryManager
-        from IPython.core.interactiveshell import InteractiveShell
-
+        self.display: list[dict[str, Any]] = []
+        self.error: list[dict[str, Any]] = []
+        self.module = types.ModuleType("__main__")
+        core: Any = importlib.import_module("IPython.core.interactiveshell")
+        importlib.import_module("IPython.core.history").HistoryManager.enabled = False
         kernel = self
 
-        class Hook(DisplayHook):
+        class Hook(core.DisplayHook):
             def write_output_prompt(self) -> None:
                 """Nothing."""
 
             def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
                 kernel.display.append(tidy(format_dict))
 
-        class Publisher(DisplayPublisher):
+        class Publisher(core.DisplayPublisher):
             def publish(self, data: dict[str, Any], *args: Any, **kwargs: Any) -> None:
                 kernel.display.append(tidy(data))
 
-        HistoryManager.enabled = False
-        self.display: list[dict[str, Any]] = []
-        self.error: list[dict[str, Any]] = []
-        self.module = types.ModuleType("__main__")
-        self.shell = InteractiveShell(displayhook_class=Hook, display_pub_class=Publisher, user_module=self.module)
-        self.shell._showtraceback = self.report
+        class Shell(core.InteractiveShell):
+            def enable_gui(self, gui: Any = None) -> None:
+                """There is none."""
+
+            def _showtraceback(self, kind: type, error: BaseException, lines: list[str]) -> None:
+                kernel.error.append({"ename": kind.__name__, "evalue": str(error), "traceback": list(lines)})
+
+        self.shell = Shell.instance(displayhook_class=Hook, display_pub_class=Publisher, user_module=self.module)
 
     def run(self, source: str, number: int) -> None:
         """Run one cell; fills `display` and `error`."""
         self.shell.run_cell(source, store_history=True)
-
-    def report(self, kind: type, error: BaseException, lines: list[str]) -> None:
-        """What IPython would have printed."""
-        self.error.append({"ename": str(kind.__name__), "evalue": str(error), "traceback": list(lines)})
 
 
 def tidy(data: dict[str, Any]) -> dict[str, Any]:
