@@ -1,0 +1,126 @@
+"""What the tiers that cannot mount share: folders of the host a slot, bounded by looking at them.
+
+Where the server is root each slot has a user of its own, and the warden touches files as that user alone: what a run
+left behind can lead it nowhere that the run could not go itself.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from agentrl.sandbox.isolation import Host, Tier, children, descendants, sweep
+from agentrl.sandbox.isolation.none import tasks_of
+from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size
+from agentrl.sandbox.job import Limits
+from agentrl.sandbox.kernel import syscalls
+
+_LOOK_SHARE = 0.1
+
+
+class Foldered(Tier):
+    """Work folder and folder for temporary files, under the pool's own folder."""
+
+    box = tmp = ""
+    runner: int | None = None
+    """User id of the run, where it is not the server's."""
+    next_look = 0.0
+
+    def settle(self, host: Host) -> None:
+        """Whatever outlives a killed warden becomes this process's child, where the slot's next warden finds it."""
+        super().settle(host)
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+
+    def enter(self, slot: int, limits: Limits) -> None:
+        """The slot's folders and user."""
+        super().enter(slot, limits)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        self.runner = None if self.host.uid is None else self.host.uid + 1 + slot
+        self._end_orphans()
+        place = os.path.join(self.host.folder, str(slot))
+        self.box, self.tmp = (os.path.join(place, name) for name in ("box", "tmp"))
+        for folder in (place, self.box, self.tmp):
+            os.makedirs(folder, mode=0o711, exist_ok=True)
+        if self.runner is not None:
+            for folder in (self.box, self.tmp):
+                os.chown(folder, self.runner, self.runner)
+            syscalls.set_filesystem_ids(self.runner, self.runner)
+
+    def _end_orphans(self) -> None:
+        """Processes of a warden that was killed: the server's children in a session other than its own."""
+        if self.runner is not None:
+            kill_all_of(self.runner)
+            return
+        server = os.getppid()
+        roots = [pid for pid in children(server) if _session(pid) not in (None, os.getsid(0))]
+        for pid in [*roots, *(below for root in roots for below in descendants(root))]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def fresh(self, limits: Limits) -> str:
+        """Both folders empty."""
+        self.leave()
+        return self.box
+
+    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """/tmp is the host's."""
+        return {**env, "TMPDIR": self.tmp}
+
+    def overfull(self, limits: Limits) -> bool:
+        """Whether the folders hold more than they may; looking takes a tenth of the time at most."""
+        begin = time.monotonic()
+        if begin < self.next_look:
+            return False
+        try:
+            sizes = [size(folder) for folder in (self.box, self.tmp)]
+        except OSError:
+            return True
+        taken = sum(taken for taken, _ in sizes) + deleted_but_open(self.processes())
+        entries = sum(entries for _, entries in sizes)
+        now = time.monotonic()
+        self.next_look = now + (now - begin) / _LOOK_SHARE
+        return taken > limits.disk_mb << 20 or entries > limits.inodes
+
+    def others(self) -> int:
+        """All that the server's user runs; a slot's own user runs nothing else."""
+        return tasks_of(os.getuid()) if self.runner is None else 0
+
+    def become_runner(self) -> None:
+        """In the user's process: change to the slot's user, where there is one."""
+        if self.runner is not None:
+            os.setgroups([])
+            os.setresgid(self.runner, self.runner, self.runner)
+            os.setresuid(self.runner, self.runner, self.runner)
+
+    def end(self) -> None:
+        """Under a user of its own one call kills all at once; the sweep then reaps."""
+        if self.runner is not None:
+            kill_all_of(self.runner)
+        sweep()
+
+    def leave(self) -> None:
+        """Empties both folders."""
+        for folder in filter(None, (self.box, self.tmp)):
+            clear(folder)
+
+
+def kill_all_of(uid: int) -> None:
+    """SIGKILL to every process of a user, in one call that no fork can outrun. Needs root."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    try:
+        os.setresuid(uid, uid, uid)
+        os.kill(-1, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
