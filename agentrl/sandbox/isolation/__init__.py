@@ -12,8 +12,10 @@ Everything raises OSError where the host refuses; the canaries at start turn tha
 
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from agentrl.sandbox.job import Limits
 from agentrl.sandbox.kernel import syscalls
@@ -33,13 +35,31 @@ class Host:
     """An empty folder of the pool's own, mode 0711, for tiers that cannot mount."""
 
 
+WORK = "/box"
+"""The work folder, where a tier mounts."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether a tier works on this host."""
+
+    tier: str
+    ok: bool
+    why: str = ""
+    """What stands against it."""
+    mend: str = ""
+    """How to get it."""
+
+
 class Tier:
     """Base of all tiers; as it stands it isolates nothing."""
 
     name = "none"
     forks_python = False
     """The user's Python may run in a fork of the warm interpreter; else every program is started by exec."""
-    work = "/box"
+    disk_is_memory = False
+    """The files of a run lie in memory and count as such."""
+    work = WORK
     """The work folder as the user's program sees it, the same for all runs (`forks_python` needs that)."""
 
     def settle(self, host: Host) -> None:
@@ -60,22 +80,32 @@ class Tier:
         """In the warden: an empty work folder, an empty /tmp; the ones before are gone. Path as the warden sees it."""
         raise NotImplementedError
 
-    def own(self) -> None:
-        """In the warden: from here to `disown`, files are made and opened with the rights of the user's process."""
-
-    def disown(self) -> None:
-        """The warden is itself again."""
-
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """The command that is started in place of `argv`."""
         return argv
 
+    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables that are given in place of `env`."""
+        return env
+
     def confine(self, limits: Limits) -> None:
         """In the user's process, last of all: stdio is in place, the work folder is the current one, rlimits are set."""
+
+    def others(self) -> int:
+        """In the warden: processes that RLIMIT_NPROC counts along with the user's own."""
+        return 1
 
     def processes(self) -> list[int]:
         """In the warden: pids of the user's processes that are alive."""
         return descendants(os.getpid())
+
+    def overfull(self, limits: Limits) -> bool:
+        """In the warden: whether its files exceed the limits, where no mount bounds them."""
+        return False
+
+    def exit_code(self, code: int) -> int:
+        """What became of the user's process, from what became of the command started in its place."""
+        return code
 
     def end(self) -> None:
         """In the warden: when it returns, no process of the run is left, not even a zombie."""
@@ -83,6 +113,22 @@ class Tier:
 
     def leave(self) -> None:
         """In the warden: remove what would outlive it."""
+
+
+TIERS = {
+    "namespace": "namespace:Namespace",
+    "bwrap": "bwrap:Bwrap",
+    "landlock": "landlock:Landlock",
+    "none": "none:Unisolated",
+}
+"""In the order of choice; the last one only where it is asked for."""
+
+
+def load(name: str) -> Tier:
+    """The tier of that name. Raises ImportError where it is not built."""
+    module, _, kind = TIERS[name].partition(":")
+    found: type[Tier] = getattr(import_module(f"{__name__}.{module}"), kind)
+    return found()
 
 
 def descendants(pid: int) -> list[int]:
@@ -109,15 +155,27 @@ def children(pid: int) -> list[int]:
 
 
 def sweep() -> None:
-    """End every descendant of this process, a subreaper: stop them all until no new one shows up, kill, reap."""
-    stopped: set[int] = set()
-    while found := set(descendants(os.getpid())) - stopped:
-        _signal(found, signal.SIGSTOP)
-        stopped |= found
-    _signal(stopped, signal.SIGKILL)
-    reap()
-    if stopped:
-        sweep()  # a double fork may have slipped by between two looks
+    """End every descendant of this process, a subreaper: stop them all until no new one shows up, kill, reap.
+
+    One that slipped by between two looks, a fork of a process not yet stopped, is found in the next round.
+    """
+    while _has_children():
+        stopped: set[int] = set()
+        while found := set(descendants(os.getpid())) - stopped:
+            _signal(found, signal.SIGSTOP)
+            stopped |= found
+        _signal(stopped, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def _has_children() -> bool:
+    """Reaps those that ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def reap() -> None:

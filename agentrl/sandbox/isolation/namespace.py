@@ -15,8 +15,9 @@ import struct
 
 from agentrl.sandbox.isolation import Host, Tier, reap
 from agentrl.sandbox.job import Limits
-from agentrl.sandbox.kernel import mounts, syscalls
-from agentrl.sandbox.kernel.confine import ALL_CAPABILITIES, deny_system_calls, drop_privileges
+from agentrl.sandbox.kernel import mounts, seccomp, syscalls
+from agentrl.sandbox.kernel.confine import ALL_CAPABILITIES, drop_privileges
+from agentrl.sandbox.kernel.profiles import NAMESPACE
 
 RUNNER = 1000
 """Id of the user's process; under root, of slot 0's."""
@@ -36,11 +37,13 @@ class Namespace(Tier):
 
     name = "namespace"
     forks_python = True
+    disk_is_memory = True
     mounted = False
 
     def settle(self, host: Host) -> None:
         """Goes on in a child: the first process of its own world."""
         self.host = host
+        self.filter = seccomp.program(NAMESPACE)
         self.flags = _OWN_RUN if host.uid is not None else _OWN_RUN | syscalls.CLONE_NEWUSER
         ready, go = os.pipe()
         owner = (os.getuid(), os.getgid())
@@ -74,7 +77,7 @@ class Namespace(Tier):
             os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        mounts.build_root(mounts_base, paths, handles, _identity(self.host))
+        mounts.build_root(mounts_base, paths, handles, identity(self.host))
         mounts.make_devices(mounts_base, devices)
         for name in ("proc", "tmp", "box", _SCRATCH[1:]):
             os.makedirs(f"{mounts_base}/{name}", exist_ok=True)
@@ -125,7 +128,7 @@ class Namespace(Tier):
     def confine(self, limits: Limits) -> None:
         """No capability, no way to any, no dangerous system call."""
         drop_privileges()
-        deny_system_calls()
+        seccomp.install(self.filter)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
 
     def processes(self) -> list[int]:
@@ -158,7 +161,7 @@ def _map_self(runner: int) -> None:
         _write(f"/proc/self/{name}", f"{runner} 0 1")
 
 
-def _identity(host: Host) -> dict[str, str]:
+def identity(host: Host) -> dict[str, str]:
     """/etc as far as it tells who one is."""
     slots = range(host.slots if host.uid is not None else 1)
     users = "".join(f"sandbox:x:{RUNNER + n}:{RUNNER + n}::/box:/bin/sh\n" for n in slots)

@@ -10,9 +10,10 @@ _MIB = 1 << 20
 _STACK = 8 * _MIB
 
 
-def limit_resources(limits: Limits, cpu: float) -> None:
-    """rlimits, hard ones. `cpu` in seconds. Memory here is a process's private one, with room for threads' stacks.
+def limit_resources(limits: Limits, cpu: float, others: int) -> None:
+    """rlimits, hard ones. `cpu` in seconds; `others`: processes of the same user that do not count.
 
+    Memory here is a process's private one, with room for threads' stacks.
     The warden watches the real use of memory and CPU of all processes together; these stop a single one sooner.
     """
     seconds = int(cpu) + 2
@@ -22,12 +23,19 @@ def limit_resources(limits: Limits, cpu: float) -> None:
         (resource.RLIMIT_DATA, data),
         (resource.RLIMIT_FSIZE, limits.disk_mb * _MIB),
         (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NPROC, limits.processes + others),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, _MIB),
     ):
-        resource.setrlimit(kind, (value, value))
-    resource.setrlimit(resource.RLIMIT_STACK, (_STACK, limits.memory_mb * _MIB))
+        _lower(kind, value, value)
+    _lower(resource.RLIMIT_STACK, _STACK, max(_STACK, limits.memory_mb * _MIB))
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    highest = resource.getrlimit(kind)[1]
+    if highest != resource.RLIM_INFINITY:
+        soft, hard = min(soft, highest), min(hard, highest)
+    resource.setrlimit(kind, (soft, hard))
 
 
 def drop_privileges() -> None:
@@ -40,7 +48,3 @@ def drop_privileges() -> None:
         except OSError:
             break  # past the last one this kernel knows, or never had the right
     syscalls.set_capabilities(0, 0)
-
-
-def deny_system_calls() -> None:
-    """The filter of the namespace tier."""

@@ -1,0 +1,261 @@
+"""One command of a run, from its start to the end of its last process, in the warden.
+
+The user's process gets pipes for stdin, stdout and stderr and nothing else. Output beyond its cap, memory, CPU and
+wall time beyond theirs end it; what it wrote until then is kept. Whoever still holds a pipe afterwards delays nobody:
+every process is ended before the rest is read.
+"""
+
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrl.sandbox import watch
+from agentrl.sandbox.isolation import Tier
+from agentrl.sandbox.job import LimitHit, Limits
+from agentrl.sandbox.kernel.confine import limit_resources
+from agentrl.sandbox.kernel.syscalls import close_above
+
+TICK = 0.03
+"""Seconds between two looks at what the processes use."""
+_CHUNK = 1 << 16
+_MIB = 1 << 20
+
+
+class Become(BaseException):
+    """Raised in the user's process, confined by now: the interpreter is to go on as the user's program."""
+
+
+class Broken(Exception):
+    """The sandbox itself failed."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start: by exec, or (no `argv`) in the interpreter that was forked."""
+
+    argv: Sequence[str] | None
+    env: Mapping[str, str]
+
+
+@dataclass
+class Ended:
+    """How a command went; as CommandResult, before it crosses to the pool."""
+
+    seconds: float = 0.0
+    code: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    cpu: float = 0.0
+    memory: int = 0
+    hit: LimitHit | None = None
+    truncated: bool = False
+    error: str | None = None
+
+
+class Command:
+    """A started command."""
+
+    def __init__(self, tier: Tier, folder: str, program: Program, stdin: bytes, limits: Limits) -> None:
+        self.tier, self.folder, self.limits = tier, folder, limits
+        self.cpu_limit = limits.wall if limits.cpu is None else limits.cpu
+        self.cpu_before = _cpu_of_children()
+        self.peak = 0
+        self.hit: LimitHit | None = None
+        ours, theirs = self._pipes()
+        self.output: dict[int, bytearray] = {ours[1]: bytearray(), ours[2]: bytearray()}
+        self.start = time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(theirs, program)
+        for handle in theirs:
+            os.close(handle)
+        self.stdin, self.stdout, self.stderr, self.trouble = ours
+        self.rest = memoryview(stdin)
+        self.process = os.pidfd_open(self.pid)
+        self.poll = select.poll()
+        for handle in (self.stdout, self.stderr, self.process):
+            self.poll.register(handle, select.POLLIN)
+        self._feed()
+
+    @staticmethod
+    def _pipes() -> tuple[list[int], list[int]]:
+        """stdin, stdout, stderr and the one for trouble before the start: our ends, which never block, and theirs."""
+        stdin, *others = (os.pipe() for _ in range(4))
+        ours = [stdin[1], *(reader for reader, _ in others)]
+        for handle in ours:
+            os.set_blocking(handle, False)
+        return ours, [stdin[0], *(writer for _, writer in others)]
+
+    def _child(self, theirs: Sequence[int], program: Program) -> None:
+        """In the user's process: never returns. A failure goes to the trouble pipe."""
+        try:
+            os.setsid()
+            for number, handle in enumerate(theirs):
+                os.dup2(handle, number, inheritable=number < 3)
+            trouble = 3
+            os.chdir(self.folder)
+            limit_resources(self.limits, self.cpu_limit, self.tier.others())
+            close_above(trouble + 1)
+            argv = None if program.argv is None else self.tier.command(program.argv)
+            self.tier.confine(self.limits)
+        except BaseException as error:
+            os.write(3, f"b{error!r}".encode())
+            os._exit(1)
+        if argv is None:
+            os.close(trouble)
+            raise Become
+        try:
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.execve(argv[0], argv, self.tier.environment(program.env))
+        except OSError as error:
+            os.write(trouble, f"e{argv[0]}: {error.strerror}".encode())
+        finally:
+            os._exit(127)
+
+    def wait(self, caller: int) -> Ended:
+        """Until it has ended, by itself or by a limit. It also ends when the other side of `caller` is gone."""
+        self.poll.register(caller, 0)  # a hang-up needs no asking
+        code = None
+        look = self.start + TICK
+        while code is None and self.hit is None:
+            now = time.monotonic()
+            if now >= look:
+                self._look()
+                look = now + TICK
+            if self._late(now):
+                self.hit = "time"
+                break
+            events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
+            if events.pop(caller, 0):
+                self.tier.end()
+                os._exit(0)
+            if self.process in events:
+                code = self._reap()
+                break
+            self._pump(events)
+        return self._finish(code)
+
+    def _deadline(self, now: float) -> float:
+        end = self.start + self.limits.wall
+        return end if now < end else now + TICK
+
+    def _late(self, now: float) -> bool:
+        """Past the limit, less the time that it wanted a core and got none: neighbours do not turn a verdict."""
+        over = now - self.start - self.limits.wall
+        return over >= 0 and over >= min(watch.starved(self.pid), self.limits.wall)
+
+    def _feed(self) -> None:
+        """Write to stdin what it takes now; close it after the last byte, or when nobody reads it any more."""
+        try:
+            while self.rest:
+                self.rest = self.rest[os.write(self.stdin, self.rest) :]
+        except BlockingIOError:
+            self.poll.register(self.stdin, select.POLLOUT)
+            return
+        except BrokenPipeError:
+            pass
+        self._drop(self.stdin)
+        self.stdin = -1
+
+    def _drop(self, handle: int) -> None:
+        try:
+            self.poll.unregister(handle)
+        except KeyError:
+            pass
+        os.close(handle)
+
+    def _pump(self, events: Mapping[int, int]) -> None:
+        for handle in events:
+            if handle == self.stdin:
+                self._feed()
+            elif handle in self.output and not self._take(handle):
+                self.poll.unregister(handle)
+
+    def _take(self, handle: int) -> bool:
+        """Read what is there, up to the cap; False at the end of the stream."""
+        kept = self.output[handle]
+        try:
+            part = os.read(handle, _CHUNK)
+        except BlockingIOError:
+            return True
+        room = self.limits.output_bytes - len(kept)
+        kept += part[:room]
+        if len(part) > room:
+            self.hit = self.hit or "output"
+        return bool(part)
+
+    def _look(self) -> None:
+        limit = self.limits.memory_mb * _MIB
+        used = watch.usage(self.tier.processes(), limit)
+        memory = used.memory + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used.memory
+        self.peak = max(self.peak, memory)
+        if memory > limit:
+            self.hit = "memory"
+        elif self.tier.overfull(self.limits) or self.tier.overfull(self.limits):
+            self.hit = "disk"
+        elif used.cpu + _cpu_of_children() - self.cpu_before > self.cpu_limit:
+            self.hit = "cpu"
+
+    def _reap(self) -> int:
+        _, status, about = os.wait4(self.pid, 0)
+        self.peak = max(self.peak, about.ru_maxrss * 1024)
+        return self.tier.exit_code(os.waitstatus_to_exitcode(status))
+
+    def _finish(self, code: int | None) -> Ended:
+        seconds = time.monotonic() - self.start
+        self.tier.end()
+        for handle in self.output:
+            while self.hit != "output" and self._more(handle):
+                pass
+        trouble = os.read(self.trouble, _CHUNK).decode(errors="replace")
+        for handle in (self.stdin, self.stdout, self.stderr, self.trouble, self.process):
+            if handle >= 0:
+                os.close(handle)
+        if trouble.startswith("b"):
+            raise Broken(trouble[1:])
+        cpu = _cpu_of_children() - self.cpu_before
+        stdout, stderr = (bytes(kept) for kept in self.output.values())
+        if code is None and self.hit in ("memory", "output", "disk"):
+            code = -signal.SIGKILL
+        ended = Ended(
+            seconds, code, stdout, stderr, cpu, self.peak, self.hit, self.hit == "output", trouble[1:] or None
+        )
+        ended.hit = ended.hit or self._guess(ended)
+        if ended.hit == "cpu":
+            ended.code = None
+        return ended
+
+    def _more(self, handle: int) -> bool:
+        before = len(self.output[handle])
+        return self._take(handle) and len(self.output[handle]) > before
+
+    def _guess(self, ended: Ended) -> LimitHit | None:
+        """Which limit a program ran into that the kernel held by refusing; it says so itself, if at all."""
+        if ended.code in (-signal.SIGXCPU,) or (ended.code == -signal.SIGKILL and ended.cpu > self.cpu_limit):
+            return "cpu"
+        if ended.code == 0:
+            return None
+        if ended.code == -signal.SIGXFSZ or watch.folder_full(self.folder):
+            return "disk"
+        tail = ended.stderr[-4096:]
+        for words, limit in _WORDS:
+            if any(word in tail for word in words):
+                return limit
+        return None
+
+
+_WORDS: tuple[tuple[tuple[bytes, ...], LimitHit], ...] = (
+    ((b"MemoryError", b"bad_alloc", b"Cannot allocate memory", b"OutOfMemory", b"heap out of memory"), "memory"),
+    ((b"Resource temporarily unavailable", b"can't start new thread"), "processes"),
+    ((b"No space left on device", b"File too large"), "disk"),
+)
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,130 @@
+"""The pool's side of the processes: the supervisor's control socket, and a socket per job."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import InfraError
+from agentrl.sandbox import wire
+
+_ROOT = Path(__file__).parents[2]
+_BOOT = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from agentrl.sandbox.supervisor import main; main()"
+_CHUNK = 1 << 18
+_PAUSE = 0.002
+_FAREWELL = 10.0
+
+
+class Lost(InfraError):
+    """A process of the sandbox's own went away in the midst of a job."""
+
+
+class Caller:
+    """A job's socket, as seen by the pool."""
+
+    def __init__(self, link: "Link", number: int, ours: socket.socket) -> None:
+        self.link, self.number, self.socket = link, number, ours
+        self.buffer = bytearray()
+
+    async def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+        """Raises Lost."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self.socket, wire.pack(header, blobs))
+        except OSError as error:
+            raise Lost(f"a run of the sandbox was cut off: {error.strerror}") from error
+
+    async def receive(self, patience: float) -> wire.Message:
+        """The next reply. One that does not come within `patience` seconds means that the warden hangs. Raises Lost."""
+        try:
+            return await asyncio.wait_for(self._receive(), patience)
+        except TimeoutError:
+            await self.link.order({"op": "kill", "id": self.number})
+            raise Lost(f"a run of the sandbox gave no answer within {patience:g} s") from None
+
+    async def _receive(self) -> wire.Message:
+        loop = asyncio.get_running_loop()
+        while (message := wire.split(self.buffer)) is None:
+            try:
+                part = await loop.sock_recv(self.socket, _CHUNK)
+            except OSError as error:
+                raise Lost(f"a run of the sandbox was cut off: {error.strerror}") from error
+            if not part:
+                raise Lost("a run of the sandbox was cut off")
+            self.buffer += part
+        if message[0].get("kind") == "broken":
+            raise InfraError(f"the sandbox failed: {message[0]['why']}")
+        return message
+
+    def close(self) -> None:
+        """The warden notices, ends what still runs, and goes."""
+        self.socket.close()
+
+
+class Link:
+    """A running supervisor."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self.socket = ours
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _BOOT, str(theirs.fileno()), json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            cwd="/",
+        )
+        theirs.close()
+        self.count = 0
+
+    async def hear(self) -> dict[str, Any]:
+        """The supervisor's next word: that a server is ready, or failed. Raises Lost."""
+        text = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 16)
+        if not text:
+            raise Lost("the sandbox's supervisor ended")
+        message: dict[str, Any] = json.loads(text)
+        return message
+
+    async def open(self, flavour: str) -> Caller:
+        """A socket to a new warden. Raises Lost."""
+        self.count += 1
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            await self.order({"op": "run", "id": self.count, "flavour": flavour}, [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return Caller(self, self.count, ours)
+
+    async def order(self, message: dict[str, Any], handles: Sequence[int] = ()) -> None:
+        """Tell the supervisor. Raises Lost."""
+        text = json.dumps(message).encode()
+        while True:
+            try:
+                socket.send_fds(self.socket, [text], handles)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_PAUSE)
+            except OSError as error:
+                raise Lost("the sandbox's supervisor ended") from error
+
+    async def close(self) -> None:
+        """Hang up, and wait until it is gone with all it started."""
+        self.socket.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._end)
+
+    def _end(self) -> None:
+        try:
+            self.process.wait(_FAREWELL)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,90 @@
+"""From a job to the plan that a warden carries out, and from its replies to results. No processes here."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentrl.sandbox.folder import checked
+from agentrl.sandbox.job import CommandResult, Job
+from agentrl.sandbox.languages import Recipe
+
+_NUMPY = re.compile(r"^\s*(?:import|from)\s+(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
+_MIB = 1 << 20
+Files = dict[str, tuple[bytes, int]]
+
+
+@dataclass
+class Plan:
+    """What the warden is sent, and which server forks it."""
+
+    header: dict[str, Any]
+    files: Files
+    flavour: str
+    key: bytes | None
+    """Of the compilation; None where nothing is compiled."""
+
+    def message(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Header and file contents."""
+        names = [(path, mode) for path, (_, mode) in self.files.items()]
+        return {**self.header, "files": names}, [content for content, _ in self.files.values()]
+
+
+def environment(folders: tuple[str, ...], work: str) -> dict[str, str]:
+    """All the variables of a run; `folders` come first in PATH."""
+    path = ":".join(dict.fromkeys([*folders, "/usr/local/bin", "/usr/bin", "/bin"]))
+    return {"PATH": path, "HOME": work, "LANG": "C.UTF-8"}
+
+
+def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, env: Mapping[str, str]) -> Plan:
+    """The plan of a job. Raises ValueError for a path that leaves the work folder."""
+    code = recipe.prepare(job.code)
+    files: Files = {checked(path): (content, 0o644) for path, content in job.files.items()}
+    files[recipe.source] = (code.encode(errors="surrogateescape"), 0o644)
+    compile_ = recipe.compile_command(code)
+    command = None if compile_ is None else _located(compile_, programs)
+    in_fork = forks and recipe.zygote
+    header = {
+        "argv": None if in_fork else _located(recipe.run, programs),
+        "env": {**env, **recipe.env},
+        "compile": command,
+        "compile_limits": asdict(job.compile_limits),
+        "run_limits": asdict(job.run_limits),
+        "fetch": list(job.fetch),
+        "stop": job.stop_on_failure,
+        "total": job.total,
+        "tests": len(job.stdins),
+    }
+    flavour = "numpy" if in_fork and _NUMPY.search(code) else "base"
+    return Plan(header, files, flavour, None if command is None else _key(command, files, header))
+
+
+def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandResult:
+    """A warden's reply about one command."""
+    late = header["hit"] in ("time", "cpu")
+    error = header["error"]
+    return CommandResult(
+        status="Error" if error else "TimeLimitExceeded" if late else "Finished",
+        execution_time=header["seconds"],
+        return_code=header["code"] if not error else None,
+        stdout=stdout,
+        stderr=error.encode() if error else stderr,
+        cpu_time=header["cpu"],
+        memory_peak_mb=header["memory"] / _MIB,
+        limit_hit=header["hit"],
+        truncated=header["truncated"],
+    )
+
+
+def _located(command: tuple[str, ...], programs: Mapping[str, str]) -> list[str]:
+    return [programs.get(command[0], command[0]), *command[1:]]
+
+
+def _key(command: list[str], files: Files, header: Mapping[str, Any]) -> bytes:
+    hashed = hashlib.sha256(repr((command, sorted(header["env"].items()), header["compile_limits"])).encode())
+    for path, (content, mode) in sorted(files.items()):
+        hashed.update(repr((os.fsencode(path), mode, len(content))).encode())
+        hashed.update(content)
+    return hashed.digest()

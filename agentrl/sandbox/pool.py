@@ -1,0 +1,209 @@
+"""The sandbox as a library: a pool of isolated runs, for the server and, embedded, for rewards and tools.
+
+Invariants: no code of a job runs in this process; a `Result` means that the sandbox worked; a job is run again, once,
+when a process of the sandbox's own was lost under it; `close` leaves no process.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.sandbox import isolation as tiers
+from agentrl.sandbox import plan as plans
+from agentrl.sandbox import roots
+from agentrl.sandbox.cache import CompileCache, Compiled
+from agentrl.sandbox.isolation import Probe
+from agentrl.sandbox.job import CommandResult, Job, Result
+from agentrl.sandbox.languages import find
+from agentrl.sandbox.link import Caller, Link, Lost
+from agentrl.sandbox.plan import Plan
+from agentrl.sandbox.turnstile import Turnstile
+
+ALLOW = "AGENTRL_SANDBOX_ALLOW_UNISOLATED"
+"""Environment variable that must be 1 before isolation="none" is obeyed."""
+GRACE = 20.0
+"""Seconds that a reply may be late before its warden counts as hung."""
+SESSIONS = 128
+"""At most so many at once."""
+_START = 60.0
+_CANARY = Job("python", "import os, sys; print(6 * 7, sys.argv, os.listdir())")
+
+
+class Pool:
+    """Runs jobs, `slots` at once (None: two a core); up to `queue` wait. `python`: whose packages the runs see."""
+
+    def __init__(
+        self, *, isolation: str = "auto", slots: int | None = None, queue: int = 1024, python: str | None = None
+    ) -> None:
+        self.wanted = isolation
+        self.slots = slots or 2 * len(os.sched_getaffinity(0))
+        self.turnstile = Turnstile(self.slots, queue)
+        self.python = python or sys.executable
+        self.isolation = ""
+        self.report: list[Probe] = []
+        self.compiled = CompileCache()
+        self.link: Link | None = None
+        self.told: dict[str, Any] = {}
+        self.repair = asyncio.Lock()
+        self.counts = dict.fromkeys(("done", "failed", "busy", "restarts", "sessions"), 0)
+        self.programs: dict[str, Mapping[str, str]] = {}
+
+    async def start(self) -> None:
+        """Choose a tier, by running something in it. Raises UserError where none works."""
+        names = self._candidates()
+        reach = await asyncio.get_running_loop().run_in_executor(None, roots.find, self.python)
+        folder = tempfile.mkdtemp(prefix="agentrl-sandbox-")
+        os.chmod(folder, 0o711)
+        env = plans.environment(roots.folders(reach), tiers.WORK)
+        self.told = {"python": self.python, "slots": self.slots * 2 + SESSIONS, "roots": reach, "folder": folder}
+        self.told |= {"env": env, "source": _SOURCE, "work": tiers.WORK}
+        for name in names:
+            why = await self._try(name)
+            self.report.append(Probe(name, not why, why))
+            if not why:
+                return
+        await self.close()
+        reasons = "; ".join(f"{probe.tier}: {probe.why}" for probe in self.report)
+        raise UserError(f"isolation={self.wanted!r} cannot be had on this host ({reasons})")
+
+    def _candidates(self) -> list[str]:
+        if self.wanted == "none":
+            if os.environ.get(ALLOW) != "1":
+                raise UserError(f"isolation='none' lets code do all that you may; set {ALLOW}=1 if that is meant")
+            return ["none"]
+        names = [name for name in tiers.TIERS if name != "none"]
+        if self.wanted not in (*names, "auto"):
+            raise UserError(f"isolation={self.wanted!r} is unknown; give one of auto, {', '.join(tiers.TIERS)}")
+        return names if self.wanted == "auto" else [self.wanted]
+
+    async def _try(self, name: str) -> str:
+        """Why the tier does not work here; empty if it does, and then it is the one in use."""
+        self.told["tier"] = self.isolation = name
+        try:
+            await self._connect()
+            answer = (await self.run(_CANARY)).runs[0]
+        except (InfraError, OSError) as error:
+            why = str(error)
+        else:
+            why = "" if answer.stdout == b"42 ['main.py'] ['main.py']\n" else f"the canary answered {answer!r:.300}"
+        if why and self.link is not None:
+            await self.link.close()
+            self.link = None
+        return why
+
+    async def _connect(self) -> Link:
+        """A supervisor whose first server is ready."""
+        self.link = Link(self.told)
+        word = await asyncio.wait_for(self.link.hear(), _START)
+        if word["op"] != "ready":
+            raise InfraError(word["why"])
+        return self.link
+
+    async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
+        """Do a job. Raises Busy when no place comes free within `patience` seconds, Unavailable, InfraError."""
+        recipe = find(job.language)
+        if recipe.name not in self.programs:
+            self.programs[recipe.name] = recipe.locate(self.python)
+        forks = tiers.load(self.isolation).forks_python
+        plan = plans.make(job, recipe, self.programs[recipe.name], forks=forks, env=self.told["env"])
+        if plan.key is None:
+            return await self._placed(job, plan, client, patience)
+        while (known := self.compiled.get(plan.key)) is None:
+            if await self.compiled.claim(plan.key):
+                try:
+                    return await self._placed(job, plan, client, patience)
+                finally:
+                    self.compiled.settle(plan.key)
+        if known.files is None:
+            return Result(self.isolation, known.result)
+        plan.header["compile"], plan.files = None, known.files
+        return replace(await self._placed(job, plan, client, patience), compiled=known.result)
+
+    async def _placed(self, job: Job, plan: Plan, client: str, patience: float | None) -> Result:
+        """Wait for a place, then do it; once more if a process of ours was lost."""
+        entered = await self.turnstile.enter(client, patience)
+        try:
+            try:
+                return await self._attempt(job, plan)
+            except Lost:
+                return await self._attempt(job, plan)
+        finally:
+            self.turnstile.leave(entered)
+
+    async def _attempt(self, job: Job, plan: Plan) -> Result:
+        caller = await (await self._linked()).open(plan.flavour)
+        sending = asyncio.ensure_future(self._send(caller, job, plan))
+        try:
+            result = await self._receive(caller, job, plan)
+        finally:
+            sending.cancel()
+            caller.close()
+        self.counts["done"] += 1
+        return result
+
+    async def _linked(self) -> Link:
+        """The supervisor; a new one where it has died."""
+        async with self.repair:
+            if self.link is None:
+                raise InfraError("the sandbox is not started, or closed")
+            if self.link.process.poll() is not None:
+                self.counts["restarts"] += 1
+                await self.link.close()
+                await self._connect()
+            return self.link
+
+    @staticmethod
+    async def _send(caller: Caller, job: Job, plan: Plan) -> None:
+        """The plan, then stdin after stdin. Where the warden is gone, the receiving side finds out why."""
+        try:
+            await caller.send(*plan.message())
+            for stdin in job.stdins:
+                await caller.send({}, [stdin])
+        except Lost:
+            pass
+
+    async def _receive(self, caller: Caller, job: Job, plan: Plan) -> Result:
+        compiled: CommandResult | None = None
+        runs: list[CommandResult] = []
+        while True:
+            limits = job.compile_limits if plan.header["compile"] and compiled is None else job.run_limits
+            header, (*blobs,) = await caller.receive(2 * limits.wall + GRACE)
+            if header["kind"] == "end":
+                return Result(self.isolation, compiled, runs, dict(zip(header["names"], blobs, strict=True)))
+            answer = plans.result(header, blobs[0], blobs[1])
+            if header["kind"] == "run":
+                runs.append(answer)
+                continue
+            compiled = answer
+            self._keep(plan, answer, header["names"], blobs[2:])
+            if answer.return_code != 0:
+                return Result(self.isolation, compiled)
+
+    def _keep(self, plan: Plan, answer: CommandResult, names: list[tuple[str, int]], contents: list[bytes]) -> None:
+        """Remember a compilation that ended by itself, for better or worse."""
+        if plan.key is None or answer.status != "Finished" or answer.limit_hit is not None:
+            return
+        made = {path: (content, mode) for (path, mode), content in zip(names, contents, strict=True)}
+        self.compiled.settle(plan.key, Compiled(answer, made if answer.return_code == 0 else None))
+
+    def stats(self) -> dict[str, float]:
+        """Figures for health and metrics."""
+        running, queued = self.turnstile.inside, self.turnstile.waiting
+        return {"running": running, "queued": queued, "slots": self.slots, **self.counts}
+
+    async def close(self) -> None:
+        """End all that runs. A job in flight raises InfraError."""
+        link, self.link = self.link, None
+        if link is not None:
+            await link.close()
+        if self.told:
+            shutil.rmtree(self.told["folder"], ignore_errors=True)
+
+
+_SOURCE = "main.py"

@@ -1,0 +1,275 @@
+"""The process that owns servers and slots: started by exec in a clean environment, one thread, an event loop.
+
+It sees no code and no data. The pool hands it one end of a socket per job, which goes on to a server and from there to
+the job's warden. It ends when the pool does, and then everything below it ends: servers at the end of their control
+sockets, wardens at the end of their callers.
+"""
+
+import heapq
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.sandbox.isolation import Host
+from agentrl.sandbox.kernel import syscalls
+
+_FIRST_UID, _LAST_UID, _BLOCK = 57000, 64000, 500
+# Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones where the blocks are few.
+_ZYGOTE = Path(__file__).parent / "zygote"
+_WARM = (
+    *("abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools"),
+    *("heapq", "io", "itertools", "json", "math", "operator", "os", "random", "re", "string", "struct", "sys"),
+    *("threading", "time", "traceback", "types", "typing", "linecache"),
+)
+FLAVOURS: dict[str, tuple[str, ...]] = {"base": _WARM, "numpy": (*_WARM, "numpy", "decimal", "fractions")}
+"""What a server's interpreter has imported before it is forked."""
+_QUICK = 1.0
+_MOST_RESTARTS = 5
+
+
+@dataclass
+class Order:
+    """A job that waits for its server, or runs."""
+
+    number: int
+    flavour: str
+    caller: int
+    slot: int = -1
+    pidfd: int = -1
+
+
+@dataclass
+class Server:
+    """A zygote: its process, its control socket, and the orders it has taken and not confirmed."""
+
+    flavour: str
+    control: socket.socket
+    launcher: "subprocess.Popen[bytes]"
+    pidfd: int = -1
+    born: float = field(default_factory=time.monotonic)
+    sent: dict[int, Order] = field(default_factory=dict)
+    words: bytes = b""
+    """What it last wrote to stderr: nothing, if all is well."""
+
+
+class Supervisor:
+    """Runs until the pool hangs up."""
+
+    def __init__(self, pool: socket.socket, told: dict[str, Any]) -> None:
+        self.pool, self.told = pool, told
+        self.block = own_ids(told["slots"]) if os.getuid() == 0 else None
+        uid = None if self.block is None else self.block[1]
+        self.host = Host(tuple(told["roots"]), told["slots"], uid, told["folder"])
+        self.free = list(range(told["slots"]))
+        self.waiting: list[Order] = []
+        self.running: dict[int, Order] = {}
+        self.servers: dict[str, Server] = {}
+        self.failures: dict[str, int] = {}
+        self.events = selectors.EpollSelector()
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        self._on(pool, self._from_pool)
+
+    def serve(self) -> None:
+        """The event loop."""
+        self._start("base")
+        while True:
+            for key, _ in self.events.select():
+                # An earlier event of this round may have closed it.
+                if key.fd in self.events.get_map():
+                    key.data()
+            self._dispatch()
+            _reap()
+
+    def _on(self, source: Any, callback: Callable[[], None]) -> None:
+        self.events.register(source, selectors.EVENT_READ, callback)
+
+    def _tell(self, **message: Any) -> None:
+        try:
+            self.pool.send(json.dumps(message).encode())
+        except OSError:
+            self._leave()
+
+    def _from_pool(self) -> None:
+        try:
+            text, handles, _, _ = socket.recv_fds(self.pool, 4096, 1)
+        except OSError:
+            self._leave()
+        if not text:
+            self._leave()
+        order = json.loads(text)
+        if order["op"] == "run":
+            self.waiting.append(Order(order["id"], order["flavour"], handles[0]))
+        elif order["id"] in self.running:
+            signal.pidfd_send_signal(self.running[order["id"]].pidfd, signal.SIGKILL)
+
+    def _dispatch(self) -> None:
+        """Pass on what waits, as far as there are slots and servers."""
+        waiting, self.waiting = self.waiting, []
+        for order in waiting:
+            server = self.servers.get(order.flavour) or self._start(order.flavour)
+            if server is None:
+                os.close(order.caller)
+            elif server.pidfd < 0 or not self.free:
+                self.waiting.append(order)
+            else:
+                self._send(server, order)
+
+    def _send(self, server: Server, order: Order) -> None:
+        order.slot = heapq.heappop(self.free)
+        server.sent[order.number] = order
+        text = json.dumps({"id": order.number, "slot": order.slot}).encode()
+        try:
+            socket.send_fds(server.control, [text], [order.caller])
+        except OSError:
+            pass  # it died: its pidfd says so next
+        os.close(order.caller)
+
+    def _start(self, flavour: str) -> Server | None:
+        """Start the interpreter of a flavour; None when it keeps dying."""
+        if self.failures.get(flavour, 0) >= _MOST_RESTARTS:
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        told = {
+            "tier": self.told["tier"],
+            "source": self.told["source"],
+            "preload": FLAVOURS[flavour],
+            "host": asdict(self.host),
+            "handle": theirs.fileno(),
+        }
+        environment = {**self.told["env"], "PYTHONPATH": str(_ZYGOTE), "AGENTRL_SANDBOX_CONTROL": json.dumps(told)}
+        launcher = subprocess.Popen(
+            [self.told["python"], f"{self.told['work']}/{self.told['source']}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        server = self.servers[flavour] = Server(flavour, ours, launcher)
+        self._on(ours, lambda: self._from_server(server))
+        self._on(launcher.stderr, lambda: self._listen(server))
+        return server
+
+    def _listen(self, server: Server) -> None:
+        stream = server.launcher.stderr
+        assert stream is not None, "made with a pipe"
+        part = os.read(stream.fileno(), 1 << 16)
+        server.words = (server.words + part)[-4096:]
+        if not part:
+            self.events.unregister(stream)
+
+    def _from_server(self, server: Server) -> None:
+        """The first message says that it is ready and holds its pidfd; each later one is a warden's."""
+        try:
+            text, handles, _, _ = socket.recv_fds(server.control, 4096, 1)
+        except OSError:
+            text, handles = b"", []
+        if not text:
+            self._lost(server)
+        elif server.pidfd < 0:
+            server.pidfd = handles[0]
+            self.failures.pop(server.flavour, None)
+            self._on(server.pidfd, lambda: self._lost(server))
+            self._tell(op="ready", flavour=server.flavour)
+        else:
+            self._started(server.sent.pop(json.loads(text)["id"]), handles[0])
+
+    def _started(self, order: Order, pidfd: int) -> None:
+        order.pidfd = pidfd
+        self.running[order.number] = order
+        self._on(pidfd, lambda: self._ended(order))
+
+    def _ended(self, order: Order) -> None:
+        self.events.unregister(order.pidfd)
+        os.close(order.pidfd)
+        del self.running[order.number]
+        heapq.heappush(self.free, order.slot)
+
+    def _lost(self, server: Server) -> None:
+        """A server is gone, and under the namespace tier all its runs with it; the next order starts another."""
+        self.events.unregister(server.control)
+        server.control.close()
+        if server.pidfd >= 0:
+            self.events.unregister(server.pidfd)
+            signal.pidfd_send_signal(server.pidfd, signal.SIGKILL)
+            os.close(server.pidfd)
+        else:
+            self.failures[server.flavour] = _MOST_RESTARTS
+            server.launcher.wait()
+        for order in server.sent.values():
+            heapq.heappush(self.free, order.slot)
+        words = self._last_words(server)
+        if server.pidfd < 0:
+            self._tell(op="failed", flavour=server.flavour, why=words)
+        for stream in (server.launcher.stdin, server.launcher.stdout, server.launcher.stderr):
+            if stream is not None:
+                stream.close()
+        del self.servers[server.flavour]
+
+    def _last_words(self, server: Server) -> str:
+        stream = server.launcher.stderr
+        if stream is not None and stream in self.events.get_map():
+            os.set_blocking(stream.fileno(), False)
+            server.words += stream.read() or b""
+            self.events.unregister(stream)
+        lines = server.words.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it ended without a word"
+
+    def _leave(self) -> None:
+        """End every server, see it gone, then go."""
+        for server in self.servers.values():
+            server.control.close()
+            if server.pidfd >= 0:
+                signal.pidfd_send_signal(server.pidfd, signal.SIGKILL)
+            else:
+                server.launcher.kill()
+        for order in self.running.values():
+            signal.pidfd_send_signal(order.pidfd, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while _reap() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os._exit(0)
+
+
+def own_ids(count: int) -> tuple[socket.socket, int]:
+    """A block of user ids that no other supervisor on this host uses while the socket lives: the lock on it."""
+    if count >= _BLOCK:
+        raise OSError(f"{count} slots are more than the {_BLOCK - 1} there are user ids for")
+    for first in range(_FIRST_UID, _LAST_UID, _BLOCK):
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0agentrl-sandbox-{first}")
+        except OSError:
+            lock.close()
+            continue
+        return lock, first
+    raise OSError("no unused user ids are left for a sandbox")
+
+
+def _reap() -> bool:
+    """Take note of ended children; whether there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Entry: a file descriptor and JSON as arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool ends it, not a terminal
+    pool = socket.socket(fileno=int(sys.argv[1]))
+    Supervisor(pool, json.loads(sys.argv[2])).serve()

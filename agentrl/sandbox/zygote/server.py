@@ -1,0 +1,81 @@
+"""The loop of a server: told of a job, it forks a warden, hands back a handle on it, and waits for the next.
+
+One thread, a clean environment, nothing of any job in its memory. It ends when the supervisor does.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+
+from agentrl.sandbox import isolation, warden, wire
+from agentrl.sandbox.command import Become
+from agentrl.sandbox.isolation import Host, Tier
+
+CONTROL = "AGENTRL_SANDBOX_CONTROL"
+"""Environment variable with what the supervisor tells: JSON."""
+
+
+def serve() -> None:
+    """Serve until the supervisor is gone. Returns only in a user's process, which then is an ordinary interpreter."""
+    told = json.loads(os.environ.pop(CONTROL))
+    os.environ.pop("PYTHONPATH", None)
+    tier = isolation.load(told["tier"])
+    for name in told["preload"]:
+        importlib.import_module(name)
+    _look_ordinary(told["source"])
+    tier.settle(Host(**told["host"]))
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=told["handle"]) as control:
+        socket.send_fds(control, [b"{}"], [os.pidfd_open(os.getpid())])
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens need no reaping
+        try:
+            _loop(tier, control)
+        except Become:
+            control.detach()
+            gc.enable()
+
+
+def _loop(tier: Tier, control: socket.socket) -> None:
+    while True:
+        text, handles, _, _ = socket.recv_fds(control, 4096, 4)
+        if not text:
+            os._exit(0)
+        order = json.loads(text)
+        pid, pidfd = tier.clone()
+        if pid == 0:
+            _become_warden(tier, order["slot"], handles[0])
+        socket.send_fds(control, [json.dumps({"id": order["id"]}).encode()], [pidfd])
+        for handle in (pidfd, *handles):
+            os.close(handle)
+
+
+def _become_warden(tier: Tier, slot: int, caller: int) -> None:
+    """Never returns; in the user's process Become comes out of it."""
+    gc.disable()
+    try:
+        warden.serve(tier, slot, caller)
+    except wire.Closed:
+        pass
+    except Become:
+        raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _look_ordinary(source: str) -> None:
+    """What would tell the user's program that it did not start by itself is taken away."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("agentrl", "sitecustomize")]:
+        del sys.modules[name]
+    sys.argv[:] = [source]
+    sys.orig_argv[1:] = [source]
+    try:
+        importlib.import_module("sitecustomize")  # the host's own, as without us
+    except ImportError:
+        pass
