@@ -60,8 +60,6 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
 
 def find_class(name: str, *, beside: Path, where: str) -> type:
     """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
-    if name in verl_modules.NOT_SHIPPED:
-        raise UserError(f"{where}: {name}: {verl_modules.NOT_SHIPPED[name]}")
     if name in verl_modules.EQUIVALENTS:
         ours, _, class_name = verl_modules.EQUIVALENTS[name].partition(":")
         module = load_user_file(share() / ours, where=where)

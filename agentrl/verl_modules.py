@@ -20,15 +20,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 EQUIVALENTS = {
     "verl.tools.gsm8k_tool.Gsm8kTool": "tools/gsm8k.py:Gsm8kTool",
     "verl.tools.search_tool.SearchTool": "tools/retrieval.py:RetrievalTool",
+    "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "tools/code_interpreter.py:SandboxFusionTool",
     "verl.interactions.gsm8k_interaction.Gsm8kInteraction": "interactions/checker.py:Gsm8kInteraction",
 }
 """verl's classes for which agentrl ships one of its own: file among the ready-made ones, and class."""
-
-NOT_SHIPPED = {
-    "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "agentrl has no sandbox tool yet: write a tool that posts "
-    "the code to your sandbox and name it as module.Class",
-}
-"""verl's classes without one, and what to do."""
 
 PACKAGES = ("verl", "verl.tools", "verl.interactions", "verl.utils", "verl.utils.reward_score")
 

@@ -2,7 +2,7 @@
 
 The contract is verl's `compute_score(data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs)`,
 called by keyword, sync or async, returning a number or a mapping with "score". A function that names a parameter
-`trajectory` gets the whole Trajectory as well.
+`trajectory` gets the whole Trajectory as well, one that names `sandbox` the run's Sandbox.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from agentrl.plugins import load_attribute
 
 SECTION = "reward.custom_reward_function"
 REQUIRED = ("data_source", "solution_str", "ground_truth")
-OPTIONAL = ("extra_info", "trajectory")
+OPTIONAL = ("extra_info", "trajectory", "sandbox")
 DEFAULT_NAME = "compute_score"
 
 

@@ -18,6 +18,7 @@ from agentrl.errors import InfraError, UserError
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.function import RewardFn
 from agentrl.rollout.trajectory import Outcome, Span, Trajectory
+from agentrl.sandbox.sandbox import Sandbox
 from agentrl.usercode import UserFunction
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,11 @@ class Scorer:
         decode: Decode,
         tools: bool = True,
         interactions: bool = True,
+        sandbox: Sandbox | None = None,
     ) -> None:
         """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any.
 
+        A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
         Raises UserError when nothing could ever give a score.
         """
         if fn is None and not (tools and tool_weight) and not (interactions and interaction_weight):
@@ -55,6 +58,7 @@ class Scorer:
         self.interaction_weight = interaction_weight
         self.timeout = timeout
         self.decode = decode
+        self.sandbox = sandbox
         self._slots = asyncio.Semaphore(num_workers)
         self._reported: set[str] = set()
 
@@ -86,12 +90,16 @@ class Scorer:
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         if self.fn is None:
             return 0.0, {}
-        name, given = self.fn.name, self.fn.arguments(arguments(trajectory, self.decode))
+        name = self.fn.name
+        given = self.fn.arguments(arguments(trajectory, self.decode) | {"sandbox": self.sandbox})
+        timeout = None if "sandbox" in self.fn.accepted else self.timeout
         async with self._slots:
             try:
-                result = await UserFunction(self.fn.function).run((), given, timeout=self.timeout)
+                result = await UserFunction(self.fn.function).run((), given, timeout=timeout)
             except TimeoutError:
                 raise InfraError(f"reward function {name} took longer than {self.timeout:g} s") from None
+            except InfraError as error:
+                raise InfraError(f"reward function {name}: {error}") from error
             except Exception as error:  # the user's code: whatever it raises
                 raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
         return _parts(result, name)

@@ -17,6 +17,7 @@ from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
 from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
 from agentrl.rollout.engine import Engine, Sampling
 from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.limits import Limits
@@ -24,6 +25,7 @@ from agentrl.rollout.loops import AgentLoop, Environment, loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.runtime import OnDone
+from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
 from agentrl.usercode import UserFunction
@@ -42,6 +44,7 @@ class LocalRuntime:
         self.runner = asyncio.Runner()
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.engine: Engine = self._engine()
+        self.sandbox = self._sandbox()
         self.env = self._environment()
         self.scheduler = self._scheduler()
         self.actor: PolicyActor | None = None
@@ -115,6 +118,7 @@ class LocalRuntime:
         self.runner.run(self.engine.close())
         self.runner.run(self.env.tools.close())
         self.runner.run(self.env.interactions.close())
+        self.runner.run(self.sandbox.close())
         self.runner.close()
 
     def _run(self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone) -> list[Trajectory]:
@@ -142,6 +146,14 @@ class LocalRuntime:
         data = self.config.data
         return self.config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
+    def _sandbox(self) -> Sandbox:
+        sandbox_fusion = self.config.reward.sandbox_fusion
+        return Sandbox(
+            sandbox_fusion.url,
+            max_concurrent=sandbox_fusion.max_concurrent,
+            memory_limit_mb=sandbox_fusion.memory_limit_mb,
+        )
+
     def _environment(self) -> Environment:
         multi_turn = self.config.rollout.multi_turn
         chat = Chat(
@@ -157,6 +169,7 @@ class LocalRuntime:
             unit=multi_turn.tool_response_unit,
             side=multi_turn.tool_response_truncate_side,
             tokenizer=self.tokenizer,
+            sandbox=self.sandbox,
         )
         interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
         return Environment(
@@ -205,6 +218,8 @@ class LocalRuntime:
         function = load_reward_function(
             custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
         )
+        if function is None and of_code(self.config.data):
+            function = load_reward_function(None, CODE_FUNCTION, {})
         multi_turn = self.config.rollout.multi_turn
         return Scorer(
             function,
@@ -215,6 +230,7 @@ class LocalRuntime:
             decode=lambda ids: str(self.tokenizer.decode(ids, skip_special_tokens=True)),
             tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+            sandbox=self.sandbox,
         )
 
     def _trained(self) -> PolicyActor:

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from agentrl.errors import UserError
+from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools.response import ToolResponse
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -15,6 +16,10 @@ class BaseTool:
     All four may be async or plain functions; plain ones run in threads. Keyword arguments come from the row's
     `extra_info.tools_kwargs[<tool>]`: create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs.
     """
+
+    sandbox: Sandbox
+    """For code that the model wrote. Set by the loader after `__init__`: a server at `config.sandbox_fusion_url`, else
+    the one that the run's rewards use too."""
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         """`config` and `tool_schema` are the YAML's; without the latter `get_openai_tool_schema` is asked."""

@@ -9,9 +9,12 @@ from jsonschema.exceptions import SchemaError
 from agentrl.errors import UserError
 from agentrl.plugins import Entry, blaming, load_user_file, read_entries
 from agentrl.resources import find
+from agentrl.sandbox.sandbox import Sandbox
+from agentrl.tools.base import BaseTool
 from agentrl.tools.functions import FunctionTool, tools_in
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
+from agentrl.tools.sandboxes import Sandboxes
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 from agentrl.tools.toolset import ToolSet
 from agentrl.tools.truncation import Truncation
@@ -46,21 +49,24 @@ def load_tools(
     unit: str,
     side: str,
     tokenizer: Any = None,
+    sandbox: Sandbox | None = None,
 ) -> ToolSet:
     """All tools of a run. Both paths may be None.
 
-    Responses are cut to `max_response` `unit`s (characters, or tokens of `tokenizer`) at `side`. Raises UserError.
+    Responses are cut to `max_response` `unit`s (characters, or tokens of `tokenizer`) at `side`. Tools that run code
+    do so in `sandbox`; without one, in an embedded one that the ToolSet closes. Raises UserError.
     """
     shorten = Truncation(max_response, unit, side, tokenizer)
-    loaded = [*_from_yaml(tool_config_path), *_from_functions(function_tool_path)]
+    sandboxes = Sandboxes(sandbox)
+    loaded = [*_from_yaml(tool_config_path, sandboxes), *_from_functions(function_tool_path)]
     _check_names(loaded)
-    return ToolSet([item.runner for item in loaded], shorten)
+    return ToolSet([item.runner for item in loaded], shorten, sandboxes)
 
 
-def _from_yaml(path: str | None) -> list[Loaded]:
+def _from_yaml(path: str | None, sandboxes: Sandboxes) -> list[Loaded]:
     if path is None:
         return []
-    return [Loaded(_make_runner(entry), entry.where) for entry in read_entries(path, "tools", what=YAML_KEY)]
+    return [Loaded(_make_runner(entry, sandboxes), entry.where) for entry in read_entries(path, "tools", what=YAML_KEY)]
 
 
 def _from_functions(path: str | None) -> list[Loaded]:
@@ -73,7 +79,7 @@ def _from_functions(path: str | None) -> list[Loaded]:
     return [Loaded(_function_runner(tool, str(file)), str(file)) for tool in tools]
 
 
-def _make_runner(entry: Entry) -> ToolRunner:
+def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     _refuse_mcp(entry)
     written = entry.fields.get("tool_schema")
     tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
@@ -85,8 +91,12 @@ def _make_runner(entry: Entry) -> ToolRunner:
     with blaming(f"{entry.where}: {entry.class_name}"):
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)
+    if isinstance(tool, BaseTool) and not hasattr(tool, "sandbox"):
+        tool.sandbox = sandboxes.of(entry.config)
+    # A tool may have other defaults than ToolOptions: it says so in the config that it hands to BaseTool.
+    config = getattr(tool, "config", None)
     with blaming(entry.where):
-        options = ToolOptions.read(entry.config)
+        options = ToolOptions.read(config if isinstance(config, dict) else entry.config)
     return _runner(tool, schema, options, entry.where)
 
 

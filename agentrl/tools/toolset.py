@@ -7,6 +7,7 @@ from typing import Any
 from agentrl.errors import UserError
 from agentrl.tools.agent_data import agent_data_for
 from agentrl.tools.runner import ToolRunner
+from agentrl.tools.sandboxes import Sandboxes
 from agentrl.tools.session import ToolKwargs, ToolSession
 from agentrl.tools.truncation import Truncation
 from agentrl.usercode import Cleanup
@@ -17,9 +18,11 @@ log = logging.getLogger(__name__)
 class ToolSet:
     """The tools by name, in the order the model sees them. Empty is fine. Belongs to one event loop."""
 
-    def __init__(self, runners: Iterable[ToolRunner], shorten: Truncation) -> None:
+    def __init__(self, runners: Iterable[ToolRunner], shorten: Truncation, sandboxes: Sandboxes | None = None) -> None:
+        """`sandboxes` are closed with the set."""
         self.runners = {runner.name: runner for runner in runners}
         self.shorten = shorten
+        self.sandboxes = sandboxes
         self.cleanup = Cleanup()
         self.unknown: set[str] = set()
 
@@ -44,8 +47,10 @@ class ToolSet:
         return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup)
 
     async def close(self) -> None:
-        """Wait for releases still under way; safe to call twice."""
+        """Wait for releases still under way, and close what is the set's own; safe to call twice."""
         await self.cleanup.close()
+        if self.sandboxes is not None:
+            await self.sandboxes.close()
 
     def _selected(self, selection: list[str] | None) -> dict[str, ToolRunner]:
         if selection is None:

@@ -117,7 +117,7 @@ def test_reasons_are_short_and_name_real_keys() -> None:
 
 def test_a_null_or_empty_value_of_a_dead_name_is_silent() -> None:
     for value in (None, {}, [], ""):
-        assert translate("reward_model.sandbox_fusion.url", value, KEYS).notes == ()
+        assert translate("reward.reward_model.path", value, KEYS).notes == ()
 
 
 def test_the_flipped_truncation_side_is_told_once_and_to_verl_users_only() -> None:

@@ -144,7 +144,6 @@ def test_selection(yaml, load):
         (entry(config="{on_error: shrug}"), "config.on_error is 'shrug': use one of infra, tell_model"),
         (entry(config="[1]"), "config is [1]: write a mapping"),
         (entry() + entry(), "a tool named 'echo' is in"),
-        (entry("verl.tools.sandbox_fusion_tools.SandboxFusionTool"), "agentrl has no sandbox tool yet: write a tool"),
     ],
 )
 def test_mistakes_in_the_yaml(yaml, load, entries, words):

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Data, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
 
-def positive_sizes(data: Data, actor: Actor, rollout: Rollout) -> None:
+def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
     """Counts and lengths are at least 1."""
     at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size val_batch_size")
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
@@ -14,6 +14,7 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout) -> None:
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
+    at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")
 
 
 def at_least(section: str, values: Any, least: int, names: str) -> None:

@@ -16,14 +16,16 @@ def required(model: Model, data: Data, trainer: Trainer) -> None:
         raise UserError(f"not set: {' and '.join(missing)}")
 
 
-def something_scores(reward: Reward, rollout: Rollout) -> None:
+def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     """Without a score there is nothing to learn from."""
+    from agentrl.rewards.ready_made import of_code
+
     multi_turn, agent = rollout.multi_turn, rollout.agent
     custom_reward_function = reward.custom_reward_function
     scorer = custom_reward_function.path or ":" in custom_reward_function.name  # "module:function" needs no path
     own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
     acting = multi_turn.enable and (multi_turn.tool_config_path or multi_turn.interaction_config_path)
-    if not (scorer or acting or own_loop):
+    if not (scorer or acting or own_loop or of_code(data)):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path, or let tools or an interaction do it "
             "(rollout.multi_turn.enable=true with tool_config_path or interaction_config_path)"

@@ -6,7 +6,7 @@ from agentrl.config.schema.actor import Actor, Optim
 from agentrl.config.schema.algorithm import Algorithm, KLControl
 from agentrl.config.schema.data import CustomClass, Data
 from agentrl.config.schema.model import Model
-from agentrl.config.schema.reward import Reward, RewardFunction
+from agentrl.config.schema.reward import Reward, RewardFunction, SandboxFusion
 from agentrl.config.schema.rollout import Agent, MultiTurn, Rollout, ValSampling
 from agentrl.config.schema.trainer import Trainer
 
@@ -45,6 +45,7 @@ __all__ = [
     "Reward",
     "RewardFunction",
     "Rollout",
+    "SandboxFusion",
     "Trainer",
     "ValSampling",
 ]

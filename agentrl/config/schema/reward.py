@@ -12,9 +12,22 @@ class RewardFunction:
     """Python file, or an importable module; null: none, unless `name` is module:function."""
     name: str = "compute_score"
     """Function in it: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
-    async, returning a number or a dict with "score"; it may also ask for `trajectory`."""
+    async, returning a number or a dict with "score"; it may also ask for `trajectory` and `sandbox`."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments."""
+
+
+@dataclass
+class SandboxFusion:
+    """Where code runs, for reward functions and tools that ask for a sandbox."""
+
+    url: str | None = None
+    """Address of a server, ending in /run_code: `agentrl sandbox serve`, or SandboxFusion's; null: an embedded pool
+    with the same isolation, started when first needed."""
+    max_concurrent: int = 64
+    """Jobs handed to it at once; the others wait."""
+    memory_limit_mb: int = 1024
+    """MiB of memory for each program, all its processes together."""
 
 
 @dataclass
@@ -24,6 +37,8 @@ class Reward:
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
     """The reward function; without one the tools' and the interaction's scores are the reward."""
+    sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
+    """The code sandbox."""
     tool_weight: float = 1.0
     """Weight of each tool's `calc_reward`, taken at the end."""
     interaction_weight: float = 1.0
@@ -35,4 +50,5 @@ class Reward:
     num_workers: int = 8
     """Reward functions that run at once."""
     timeout: float = 60.0
-    """Seconds a reward function may take; longer is an infrastructure error and masks the sample."""
+    """Seconds a reward function may take; longer is an infrastructure error and masks the sample. A function that
+    asks for `sandbox` is not timed: the sandbox limits each of its programs."""

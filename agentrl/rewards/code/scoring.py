@@ -6,11 +6,11 @@ from agentrl.rewards.code.cases import read_cases
 from agentrl.rewards.code.extraction import extract_code
 from agentrl.rewards.code.grading import grade
 from agentrl.rewards.code.verdict import STATUS
+from agentrl.rewards.ready_made import CODE_SOURCES
 from agentrl.sandbox.sandbox import Sandbox
 
-CONTINUOUS = ("apps", "codecontests", "codeforces", "taco")
-"""Data sets that verl scores by their first cases."""
 FIRST = 10
+"""Cases that count in verl's code data sets, which it scores by the first ones."""
 FAILURES = [name for result, name in STATUS.items() if result not in (True, -1)]
 
 
@@ -35,7 +35,7 @@ async def compute_score(
     code = extract_code(solution_str, language)
     if code is None:
         return {"score": 0.0, "no_code": 1.0} | dict.fromkeys(FAILURES, 0.0)
-    if continuous or (continuous is None and data_source in CONTINUOUS):
+    if continuous or (continuous is None and data_source in CODE_SOURCES):
         cases = cases.first(FIRST)
     limits = sandbox.limits(timeout)
     verdict = await grade(sandbox.run, code, cases, language=language, limits=limits, total=total_timeout)

@@ -64,7 +64,9 @@ HACKS = {
         "open('conftest.py', 'w').write('import os; os._exit(0)')\n"
         "open('sitecustomize.py', 'w').write('print(42)')\ndef f(x): return None"
     ),
-    "overwrites itself": "open('solution.py', 'w').write('')\nopen('main.py', 'w').write('print(42)')\ndef f(x): return None",
+    "overwrites itself": (
+        "for name in ('solution.py', 'main.py'): open(name, 'w').write('print(42)')\ndef f(x): return None"
+    ),
     "an alarm that leaves": (
         "import signal, os\nsignal.signal(signal.SIGALRM, lambda *a: os._exit(0))\nsignal.setitimer(0, 0.01)\n"
         "def f(x):\n    while True: pass"

@@ -1,0 +1,26 @@
+"""Which sandbox a tool gets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.sandbox.sandbox import Sandbox
+
+
+class Sandboxes:
+    """The run's own, which someone else closes, and those that only tools use."""
+
+    def __init__(self, shared: Sandbox | None) -> None:
+        self.own: dict[str | None, Sandbox] = {}
+        self.shared = shared
+
+    def of(self, config: Mapping[str, Any]) -> Sandbox:
+        """For a tool with that `config`: a server at its `sandbox_fusion_url`, else the run's, else an embedded one."""
+        url = config.get("sandbox_fusion_url") or None
+        if url is None and self.shared is not None:
+            return self.shared
+        return self.own.setdefault(url, Sandbox(url))
+
+    async def close(self) -> None:
+        """Stop what is not the run's."""
+        for sandbox in self.own.values():
+            await sandbox.close()

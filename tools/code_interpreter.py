@@ -1,0 +1,127 @@
+"""Code that the model writes, run in the sandbox: as a program of its own at each call, or in a session with state.
+
+To learn from: `self.sandbox` is there for every tool. What goes wrong in the program is for the model to read; trouble
+of the sandbox itself raises InfraError, which masks the sample.
+"""
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.errors import InfraError
+from agentrl.sandbox.job import CommandResult, Job, Limits, Unavailable
+from agentrl.sandbox.pool import Session
+from agentrl.tools import BaseTool, ModelError
+
+NOTHING = "(no output)"
+
+
+class CodeInterpreter(BaseTool):
+    """Runs each call's code afresh and answers with what it printed.
+
+    config: `default_language` (python), `default_timeout` (seconds, 30), `memory_limit_mb` (1024), `num_workers` (calls
+    at once, 10), `rate_limit` (the same for all rollout workers together, 10), `enable_global_rate_limit` (true: the
+    smaller of the two counts), `sandbox_fusion_url` (a server; else the run's own sandbox).
+    """
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
+        workers = int(config.get("num_workers", 10))
+        if config.get("enable_global_rate_limit", True):
+            workers = min(workers, int(config.get("rate_limit", 10)))
+        # No time limit on the call itself: the sandbox has one for the program, and waiting for a turn is no failure.
+        super().__init__({"timeout": None, "max_concurrency": workers, **config}, tool_schema)
+        self.language = str(config.get("default_language", "python"))
+        self.timeout = float(config.get("default_timeout", 30))
+        self.memory_mb = int(config.get("memory_limit_mb", 1024))
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        """Standard output and standard error, and a word on what ended the program, if something did."""
+        limits = self.limits(parameters)
+        language = str(parameters.get("language") or self.language)
+        job = Job(language, str(parameters["code"]), compile_limits=limits, run_limits=limits)
+        try:
+            result = await self.sandbox.run(job, client=instance_id)
+        except Unavailable as error:
+            if language == self.language:
+                raise
+            raise ModelError(f"Error: {error}") from error
+        last = result.runs[-1] if result.runs else result.compiled
+        if last is None or last.status == "Error":
+            raise InfraError(f"the sandbox could not run {language}: {last and last.stderr!r}")
+        return self.describe(last, limits)
+
+    def limits(self, parameters: dict[str, Any]) -> Limits:
+        """What the program may use; the model may ask for less time than is set, where the schema lets it."""
+        wall = min(float(parameters.get("timeout") or self.timeout), self.timeout)
+        return Limits(wall=wall, memory_mb=self.memory_mb)
+
+    def describe(self, run: CommandResult, limits: Limits) -> str:
+        """What the model reads."""
+        printed = (run.stdout + run.stderr).decode(errors="replace")
+        end = _end(run, limits)
+        if end is None:
+            return printed or NOTHING
+        return f"{printed.rstrip()}\n{end}".lstrip()
+
+
+class SandboxFusionTool(CodeInterpreter):
+    """CodeInterpreter with the answers of verl's tool of this name."""
+
+    def describe(self, run: CommandResult, limits: Limits) -> str:
+        """verl's: what was printed, or these three words when the program did not end by itself."""
+        if run.status != "Finished":
+            return "no stdout here"
+        return (run.stdout + run.stderr).decode(errors="replace")
+
+
+@dataclass
+class Notebook:
+    """The session of one trajectory; calls of one turn take it in turns."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session: Session | None = None
+
+
+class PythonSession(CodeInterpreter):
+    """Runs each call's code where the last one left off; the value of a last expression is shown. Ended by release.
+
+    config: as CodeInterpreter's, for an embedded sandbox only.
+    """
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
+        super().__init__(config, tool_schema)
+        self.notebooks: dict[str, Notebook] = {}
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        """What the cell printed. A cell that overstays ends the session, and the next one begins a new one."""
+        notebook = self.notebooks.setdefault(instance_id, Notebook())
+        limits = self.limits(parameters)
+        async with notebook.lock:
+            if notebook.session is None:
+                notebook.session = await self.sandbox.session(self.limits({}), client=instance_id)
+            run = await notebook.session.run(str(parameters["code"]), wall=limits.wall)
+            if run.status == "Finished" and run.return_code == 0:
+                return self.describe(run, limits)
+            session, notebook.session = notebook.session, None
+            await session.close()
+        return f"{self.describe(run, limits)}\nThe session ended; variables are gone."
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """End the session."""
+        notebook = self.notebooks.pop(instance_id, None)
+        if notebook is not None and notebook.session is not None:
+            await notebook.session.close()
+
+
+def _end(run: CommandResult, limits: Limits) -> str | None:
+    """What ended a program that did not end by itself."""
+    if run.status == "TimeLimitExceeded" or run.limit_hit in ("time", "cpu"):
+        return f"Error: stopped after {limits.wall:g} seconds."
+    if run.limit_hit == "memory":
+        return f"Error: stopped, it took more than {limits.memory_mb} MiB of memory."
+    if run.limit_hit is not None or run.truncated:
+        return f"Error: stopped, too much {run.limit_hit or 'output'}."
+    if run.return_code is not None and run.return_code < 0:
+        return f"Error: ended by {signal.Signals(-run.return_code).name}."
+    return None
