@@ -5,6 +5,8 @@ wall time beyond theirs end it; what it wrote until then is kept. Whoever still 
 every process is ended before the rest is read.
 """
 
+import contextlib
+import fcntl
 import os
 import resource
 import select
@@ -26,7 +28,10 @@ _MIB = 1 << 20
 
 
 class Become(BaseException):
-    """Raised in the user's process, confined by now: the interpreter is to go on as the user's program."""
+    """Raised in the user's process, confined by now: the interpreter is to go on as the user's program.
+
+    With arguments: as a session, whose pipes they are.
+    """
 
 
 class Broken(Exception):
@@ -59,10 +64,13 @@ class Ended:
 class Command:
     """A started command."""
 
-    def __init__(self, tier: Tier, folder: str, program: Program, stdin: bytes, limits: Limits) -> None:
+    def __init__(
+        self, tier: Tier, folder: str, program: Program, stdin: bytes, limits: Limits, pipes: Sequence[int] = ()
+    ) -> None:
+        """Start it. `pipes`: further file descriptors for the program, which gets them as 3, 4 and so on."""
         self.tier, self.folder, self.limits = tier, folder, limits
         self.cpu_limit = limits.wall if limits.cpu is None else limits.cpu
-        self.cpu_before = _cpu_of_children()
+        self.cpu_before = cpu_of_children()
         self.peak = 0
         self.hit: LimitHit | None = None
         ours, theirs = self._pipes()
@@ -70,8 +78,8 @@ class Command:
         self.start = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
-            self._child(theirs, program)
-        for handle in theirs:
+            self._child([*theirs[:3], *pipes, theirs[3]], program)
+        for handle in (*theirs, *pipes):
             os.close(handle)
         self.stdin, self.stdout, self.stderr, self.trouble = ours
         self.rest = memoryview(stdin)
@@ -91,27 +99,29 @@ class Command:
         return ours, [stdin[0], *(writer for _, writer in others)]
 
     def _child(self, theirs: Sequence[int], program: Program) -> None:
-        """In the user's process: never returns. A failure goes to the trouble pipe."""
+        """In the user's process: never returns. A failure goes to the last one of `theirs`, the trouble pipe."""
+        trouble = len(theirs) - 1
         try:
             os.setsid()
-            for number, handle in enumerate(theirs):
-                os.dup2(handle, number, inheritable=number < 3)
-            trouble = 3
+            # Out of the way first: one of theirs may bear a number that another is to get.
+            above = [fcntl.fcntl(handle, fcntl.F_DUPFD, 64) for handle in theirs]
+            for number, handle in enumerate(above):
+                os.dup2(handle, number, inheritable=number < trouble)
             os.chdir(self.folder)
             limit_resources(self.limits, self.cpu_limit, self.tier.others())
             close_above(trouble + 1)
             argv = None if program.argv is None else self.tier.command(program.argv)
             self.tier.confine(self.limits)
         except BaseException as error:
-            os.write(3, f"b{error!r}".encode())
+            os.write(trouble, f"b{error!r}".encode())
             os._exit(1)
         if argv is None:
             os.close(trouble)
-            raise Become
+            raise Become(*range(3, trouble))
         try:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-            os.execve(argv[0], argv, self.tier.environment(program.env))
+            os.execve(argv[0], list(argv), self.tier.environment(program.env))
         except OSError as error:
             os.write(trouble, f"e{argv[0]}: {error.strerror}".encode())
         finally:
@@ -119,26 +129,29 @@ class Command:
 
     def wait(self, caller: int) -> Ended:
         """Until it has ended, by itself or by a limit. It also ends when the other side of `caller` is gone."""
+        return self._finish(self._reap() if self._serve(caller, self.process) else None)
+
+    def _serve(self, caller: int, *awaited: int) -> bool:
+        """Move its input and output until one of `awaited` is readable; False: it ran into a limit, `hit`."""
         self.poll.register(caller, 0)  # a hang-up needs no asking
-        code = None
         look = self.start + TICK
-        while code is None and self.hit is None:
+        while self.hit is None:
             now = time.monotonic()
             if now >= look:
                 self._look()
                 look = now + TICK
-            if self._late(now):
+            elif self._late(now):
                 self.hit = "time"
-                break
-            events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
-            if events.pop(caller, 0):
-                self.tier.end()
-                os._exit(0)
-            if self.process in events:
-                code = self._reap()
-                break
-            self._pump(events)
-        return self._finish(code)
+            else:
+                events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
+                if events.get(caller):
+                    self.tier.end()
+                    self.tier.leave()
+                    os._exit(0)
+                if any(handle in events for handle in awaited):
+                    return True
+                self._pump(events)
+        return False
 
     def _deadline(self, now: float) -> float:
         end = self.start + self.limits.wall
@@ -163,10 +176,8 @@ class Command:
         self.stdin = -1
 
     def _drop(self, handle: int) -> None:
-        try:
+        with contextlib.suppress(KeyError):
             self.poll.unregister(handle)
-        except KeyError:
-            pass
         os.close(handle)
 
     def _pump(self, events: Mapping[int, int]) -> None:
@@ -196,9 +207,9 @@ class Command:
         self.peak = max(self.peak, memory)
         if memory > limit:
             self.hit = "memory"
-        elif self.tier.overfull(self.limits) or self.tier.overfull(self.limits):
+        elif self.tier.overfull(self.limits):
             self.hit = "disk"
-        elif used.cpu + _cpu_of_children() - self.cpu_before > self.cpu_limit:
+        elif used.cpu + cpu_of_children() - self.cpu_before > self.cpu_limit:
             self.hit = "cpu"
 
     def _reap(self) -> int:
@@ -218,9 +229,9 @@ class Command:
                 os.close(handle)
         if trouble.startswith("b"):
             raise Broken(trouble[1:])
-        cpu = _cpu_of_children() - self.cpu_before
+        cpu = cpu_of_children() - self.cpu_before
         stdout, stderr = (bytes(kept) for kept in self.output.values())
-        if code is None and self.hit in ("memory", "output", "disk"):
+        if code is None and self.hit not in ("time", "cpu"):
             code = -signal.SIGKILL
         ended = Ended(
             seconds, code, stdout, stderr, cpu, self.peak, self.hit, self.hit == "output", trouble[1:] or None
@@ -256,6 +267,7 @@ _WORDS: tuple[tuple[tuple[bytes, ...], LimitHit], ...] = (
 )
 
 
-def _cpu_of_children() -> float:
+def cpu_of_children() -> float:
+    """Seconds that ended children, and theirs, have used."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

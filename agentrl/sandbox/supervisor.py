@@ -5,6 +5,7 @@ the job's warden. It ends when the pool does, and then everything below it ends:
 sockets, wardens at the end of their callers.
 """
 
+import contextlib
 import heapq
 import json
 import os
@@ -68,7 +69,7 @@ class Supervisor:
         self.pool, self.told = pool, told
         self.block = own_ids(told["slots"]) if os.getuid() == 0 else None
         uid = None if self.block is None else self.block[1]
-        self.host = Host(tuple(told["roots"]), told["slots"], uid, told["folder"])
+        self.host = Host(tuple(told["roots"]), told["slots"], uid, told["folder"], told["bwrap"])
         self.free = list(range(told["slots"]))
         self.waiting: list[Order] = []
         self.running: dict[int, Order] = {}
@@ -127,10 +128,8 @@ class Supervisor:
         order.slot = heapq.heappop(self.free)
         server.sent[order.number] = order
         text = json.dumps({"id": order.number, "slot": order.slot}).encode()
-        try:
+        with contextlib.suppress(OSError):  # it died: its pidfd says so next
             socket.send_fds(server.control, [text], [order.caller])
-        except OSError:
-            pass  # it died: its pidfd says so next
         os.close(order.caller)
 
     def _start(self, flavour: str) -> Server | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.sandbox import folder, wire
+from agentrl.sandbox.cells import Cells
 from agentrl.sandbox.command import Broken, Command, Ended, Program
 from agentrl.sandbox.isolation import Tier
 from agentrl.sandbox.job import Limits
@@ -42,6 +43,9 @@ class Warden:
     def work(self) -> None:
         """The whole job."""
         plan = self.plan
+        if plan["session"]:
+            self._session(Limits(**plan["run_limits"]))
+            return
         if plan["compile"] is not None and not self._compile(plan["compile"], Limits(**plan["compile_limits"])):
             return
         self._run_all(Limits(**plan["run_limits"]))
@@ -74,6 +78,16 @@ class Warden:
             spent = end is not None and time.monotonic() >= end
             if spent or (self.plan["stop"] and (ended.code != 0 or ended.error is not None)):
                 return
+
+    def _session(self, limits: Limits) -> None:
+        """Cell after cell, until one of them ends the interpreter."""
+        self.where = self.tier.fresh(limits)
+        folder.stage(self.where, self.files)
+        session = Cells(self.tier, self.where, Program(self.plan["argv"], self.plan["env"]), limits)
+        while not session.over:
+            header, (code,) = wire.read(self.caller)
+            ended = session.run(code, header["wall"], self.caller)
+            self._reply("run", ended, {"over": session.over})
 
     def _command(self, program: Program, stdin: bytes, limits: Limits) -> Ended:
         self.where = self.tier.fresh(limits)

@@ -3,6 +3,7 @@
 One thread, a clean environment, nothing of any job in its memory. It ends when the supervisor does.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -14,6 +15,7 @@ import sys
 from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
+from agentrl.sandbox.zygote import cells
 
 CONTROL = "AGENTRL_SANDBOX_CONTROL"
 """Environment variable with what the supervisor tells: JSON."""
@@ -35,9 +37,15 @@ def serve() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens need no reaping
         try:
             _loop(tier, control)
-        except Become:
+        except Become as become:
             control.detach()
-            gc.enable()
+            pipes = become.args
+    gc.enable()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own generator sees to itself after a fork
+    if pipes:
+        cells.main(*pipes)
+        os._exit(0)
 
 
 def _loop(tier: Tier, control: socket.socket) -> None:
@@ -75,7 +83,5 @@ def _look_ordinary(source: str) -> None:
         del sys.modules[name]
     sys.argv[:] = [source]
     sys.orig_argv[1:] = [source]
-    try:
-        importlib.import_module("sitecustomize")  # the host's own, as without us
-    except ImportError:
-        pass
+    with contextlib.suppress(ImportError):  # the host's own, as without us
+        importlib.import_module("sitecustomize")

@@ -1,0 +1,71 @@
+"""A session in the warden: one interpreter, run cell by cell, each cell with its own time and output."""
+
+import contextlib
+import os
+import select
+import time
+from dataclasses import replace
+
+from agentrl.sandbox import watch
+from agentrl.sandbox.command import Command, Ended, Program, cpu_of_children
+from agentrl.sandbox.isolation import Tier
+from agentrl.sandbox.job import Limits
+
+_FOREVER = 1e6
+
+
+class Cells(Command):
+    """The interpreter of a session. `over` once it has ended, for whatever reason."""
+
+    def __init__(self, tier: Tier, folder: str, program: Program, limits: Limits) -> None:
+        requests, self.requests = os.pipe()
+        self.replies, replies = os.pipe()
+        os.set_blocking(self.requests, False)
+        self.over = False
+        # The kernel counts CPU seconds over the whole session; cells are held to theirs by looking.
+        super().__init__(tier, folder, program, b"", replace(limits, cpu=_FOREVER), [requests, replies])
+        self.cpu = limits.cpu
+        self.poll.register(self.replies, select.POLLIN)
+
+    def run(self, code: bytes, wall: float, caller: int) -> Ended:
+        """One cell, `wall` seconds at most."""
+        self.limits = replace(self.limits, wall=wall)
+        self.cpu_limit = wall if self.cpu is None else self.cpu
+        self.cpu_before = self._cpu_now()
+        self.start, self.peak = time.monotonic(), 0
+        for kept in self.output.values():
+            kept.clear()
+        self.stdin, self.rest = self.requests, memoryview(len(code).to_bytes(4, "big") + code)
+        self._feed()
+        alive = self._serve(caller, self.process, self.replies)
+        answer = os.read(self.replies, 64) if alive else b""
+        if not answer.strip().isdigit():
+            return self._last(alive)
+        self._look()
+        seconds = time.monotonic() - self.start
+        while sum(self._more(handle) for handle in self.output):
+            pass
+        stdout, stderr = (bytes(kept) for kept in self.output.values())
+        used = self._cpu_now() - self.cpu_before
+        return Ended(seconds, int(answer), stdout, stderr, used, self.peak)
+
+    def _last(self, alive: bool) -> Ended:
+        """It ended in the midst of this cell, or must."""
+        self.over = True
+        self.stdin = -1
+        exited = alive and bool(select.select([self.process], [], [], 1.0)[0])  # else it has only closed its pipe
+        ended = self._finish(self._reap() if exited else None)
+        os.close(self.requests)
+        os.close(self.replies)
+        return ended
+
+    def _drop(self, handle: int) -> None:
+        """The pipe for cells stays open after each."""
+        if handle == self.requests:
+            with contextlib.suppress(KeyError):
+                self.poll.unregister(handle)
+        else:
+            super()._drop(handle)
+
+    def _cpu_now(self) -> float:
+        return watch.usage(self.tier.processes(), 1 << 62).cpu + cpu_of_children()
