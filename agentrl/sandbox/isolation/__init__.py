@@ -33,6 +33,8 @@ class Host:
     """First of `slots` + 1 unused user ids, where the server is root; None: it is an ordinary user."""
     folder: str
     """An empty folder of the pool's own, mode 0711, for tiers that cannot mount."""
+    bwrap: str | None = None
+    """Where bubblewrap is."""
 
 
 WORK = "/box"

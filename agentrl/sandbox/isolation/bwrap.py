@@ -6,7 +6,6 @@ process of the run may read that. The work folder is the host's, so the warden b
 
 import errno
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 
 from agentrl.sandbox.isolation import Host
@@ -29,10 +28,9 @@ class Bwrap(Foldered):
     def settle(self, host: Host) -> None:
         """Raises OSError where there is no bwrap."""
         super().settle(host)
-        program = shutil.which("bwrap")
-        if program is None:
+        if host.bwrap is None:
             raise FileNotFoundError(errno.ENOENT, "no bwrap on PATH")
-        self.program = program
+        self.program = host.bwrap
         self.filter = os.path.join(host.folder, "filter")
         with open(self.filter, "wb") as file:
             file.write(seccomp.program(profiles.NAMESPACE))
@@ -40,7 +38,7 @@ class Bwrap(Foldered):
 
     def _system(self) -> list[str]:
         words = []
-        for path in mounts.sources(self.host.roots):
+        for path in filter(self.reaches, mounts.sources(self.host.roots)):
             words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
         return words
 

@@ -33,6 +33,15 @@ class Foldered(Tier):
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
 
+    def reaches(self, path: str) -> bool:
+        """In the server: whether runs may walk to a path."""
+        if self.host.uid is not None:
+            syscalls.set_filesystem_ids(self.host.uid, self.host.uid)
+        try:
+            return os.path.exists(path)
+        finally:
+            syscalls.set_filesystem_ids(os.getuid(), os.getgid())
+
     def enter(self, slot: int, limits: Limits) -> None:
         """The slot's folders and user."""
         super().enter(slot, limits)

@@ -8,6 +8,7 @@ all, its own loopback included, and no shared memory. As the server's own user t
 import errno
 import os
 import platform
+from collections.abc import Mapping
 
 from agentrl.sandbox.isolation import Host
 from agentrl.sandbox.isolation.foldered import Foldered
@@ -41,6 +42,10 @@ class Landlock(Foldered):
         """The work folder lies at a place of the slot's own."""
         super().enter(slot, limits)
         self.work = self.box
+
+    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """The work folder is also home."""
+        return {**super().environment(env), "HOME": self.box}
 
     def confine(self, limits: Limits) -> None:
         """The slot's user, then no path but the granted ones, then no dangerous system call."""

@@ -98,6 +98,7 @@ class Namespace(Tier):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self.host.uid is None:
             self.runner = RUNNER
+            syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self is not its own to write
             _map_self(RUNNER)
         else:
             self.runner = RUNNER + slot

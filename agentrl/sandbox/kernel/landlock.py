@@ -42,7 +42,7 @@ def abi() -> int:
 def restrict(read: Sequence[str], write: Sequence[str]) -> None:
     """Keep this thread and its children to these paths: all beneath them, or the one file.
 
-    read: may be read and executed. write: everything but making devices. Paths that do not exist are passed over. TCP
+    read: may be read and executed. write: everything but making devices. Paths that do not exist, or are out of this user's reach, are passed over. TCP
     (ABI 4), others' abstract sockets and signals (ABI 6) are denied whole. Raises OSError where the kernel refuses.
     """
     version = abi()
@@ -73,8 +73,8 @@ def _ruleset(version: int, handled: int) -> int:
 def _grant(ruleset: int, path: str, access: int) -> None:
     try:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, PermissionError):
+        return  # nothing there, or nothing that this user could reach anyway
     try:
         if not stat.S_ISDIR(os.fstat(parent).st_mode):
             access &= _FILE

@@ -29,7 +29,11 @@ def serve() -> None:
     for name in told["preload"]:
         importlib.import_module(name)
     _look_ordinary(told["source"])
-    tier.settle(Host(**told["host"]))
+    try:
+        tier.settle(Host(**told["host"]))
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        os._exit(1)
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=told["handle"]) as control:
