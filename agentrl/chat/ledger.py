@@ -68,8 +68,11 @@ class Ledger:
         self._extend(ids, Source.PROMPT, turn=0)
         self.prompt_length = len(ids)
 
-    def append_model(self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int, version: int) -> None:
-        """Record sampled tokens with the log-probs under which they were drawn."""
+    def append_model(
+        self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int, version: int | Sequence[int]
+    ) -> None:
+        """Record sampled tokens with the log-probs under which they were drawn, and the weights (one version for
+        all, or one a token)."""
         if len(ids) != len(logprobs):
             raise LedgerError(f"{len(ids)} sampled tokens came with {len(logprobs)} log-probs")
         self._extend(ids, Source.MODEL, turn=turn, logprobs=logprobs, version=version)
@@ -112,7 +115,7 @@ class Ledger:
         *,
         turn: int,
         logprobs: Sequence[float] | None = None,
-        version: int = NO_VERSION,
+        version: int | Sequence[int] = NO_VERSION,
     ) -> None:
         n = len(ids)
         self.ids.extend(ids)
@@ -120,4 +123,4 @@ class Ledger:
         self.logprobs.extend([0.0] * n if logprobs is None else logprobs)
         self.sources.extend([int(source)] * n)
         self.turns.extend([turn] * n)
-        self.versions.extend([version] * n)
+        self.versions.extend([version] * n if isinstance(version, int) else version)

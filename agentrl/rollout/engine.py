@@ -40,6 +40,9 @@ class Generation:
     logprobs: list[float]
     finish_reason: FinishReason
     weight_version: int
+    """Of the first token."""
+    versions: tuple[int, ...] = ()
+    """Of each token, where weights changed in between; empty: all of `weight_version`."""
 
 
 class Engine(Protocol):

@@ -121,9 +121,8 @@ class Episode:
             stop_token_ids=self.chat.stop_token_ids,
         )
         generation = await self.engine.generate(self.ledger.ids.copy(), sampling, key=key)
-        self.ledger.append_model(
-            generation.token_ids, generation.logprobs, turn=turn, version=generation.weight_version
-        )
+        version = generation.versions or generation.weight_version
+        self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
         return generation

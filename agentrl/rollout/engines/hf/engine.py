@@ -21,6 +21,7 @@ from agentrl.rollout.engines.hf.runner import Runner
 from agentrl.rollout.engines.hf.slots import SlotRunner
 from agentrl.rollout.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.rollout.engines.hf.worker import Worker
+from agentrl.rollout.sampling import within
 
 log = logging.getLogger(__name__)
 
@@ -134,18 +135,10 @@ class HFEngine:
         return FallbackRunner(self.module, max_running=self.max_num_seqs)
 
     def _request(self, token_ids: list[int], sampling: Sampling, key: str) -> Request:
-        _check(sampling)
-        room = self.max_model_len - len(token_ids)
-        if not token_ids:
-            raise UserError("the prompt is empty: an engine needs at least one token to continue")
-        if room < 1:
-            raise UserError(
-                f"a prompt of {len(token_ids)} tokens leaves no room within rollout.max_model_len="
-                f"{self.max_model_len}: raise it, or shorten the prompt"
-            )
+        sampling = within(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        return Request(key, list(token_ids), sampling, seed, frozenset(stops), min(sampling.max_new_tokens, room))
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens)
 
     async def _ask(self, call: Callable[[Worker], Any]) -> Any:
         worker = self._running()
@@ -178,17 +171,3 @@ class HFEngine:
 def _each(calls: list[Callable[[], None]]) -> None:
     for call in calls:
         call()
-
-
-def _check(sampling: Sampling) -> None:
-    """Raise UserError for sampling settings without a meaning."""
-    wrong = [
-        (sampling.max_new_tokens < 1, f"max_new_tokens={sampling.max_new_tokens}: give 1 or more"),
-        (not 0 <= sampling.temperature < float("inf"), f"temperature={sampling.temperature}: give 0 (greedy) or more"),
-        (not 0 < sampling.top_p <= 1, f"top_p={sampling.top_p}: give a number above 0, up to 1 (off)"),
-        (sampling.top_k < -1, f"top_k={sampling.top_k}: give 1 or more, or -1 or 0 (off)"),
-        (not 0 <= sampling.min_p <= 1, f"min_p={sampling.min_p}: give a number from 0 (off) to 1"),
-    ]
-    for is_wrong, message in wrong:
-        if is_wrong:
-            raise UserError(message)

@@ -1,0 +1,64 @@
+"""One server among several: where it is, what it does, and how it comes back."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from agentrl.errors import InfraError
+from agentrl.rollout.engines.remote.dialect import Dialect
+from agentrl.rollout.engines.remote.http import Http
+from agentrl.rollout.engines.remote.process import ServerProcess
+
+Progress = Callable[[str], None]
+
+
+class Replica:
+    """A server, ours (`server`) or one that ran already."""
+
+    def __init__(self, dialect: Dialect, url: str, server: ServerProcess | None = None) -> None:
+        self.dialect, self.url, self.server = dialect, url, server
+        self.http = Http(url)
+        self.serving = False
+        """It answered last time, and bears the present weights."""
+        self.asleep = False
+        self.starts = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was ours and has ended."""
+        return self.server is not None and not self.server.alive
+
+    def launch(self) -> None:
+        """Start the server unless it runs; returns at once."""
+        if self.server is not None and not self.server.alive:
+            self.starts += 1
+            self.asleep = False
+            self.server.launch()
+
+    async def ready(self, timeout: float, progress: Progress = lambda _: None) -> None:
+        """Wait until it answers. Raises StartFailed (ours) or InfraError (someone's)."""
+        start = time.monotonic()
+        while not await self.answers():
+            waited = time.monotonic() - start
+            if self.server is not None and (self.gone or waited > timeout):
+                raise self.server.failure(self.dialect.name, self.dialect.hints)
+            if waited > timeout:
+                raise InfraError(f"{self.url} is no {self.dialect.name} server that answers; rollout.base_url names it")
+            lines = self.server.tail(1) if self.server is not None else []
+            progress(f"{self.dialect.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
+            await asyncio.sleep(0.25)
+        await self.dialect.greet(self.http)
+
+    async def close(self) -> None:
+        """Stop our server, or let go of someone's."""
+        self.serving = False
+        await self.http.close()
+        if self.server is not None:
+            await self.server.stop()
+
+    async def answers(self) -> bool:
+        """Whether it is ready now."""
+        try:
+            return not self.gone and await self.dialect.ready(self.http)
+        except InfraError:
+            return False

@@ -1,0 +1,96 @@
+"""Runs a server and ends it, with all its children, when the process that asked for it is gone.
+
+    python watchdog.py SCRATCH COMMAND...
+
+Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die.
+
+Invariant: nothing of the server outlives the trainer, however it ended. The pipe's other end closes with the trainer,
+after SIGKILL too; a changed parent says the same where a fork of the trainer still holds that end. The server has a
+process group of its own, so that Ctrl-C reaches the trainer alone, and dies by the kernel's hand should this process
+be killed. Standard library only: it starts in milliseconds.
+"""
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+STOP, GONE = b"s", b""
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GRACE = 8.0
+"""Seconds between asking a server to stop and ending it."""
+
+
+def main(scratch: str, command: list[str]) -> int:
+    """Run until the server ends, the pipe closes, or the parent dies; gives the server's exit code."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # a server's orphans come to us, so that the sweep at the end finds them
+    parent = os.getppid()
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+    )
+    gone = False
+    try:
+        while server.poll() is None:
+            word = _word()
+            gone = word == GONE or os.getppid() != parent
+            if gone or word == STOP:
+                break
+        return server.poll() or 0
+    finally:
+        stop(server)
+        if scratch and gone:  # else the trainer is there: it may need the folder for another server
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _word() -> bytes | None:
+    """Wait a moment for what the trainer says."""
+    readable, _, _ = select.select([0], [], [], 0.2)
+    return os.read(0, 1) if readable else None
+
+
+def stop(server: "subprocess.Popen[bytes]") -> None:
+    """Ask, wait, kill, and reap."""
+    _signal(server.pid, signal.SIGTERM)
+    end = time.monotonic() + GRACE
+    while server.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    _signal(server.pid, signal.SIGKILL)
+    for pid in _children():
+        _kill(pid)
+    server.wait()
+
+
+def _signal(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _children() -> list[int]:
+    """Processes that were left to us by the server."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

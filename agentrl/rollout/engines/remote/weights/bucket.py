@@ -1,0 +1,64 @@
+"""Many tensors as one run of bytes, of a size that is known beforehand."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16
+"""Bytes: a tensor's place in the run suits every dtype."""
+
+Named = tuple[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor's place: bytes `start` to `end`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors laid out in `flat`, uint8 [bytes]."""
+
+    flat: Tensor
+    entries: list[Entry]
+
+    def tensors(self) -> list[Named]:
+        """Views of the tensors."""
+        return [(e.name, self.flat[e.start : e.end].view(e.dtype).reshape(e.shape)) for e in self.entries]
+
+
+def buckets(tensors: Iterable[Named], most: int) -> Iterator[Bucket]:
+    """Pack tensors in order into buckets of at most `most` bytes; a larger tensor has a bucket to itself."""
+    packed: list[Named] = []
+    size = 0
+    for name, tensor in tensors:
+        if packed and size + _room(tensor) > most:
+            yield _pack(packed, size)
+            packed, size = [], 0
+        packed.append((name, tensor))
+        size += _room(tensor)
+    if packed:
+        yield _pack(packed, size)
+
+
+def _pack(tensors: list[Named], size: int) -> Bucket:
+    flat = torch.empty(size, dtype=torch.uint8, device=tensors[0][1].device)
+    entries, at = [], 0
+    for name, tensor in tensors:
+        raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+        flat[at : at + raw.numel()].copy_(raw)
+        entries.append(Entry(name, tuple(tensor.shape), tensor.dtype, at, at + raw.numel()))
+        at += _room(tensor)
+    return Bucket(flat, entries)
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT

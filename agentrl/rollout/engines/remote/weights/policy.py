@@ -1,0 +1,90 @@
+"""The policy's weights as a checkpoint would hold them: no adapters, no tied copies, in the engine's dtype.
+
+Invariant: names and values are those that `save_pretrained` of the merged model would write; the module itself is not
+changed, and no more than one merged or cast tensor is made at a time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.errors import UserError
+
+BASE = ".base_layer."
+
+
+class PolicyWeights:
+    """A view of a causal LM, bare or wrapped by peft's LoRA."""
+
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None) -> None:
+        """`dtype`: what floating-point tensors are cast to; None leaves them. Raises UserError for an adapter that
+        cannot be folded into the weights."""
+        self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
+        self.dtype = dtype
+        self._state = {name: tensor for name, tensor in self._read() if ".lora_" not in name}
+        self._state = _as_saved(self.module, self._state)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(iter(self._state.values())).device
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on their way."""
+        return sum(t.numel() * (self.dtype or t.dtype).itemsize for t in self._state.values())
+
+    @torch.no_grad()
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name in a checkpoint, present value), one at a time."""
+        for name, tensor in self._state.items():
+            if BASE in name:
+                tensor = self._merged(name, tensor)
+            if self.dtype is not None and tensor.is_floating_point():
+                tensor = tensor.to(self.dtype)
+            yield name.replace(BASE, "."), tensor
+
+    def _read(self) -> Iterator[tuple[str, Tensor]]:
+        """The module's own tensors, each once, with wrappers of whole modules looked through."""
+        seen: set[tuple[int, torch.Size]] = set()
+        for name, tensor in self.module.state_dict().items():
+            if ".original_module." in name:
+                continue
+            head, _, tail = name.partition(".modules_to_save.")
+            place = (tensor.data_ptr(), tensor.shape)
+            if place in seen and tensor.numel():
+                continue  # tied: the engine ties them as well
+            seen.add(place)
+            yield (f"{head}.{tail.partition('.')[2]}" if tail else name), tensor
+
+    def _merged(self, name: str, tensor: Tensor) -> Tensor:
+        owner, _, leaf = name.partition(BASE)
+        layer = self.module.get_submodule(owner)
+        if leaf != "weight" or layer.disable_adapters or layer.merged:
+            return tensor
+        for adapter in layer.active_adapters:
+            if adapter not in layer.lora_A and adapter not in layer.lora_embedding_A:
+                continue
+            if getattr(layer, "use_dora", {}).get(adapter):
+                raise UserError("DoRA cannot be folded into an engine's weights: set rollout.name=hf, or plain LoRA")
+            tensor = tensor + layer.get_delta_weight(adapter).to(tensor.dtype)
+        return tensor
+
+
+def _as_saved(module: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names that checkpoints use, where transformers holds tensors otherwise (fused experts, say).
+
+    What it cuts are views, which follow the parameters; a model whose tensors had to be copied is refused.
+    """
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return state
+    saved = revert_weight_conversion(module, dict(state))
+    mine = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
+    copied = [name for name, tensor in saved.items() if tensor.untyped_storage().data_ptr() not in mine]
+    if copied:
+        raise UserError(f"{copied[0]} has to be rebuilt before an engine can read it: set rollout.name=hf")
+    return saved

@@ -1,0 +1,182 @@
+"""SGLang's native HTTP calls, in the two ways that its versions speak.
+
+Known traps that a line here exists for:
+- an update that flushes the cache while requests wait ends the whole server: requests come back before it, and the
+  cache is flushed by a call of its own;
+- a server started with dummy weights reads dummy weights again unless the format is named;
+- newer versions take tensors between begin_weight_update and end_weight_update only, older ones have no such calls;
+- `/health` draws a token and waits a second for it, unless a variable says otherwise.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.rollout.engine import FinishReason, Sampling
+from agentrl.rollout.engines.remote.dialect import Answer, Group
+from agentrl.rollout.engines.remote.http import Http, Refused, quietly
+from agentrl.rollout.engines.remote.weights.bucket import Bucket
+from agentrl.rollout.engines.remote.weights.ipc import serialize
+from agentrl.rollout.engines.sglang.flags import Settings, command, environment
+
+OLDEST = (0, 5, 10)
+CONTROL = 300.0
+"""Seconds that a call which draws nothing may take."""
+
+HINTS = {
+    "No module named 'sglang'": "`agentrl engine install sglang` makes an environment for it",
+    "Not enough memory": "raise rollout.gpu_memory_utilization, or lower rollout.max_model_len",
+    "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "unrecognized arguments": "rollout.engine_kwargs.sglang holds a flag that this version does not have",
+    "torch_memory_saver": "the engine lacks torch-memory-saver; or set rollout.free_cache_engine=false",
+}
+
+
+class SGLang:
+    """`Dialect` of SGLang 0.5.15 and later."""
+
+    name = "sglang"
+    hints = HINTS
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tensor_parallel = settings.tensor_parallel
+        self._brackets: dict[str, bool] = {}
+        """Server -> whether updates stand between begin and end."""
+
+    def command(self, port: int) -> list[str]:
+        return command(self.settings, port)
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.settings)
+
+    async def ready(self, http: Http) -> bool:
+        try:
+            await http.get("/health", timeout=30)
+        except Refused:
+            return False
+        return True
+
+    async def greet(self, http: Http) -> None:
+        info = await http.get("/server_info")
+        version = str(info.get("version", "unknown"))
+        if _numbers(version) < OLDEST:
+            raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
+        paths = (await http.get("/openapi.json"))["paths"]
+        self._brackets[http.url] = "/begin_weight_update" in paths
+
+    async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
+        body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
+        answer = await http.post("/generate", body, timeout=timeout)
+        meta = answer["meta_info"]
+        drawn = meta.get("output_token_logprobs") or []
+        # Log-probs come with their tokens: the one list that cannot be out of step with itself.
+        return Answer([entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn], _reason(meta))
+
+    async def abort(self, http: Http, rids: Sequence[str]) -> None:
+        await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))
+
+    async def load(self, http: Http) -> dict[str, float]:
+        loads = (await http.get("/v1/loads?include=core"))["loads"]
+        running = sum(float(load["num_running_reqs"]) for load in loads)
+        waiting = sum(float(load["num_waiting_reqs"]) for load in loads)
+        return {"running": running, "waiting": waiting}
+
+    async def sleep(self, http: Http) -> None:
+        await self._flush(http)
+        await self._control(http, "/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+
+    async def wake(self, http: Http, what: str) -> None:
+        await self._control(http, "/resume_memory_occupation", {"tags": [what]})
+
+    async def begin_update(self, http: Http) -> None:
+        if self._brackets[http.url]:
+            await self._control(http, "/begin_weight_update", {})
+
+    async def end_update(self, http: Http, version: int) -> None:
+        if self._brackets[http.url]:
+            await self._control(http, "/end_weight_update", {})
+        await self._flush(http)
+        await self._control(http, "/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    async def load_files(self, http: Http, folder: Path) -> None:
+        body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False}
+        await self._control(http, "/update_weights_from_disk", body)
+
+    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+        payload = serialize(bucket)
+        body = {
+            "serialized_named_tensors": [payload] * self.tensor_parallel,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        await self._control(http, "/update_weights_from_tensor", body)
+
+    async def join(self, http: Http, group: Group, rank: int) -> None:
+        body = {
+            "master_address": group.address,
+            "master_port": group.port,
+            "rank_offset": rank,
+            "world_size": group.world_size,
+            "group_name": group.name,
+            "backend": group.backend,
+        }
+        await self._control(http, "/init_weights_update_group", body)
+
+    async def leave(self, http: Http, group: Group) -> None:
+        await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
+
+    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+        body = {
+            "names": [entry.name for entry in bucket.entries],
+            "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
+            "shapes": [list(entry.shape) for entry in bucket.entries],
+            "group_name": group.name,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        await self._control(http, "/update_weights_from_distributed", body)
+
+    async def _flush(self, http: Http) -> None:
+        """Forget cached prefixes. The server refuses while it still clears up after the last request."""
+        for _ in range(100):
+            try:
+                await http.post("/flush_cache", {}, timeout=CONTROL)
+                return
+            except Refused:
+                await asyncio.sleep(0.05)
+        raise InfraError(f"{http.url} does not come to rest: its cache cannot be flushed")
+
+    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
+        answer = await http.post(path, body, timeout=CONTROL)
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise InfraError(f"{http.url}{path}: {answer.get('message') or answer}")
+
+
+def parameters(sampling: Sampling) -> dict[str, Any]:
+    """SGLang's sampling parameters. Without `rollout.deterministic` it ignores the seed."""
+    chosen: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if sampling.top_k > 0 else -1,
+        "min_p": sampling.min_p,
+        "ignore_eos": sampling.ignore_eos,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "stop_token_ids": list(sampling.stop_token_ids) or None,
+        "sampling_seed": sampling.seed,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _reason(meta: dict[str, Any]) -> FinishReason:
+    reason = (meta.get("finish_reason") or {}).get("type")
+    return reason if reason in ("stop", "length") else "abort"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = [part for part in version.split(".")[:3] if part.isdigit()]
+    return tuple(map(int, parts)) or (999,)

@@ -1,0 +1,108 @@
+"""SGLang's command line from agentrl's settings."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SHIM = Path(__file__).parent / "cpu_shim"
+CPU_CACHE_TOKENS = 32768
+"""Tokens of KV cache on a CPU, where memory is the trainer's as well."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server is started with."""
+
+    python: str
+    model: str
+    device: str
+    """cuda or cpu."""
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    seed: int = 0
+    tensor_parallel: int = 1
+    memory_fraction: float = 0.5
+    """Of the GPU memory that is free at the start: weights and KV cache together."""
+    load_format: str = "dummy"
+    eager: bool = False
+    chunked_prefill: bool = True
+    max_batched_tokens: int | None = None
+    sleeps: bool = False
+    deterministic: bool = False
+    log_stats: bool = False
+    trust_remote_code: bool = False
+    override_config: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """`rollout.engine_kwargs.sglang`: wins over all the others."""
+
+
+def command(settings: Settings, port: int) -> list[str]:
+    """The command line of a server on `port` of this machine."""
+    flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
+    flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
+    words = [word for name, value in flags.items() for word in _flag(name, value)]
+    return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
+    always = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+    if settings.device == "cuda":
+        return always
+    return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    chunk = settings.max_batched_tokens if settings.chunked_prefill else -1
+    return {
+        "model_path": settings.model,
+        "load_format": settings.load_format,
+        "dtype": settings.dtype,
+        "context_length": settings.max_model_len,
+        "max_running_requests": settings.max_num_seqs,
+        "tp_size": settings.tensor_parallel,
+        "random_seed": settings.seed,
+        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "grammar_backend": "none",
+        "chunked_prefill_size": chunk,
+        "enable_deterministic_inference": settings.deterministic,
+        "trust_remote_code": settings.trust_remote_code,
+        "json_model_override_args": dict(settings.override_config) or None,
+        "log_level": "info" if settings.log_stats else "warning",
+    }
+
+
+def _gpu(settings: Settings) -> dict[str, Any]:
+    return {
+        "mem_fraction_static": settings.memory_fraction,
+        "disable_cuda_graph": settings.eager,
+        "enable_memory_saver": settings.sleeps,
+    }
+
+
+def _cpu(settings: Settings) -> dict[str, Any]:
+    tokens = settings.max_num_seqs * settings.max_model_len
+    return {
+        "device": "cpu",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "disable_cuda_graph": True,
+        "sleep_on_idle": True,  # or the scheduler spins on a core that the trainer needs
+        "max_total_tokens": max(settings.max_model_len + 512, min(tokens, CPU_CACHE_TOKENS)),
+    }
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, Mapping):
+        return [flag, json.dumps(dict(value))]
+    if isinstance(value, list | tuple):
+        return [flag, *map(str, value)]
+    return [flag, str(value)]
