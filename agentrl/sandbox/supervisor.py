@@ -269,6 +269,6 @@ def _reap() -> bool:
 
 def main() -> None:
     """Entry: a file descriptor and JSON as arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool ends it, not a terminal
+    signal.signal(signal.SIGINT, lambda *_: None)  # the pool ends it, not a terminal; what it starts has the default
     pool = socket.socket(fileno=int(sys.argv[1]))
     Supervisor(pool, json.loads(sys.argv[2])).serve()

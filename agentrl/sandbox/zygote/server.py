@@ -44,7 +44,7 @@ def serve() -> None:
         except Become as become:
             control.detach()
             pipes = become.args
-    gc.enable()
+    _thaw()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # Python's own generator sees to itself after a fork
     if pipes:
@@ -79,6 +79,18 @@ def _become_warden(tier: Tier, slot: int, caller: int) -> None:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     os._exit(0)
+
+
+def _thaw() -> None:
+    """Back to an ordinary interpreter's memory, as far as it shows.
+
+    What was frozen is never freed, so the program gets a module dict that was made after that: its objects are to be
+    finalized at exit.
+    """
+    gc.enable()
+    main = type(sys)("__main__")
+    vars(main).update(vars(sys.modules["__main__"]))
+    sys.modules["__main__"] = main
 
 
 def _look_ordinary(source: str) -> None:
