@@ -98,14 +98,12 @@ class PythonSession(CodeInterpreter):
         notebook = self.notebooks.setdefault(instance_id, Notebook())
         limits = self.limits(parameters)
         async with notebook.lock:
-            if notebook.session is None:
+            if notebook.session is None or notebook.session.over:
                 notebook.session = await self.sandbox.session(self.limits({}), client=instance_id)
             run = await notebook.session.run(str(parameters["code"]), wall=limits.wall)
-            if run.status == "Finished" and run.return_code == 0:
-                return self.describe(run, limits)
-            session, notebook.session = notebook.session, None
-            await session.close()
-        return f"{self.describe(run, limits)}\nThe session ended; variables are gone."
+            ended = "\nThe session ended; variables are gone." if notebook.session.over else ""
+        printed = self.describe(run, limits)
+        return printed.rstrip("\n") + ended if ended else printed
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         """End the session."""
