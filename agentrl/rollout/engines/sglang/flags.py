@@ -1,49 +1,20 @@
 """SGLang's command line from agentrl's settings."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from agentrl.rollout.engines.remote.settings import Settings, flag_words
 
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
 """Tokens of KV cache on a CPU, where memory is the trainer's as well."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a server is started with."""
-
-    python: str
-    model: str
-    device: str
-    """cuda or cpu."""
-    dtype: str
-    max_model_len: int
-    max_num_seqs: int
-    seed: int = 0
-    tensor_parallel: int = 1
-    memory_fraction: float = 0.5
-    """Of the GPU memory that is free at the start: weights and KV cache together."""
-    load_format: str = "dummy"
-    eager: bool = False
-    chunked_prefill: bool = True
-    max_batched_tokens: int | None = None
-    sleeps: bool = False
-    deterministic: bool = False
-    log_stats: bool = False
-    trust_remote_code: bool = False
-    override_config: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """`rollout.engine_kwargs.sglang`: wins over all the others."""
-
-
 def command(settings: Settings, port: int) -> list[str]:
     """The command line of a server on `port` of this machine."""
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
-    words = [word for name, value in flags.items() for word in _flag(name, value)]
+    words = [word for name, value in flags.items() for word in flag_words(name, value)]
     return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
 
 
@@ -93,16 +64,3 @@ def _cpu(settings: Settings) -> dict[str, Any]:
         "sleep_on_idle": True,  # or the scheduler spins on a core that the trainer needs
         "max_total_tokens": max(settings.max_model_len + 512, min(tokens, CPU_CACHE_TOKENS)),
     }
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    flag = "--" + name.replace("_", "-")
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [flag]
-    if isinstance(value, Mapping):
-        return [flag, json.dumps(dict(value))]
-    if isinstance(value, list | tuple):
-        return [flag, *map(str, value)]
-    return [flag, str(value)]
