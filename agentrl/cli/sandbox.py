@@ -206,8 +206,8 @@ async def _survey(args: argparse.Namespace) -> tuple[Any, dict[str, str]]:
     pool = Pool(isolation=args.isolation, python=args.python)
     try:
         await pool.start()
-        languages = {name: await _try_language(pool, name) for name in RECIPES}
-        return pool.report, languages
+        answers = await asyncio.gather(*(_try_language(pool, name) for name in RECIPES))
+        return pool.report, dict(zip(RECIPES, answers, strict=True))
     finally:
         await pool.close()
 

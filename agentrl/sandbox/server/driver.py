@@ -228,6 +228,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.unlink(__file__)
     os.environ.setdefault("MPLBACKEND", "agg")
+    os.environ.setdefault("IPYTHONDIR", tempfile.mkdtemp())  # rather than in the work folder
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
     kernel = make_kernel()
