@@ -76,7 +76,10 @@ async def demonstrations(task: Task, problems: list[Problem], rng: random.Random
     stage = Stage(tools, load_interactions(task.INTERACTION))
     schemas = tools.schemas(None)
     scripts = [(problem, task.demonstrate(problem, rng)) for problem in problems]
-    played = [await stage.play(problem.prompt, problem.extra_info, script) for problem, script in scripts]
+    try:
+        played = [await stage.play(problem.prompt, problem.extra_info, script) for problem, script in scripts]
+    finally:
+        await tools.close()
     return [{"messages": messages, "tools": schemas} for messages in played]
 
 

@@ -8,7 +8,7 @@ from agentrl.cli.main import main
 from agentrl.config import compose
 
 
-@pytest.mark.parametrize("task", ["arithmetic", "bank", "lookup", "reasoning_gym:chain_sum"])
+@pytest.mark.parametrize("task", ["arithmetic", "bank", "lookup", "programs", "reasoning_gym:chain_sum"])
 def test_the_settings_it_prints_make_a_valid_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", task, "--out", str(tmp_path), "--train", "20", "--val", "5"]) == 0
     out = capsys.readouterr().out

@@ -12,17 +12,19 @@ from transformers import AutoTokenizer
 
 from agentrl.chat import Chat
 from agentrl.data import read_rows
-from agentrl.data.generate import Sizes, generate
+from agentrl.data.generate import Sizes, distinct, generate
 from agentrl.data.stage import Stage
 from agentrl.data.tasks import TASKS, Task, make_task, task_class
 from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
 from agentrl.models import tiny
 from agentrl.rewards import scorers
+from agentrl.rewards.code import compute_score
+from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 
-NAMES = ["arithmetic", "bank", "lookup", "reasoning_gym:chain_sum"]
-WITH_DEMOS = ["arithmetic", "bank", "lookup"]
+NAMES = ["arithmetic", "bank", "lookup", "programs", "reasoning_gym:chain_sum"]
+WITH_DEMOS = ["arithmetic", "bank", "lookup", "programs"]
 
 
 def demos(folder: Path) -> list[dict[str, Any]]:
@@ -175,6 +177,40 @@ def test_lookup_answers_stand_in_what_the_search_finds(tmp_path: Path) -> None:
     assert {len(demo["messages"]) for demo in demos(tmp_path)} == {4, 6}, "some questions take two searches"
 
 
+@pytest.mark.parametrize("mistakes", [0.0, 1.0])
+def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, mistakes: float) -> None:
+    """The real interpreter shows what the draft makes of the example; the real scorer runs what is handed in."""
+    task = make_task("programs", {"mistakes": mistakes, "corrections": 0.5})
+    generate(task, tmp_path, Sizes(30, 0, 30), 0)
+    problems = distinct(task, 30, random.Random("0/demos"), taken=set())
+    corrected = [len(demo["messages"]) == 6 for demo in demos(tmp_path)]
+    assert any(corrected) == (mistakes > 0)
+    assert not all(corrected), "a share stays wrong"
+
+    async def score() -> list[float]:
+        sandbox = Sandbox()
+        try:
+            scored = [
+                await compute_score("", demo["messages"][-1]["content"], problem.ground_truth, sandbox=sandbox)
+                for demo, problem in zip(demos(tmp_path), problems, strict=True)
+            ]
+        finally:
+            await sandbox.close()
+        return [result["score"] for result in scored]
+
+    scores = asyncio.run(score())
+    if mistakes == 0.0:
+        assert scores == [1.0] * 30
+    for value, right, demo in zip(scores, corrected, demos(tmp_path), strict=True):
+        question, shown = demo["messages"][0]["content"], demo["messages"][-2]["content"]
+        assert value == 1.0 or not right
+        assert value < 1.0 or f" is {shown.strip()}." in question
+    for row in read_rows(tmp_path / "train.parquet"):
+        hidden = json.loads(row.ground_truth)
+        assert not [text for text in hidden["inputs"] if text in json.dumps(row.extra_info)]
+        assert len(hidden["inputs"]) == len(hidden["outputs"]) == 6
+
+
 def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> None:
     generate(make_task("reasoning_gym:gcd", {"settings": '{"min_value": 10}'}), tmp_path, Sizes(10, 5), 0)
     for row in read_rows([tmp_path / "train.parquet", tmp_path / "val.parquet"]):
@@ -192,6 +228,8 @@ def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> Non
         ("arithmetic", {"sloppiness": 1.5}, r"--sloppiness and --retries are chances"),
         ("arithmetic", {"slips": "copy,sign"}, r"--slips sign: choose from operator, operand, copy, parrot"),
         ("reasoning_gym:gcd", {"settings": "[1]"}, r"--settings \[1\] is no JSON object"),
+        ("programs", {"cases": 0}, r"--cases 0: at least 1"),
+        ("programs", {"mistakes": -1.0}, r"--mistakes and --corrections are shares"),
         ("lookup", {"towns": 5000}, r"--towns 5000: choose between 1 and 1000"),
     ],
 )

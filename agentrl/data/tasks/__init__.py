@@ -10,6 +10,7 @@ TASKS = {
     "arithmetic": "agentrl.data.tasks.arithmetic:Arithmetic",
     "bank": "agentrl.data.tasks.bank:Bank",
     "lookup": "agentrl.data.tasks.lookup:Lookup",
+    "programs": "agentrl.data.tasks.programs:Programs",
     "reasoning_gym": "agentrl.data.tasks.reasoning:ReasoningGym",
 }
 
