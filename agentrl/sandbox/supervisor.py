@@ -22,6 +22,7 @@ from typing import Any
 
 from agentrl.sandbox.isolation import Host
 from agentrl.sandbox.kernel import syscalls
+from agentrl.sandbox.zygote import ONE_THREAD
 
 _FIRST_UID, _LAST_UID, _BLOCK = 57000, 64000, 500
 # Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones where the blocks are few.
@@ -144,7 +145,8 @@ class Supervisor:
             "host": asdict(self.host),
             "handle": theirs.fileno(),
         }
-        environment = {**self.told["env"], "PYTHONPATH": str(_ZYGOTE), "AGENTRL_SANDBOX_CONTROL": json.dumps(told)}
+        environment = {**self.told["env"], **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": str(_ZYGOTE)}
+        environment["AGENTRL_SANDBOX_CONTROL"] = json.dumps(told)
         launcher = subprocess.Popen(
             [self.told["python"], f"{self.told['work']}/{self.told['source']}"],
             stdin=subprocess.PIPE,

@@ -15,6 +15,7 @@ import sys
 from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
+from agentrl.sandbox.zygote import ONE_THREAD
 from agentrl.sandbox.zygote import cells
 
 CONTROL = "AGENTRL_SANDBOX_CONTROL"
@@ -28,6 +29,8 @@ def serve() -> None:
     tier = isolation.load(told["tier"])
     for name in told["preload"]:
         importlib.import_module(name)
+    for name in ONE_THREAD:
+        del os.environ[name]
     _look_ordinary(told["source"])
     try:
         tier.settle(Host(**told["host"]))
