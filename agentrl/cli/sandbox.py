@@ -114,8 +114,9 @@ def announce(url: str, pool: Any, guarded: bool) -> None:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"sandbox: [bold]{url}[/], {'with a token' if guarded else 'without a token'}")
-    console.print(f"isolation: [bold]{pool.isolation}[/]")
-    show_probes(console, pool.report)
+    why = "what was tried in it at the start stayed inside" if pool.isolation != "none" else "none was asked for"
+    console.print(f"isolation: [bold]{pool.isolation}[/] ({why})")
+    show_probes(console, [probe for probe in pool.report if not probe.ok])
     console.print(f"try it:  curl {url}/run_code -H 'Content-Type: application/json' \\\n", end="", markup=False)
     console.print("""    -d '{"language": "python", "code": "print(6 * 7)"}'""", markup=False)
 

@@ -50,7 +50,8 @@ class Client:
             parts.append(await self._run(job, [stdin], client, patience))
             last = parts[-1].runs[-1] if parts[-1].runs else None
             failed = last is None or last.status != "Finished" or last.return_code != 0
-            if last is None or (failed and job.stop_on_failure):
+            spent = sum(run.execution_time for part in parts for run in part.runs)
+            if last is None or (failed and job.stop_on_failure) or (job.total is not None and spent >= job.total):
                 break
         runs = [run for part in parts for run in part.runs]
         return Result(parts[-1].isolation, parts[0].compiled, runs, parts[-1].files)
@@ -118,6 +119,8 @@ def request_body(job: Job, stdins: Sequence[bytes], *, batch: bool) -> dict[str,
     if batch:
         tests = [{"stdin": stdin.decode()} for stdin in stdins]
         body |= {"tests": tests, "stop_on_failure": job.stop_on_failure, "limits": extra_limits(job.run_limits)}
+        body |= {"total_timeout": job.total} if job.total is not None else {}
+        body["total_timeout"] = job.total
     return body
 
 

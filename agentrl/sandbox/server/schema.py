@@ -121,6 +121,8 @@ class RunCode(RunBody):
     """Extra: several runs after one compilation, in place of `stdin`."""
     stop_on_failure: bool = False
     """Extra: leave out the tests that follow the first failing one."""
+    total_timeout: Seconds | None = None
+    """Extra: seconds for all tests together; the last is cut short at that, those after it are left out."""
 
     def job(self, most_memory_mb: int) -> Job:
         """The same as a job."""
@@ -135,6 +137,7 @@ class RunCode(RunBody):
             compile_limits=self.limits.limits(self.compile_timeout, memory_mb),
             run_limits=self.limits.limits(self.run_timeout, memory_mb),
             stop_on_failure=self.stop_on_failure,
+            total=self.total_timeout,
         )
 
 

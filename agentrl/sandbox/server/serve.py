@@ -7,17 +7,16 @@ process of the executor is left.
 import asyncio
 import ipaddress
 import os
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import uvicorn
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from agentrl.errors import UserError
-from agentrl.sandbox.server.app import make_app
-from agentrl.sandbox.server.service import Executor, Service
 from agentrl.sandbox.server.settings import Settings
+
+if TYPE_CHECKING:
+    from agentrl.sandbox.server.service import Executor
 
 
 def check_bind(settings: Settings) -> None:
@@ -55,48 +54,32 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-class Server(uvicorn.Server):
-    """uvicorn's, with signals that end the process normally: the process has cleaned up, so it says so."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop it; a second SIGINT does not wait for what runs."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-
-def serve(pool: Executor, settings: Settings, ready: Callable[[str], None]) -> None:
+def serve(pool: "Executor", settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve until a signal; `ready` is told the address once requests are answered. Raises UserError, InfraError."""
     check_bind(settings)
-    with bind(settings) as listener:
-        config = uvicorn.Config(
-            make_app(Service(pool, settings)),
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(settings.grace)),
-            backlog=2048,
-        )
-        server = Server(config)
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(run(server, pool, listener, ready))
+    with bind(settings) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(run(pool, settings, listener, ready))
 
 
-async def run(server: Server, pool: Executor, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Start the executor, then serve; whatever happens, the executor is closed."""
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed."""
     try:
-        await pool.start()
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def run(pool: "Executor", settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Start the executor, then serve; whatever happens, the executor is closed."""
+    starting = asyncio.ensure_future(pool.start())
+    try:
+        web = await asyncio.to_thread(import_module, "agentrl.sandbox.server.web")  # takes as long as the executor
+        await starting
         host, port = listener.getsockname()[:2]
         ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-        await server.serve(sockets=[listener])
+        await web.make_server(pool, settings).serve(sockets=[listener])
     finally:
+        starting.cancel()
+        await asyncio.wait([starting])
         await pool.close()

@@ -16,7 +16,10 @@ class Executor(Protocol):
     """The part of a Pool that the server uses."""
 
     isolation: str
-    report: Sequence[Any]
+
+    @property
+    def report(self) -> Sequence[Any]:
+        """The tiers that were tried."""
 
     async def start(self) -> None:
         """Make it ready."""
