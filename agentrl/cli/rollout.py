@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     with closing(LocalRuntime(config)) as runtime:
         rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
+        runtime.sync(0)
         sample = runtime.rollout if args.split == "train" else runtime.validate
         trajectories = sample(rows, 0, lambda _: None)
         for trajectory in trajectories:

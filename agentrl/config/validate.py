@@ -18,6 +18,7 @@ Check = Callable[..., str | None]
 SETTINGS: tuple[Check, ...] = (
     algorithm.positive_sizes,
     algorithm.sampling,
+    algorithm.server_memory,
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,

@@ -1,6 +1,8 @@
-"""The whole of a run in one process: the hf engine samples from the very parameters that the actor trains.
+"""The whole of a run in one process, but for the engine's servers where it has any.
 
-Invariant: engine and actor take turns; neither runs while the other does, so both may use every core.
+Invariant: engine and actor take turns; neither runs while the other does, so both may use every core and the GPU.
+The hf engine samples from the very parameters that the actor trains; the others get them by `sync`, before anything
+is sampled.
 """
 
 import asyncio
@@ -10,25 +12,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agentrl.chat import Chat
+import torch
+
 from agentrl.config.schema import Config
 from agentrl.data.row import Row
-from agentrl.errors import UserError
-from agentrl.interactions import load_interactions
-from agentrl.plugins import load_attribute
-from agentrl.rewards import Scorer, load_reward_function
-from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
 from agentrl.rollout.engine import Engine, Sampling
-from agentrl.rollout.engines.hf import HFEngine
-from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import AgentLoop, Environment, loop_class
+from agentrl.rollout.loops import AgentLoop, loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
+from agentrl.runtime.engines import Servers, hf_engine, launch
+from agentrl.runtime.environment import environment, sandbox_for, scorer
 from agentrl.runtime.runtime import OnDone
-from agentrl.sandbox.sandbox import Sandbox
-from agentrl.tools import load_tools
+from agentrl.tracking import Waiting
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
-from agentrl.usercode import UserFunction
 
 
 class LocalRuntime:
@@ -39,16 +35,17 @@ class LocalRuntime:
         self.device = device_for(config.trainer.device)
         if self.device.type == "cpu":
             tune_cpu()
+        servers = launch(config, self.device)  # first, for a server starts while the model is loaded here
+        self.naps = servers is not None and servers.sleeps
         self.tokenizer = load_tokenizer(config.model)
         self.module = load_model(config.model, device=self.device, seed=config.trainer.seed)
         self.runner = asyncio.Runner()
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
-        self.engine: Engine = self._engine()
-        self.sandbox = self._sandbox()
-        self.env = self._environment()
+        self.engine = self._start_engine(servers)
+        self.sandbox = sandbox_for(config)
+        self.env = environment(config, self.tokenizer, self.engine, self.sandbox)
         self.scheduler = self._scheduler()
         self.actor: PolicyActor | None = None
-        self.runner.run(self.engine.start())
 
     def prepare(self, total_steps: int) -> None:
         algorithm, data = self.config.algorithm, self.config.data
@@ -83,6 +80,8 @@ class LocalRuntime:
         return self._run(rows, n=val_kwargs.n, sampling=sampling, tag=f"val-{step}", on_done=on_done)
 
     def annotate(self, batch: Batch) -> Batch:
+        if self.naps:
+            self.runner.run(self.engine.sleep())
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
         if penalised or not actor.single_step(batch):
@@ -95,6 +94,8 @@ class LocalRuntime:
         return self._trained().update(batch)
 
     def sync(self, version: int) -> None:
+        if self.naps:
+            torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
         self.runner.run(self.engine.update_weights(version))
 
     def save(self, folder: Path) -> None:
@@ -130,77 +131,22 @@ class LocalRuntime:
             max_new_tokens=self.config.data.max_response_length, seed=rollout.seed, ignore_eos=rollout.ignore_eos
         )
 
-    def _engine(self) -> Engine:
-        rollout = self.config.rollout
-        if rollout.name != "hf":
-            raise UserError(f"rollout.name={rollout.name}: this process runs hf only")
-        return HFEngine(
-            self.module,
-            max_num_seqs=rollout.max_num_seqs,
-            max_model_len=self._model_length(),
-            deterministic=rollout.deterministic,
-            **rollout.engine_kwargs.get("hf", {}),
-        )
-
-    def _model_length(self) -> int:
-        data = self.config.data
-        return self.config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
-
-    def _sandbox(self) -> Sandbox:
-        sandbox_fusion = self.config.reward.sandbox_fusion
-        return Sandbox(
-            sandbox_fusion.url,
-            max_concurrent=sandbox_fusion.max_concurrent,
-            memory_limit_mb=sandbox_fusion.memory_limit_mb,
-        )
-
-    def _environment(self) -> Environment:
-        multi_turn = self.config.rollout.multi_turn
-        chat = Chat(
-            self.tokenizer,
-            format=multi_turn.format,
-            inference_template=multi_turn.use_inference_chat_template,
-            check=multi_turn.tokenization_sanity_check_mode,
-        )
-        tools = load_tools(
-            multi_turn.tool_config_path if multi_turn.enable else None,
-            multi_turn.function_tool_path if multi_turn.enable else None,
-            max_response=multi_turn.max_tool_response_length,
-            unit=multi_turn.tool_response_unit,
-            side=multi_turn.tool_response_truncate_side,
-            tokenizer=self.tokenizer,
-            sandbox=self.sandbox,
-        )
-        interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
-        return Environment(
-            self.engine,
-            chat,
-            tools,
-            interactions,
-            self._limits(),
-            multi_turn.use_inference_chat_template,
-            callback(multi_turn.completion_callback),
-        )
-
-    def _limits(self) -> Limits:
-        data, multi_turn = self.config.data, self.config.rollout.multi_turn
-        return Limits(
-            prompt_length=data.max_prompt_length,
-            response_length=data.max_response_length,
-            model_length=self._model_length(),
-            truncation=data.truncation,
-            assistant_turns=multi_turn.max_assistant_turns,
-            user_turns=multi_turn.max_user_turns,
-            parallel_calls=multi_turn.max_parallel_calls,
-            consecutive_errors=multi_turn.max_consecutive_errors,
-        )
+    def _start_engine(self, servers: Servers | None) -> Engine:
+        if servers is None:
+            engine = hf_engine(self.config, self.module)
+            self.runner.run(engine.start())
+            return engine
+        with Waiting(f"{servers.dialect.name} starts") as waiting:
+            remote = servers.engine(self.module, waiting)
+            self.runner.run(remote.start())
+        return remote
 
     def _scheduler(self) -> Scheduler:
         rollout = self.config.rollout
         return Scheduler(
             self.env,
             self._loop_for,
-            self._scorer(),
+            scorer(self.config, self.tokenizer, self.sandbox),
             max_concurrent=rollout.max_concurrent_trajectories,
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,
@@ -212,36 +158,7 @@ class LocalRuntime:
         default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
         return self._loops(row.agent_name or default, agent.agent_loop_config_path)
 
-    def _scorer(self) -> Scorer:
-        reward = self.config.reward
-        custom_reward_function = reward.custom_reward_function
-        function = load_reward_function(
-            custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
-        )
-        if function is None and of_code(self.config.data):
-            function = load_reward_function(None, CODE_FUNCTION, {})
-        multi_turn = self.config.rollout.multi_turn
-        return Scorer(
-            function,
-            tool_weight=reward.tool_weight,
-            interaction_weight=reward.interaction_weight,
-            num_workers=reward.num_workers,
-            timeout=reward.timeout,
-            decode=lambda ids: str(self.tokenizer.decode(ids, skip_special_tokens=True)),
-            tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
-            interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            sandbox=self.sandbox,
-        )
-
     def _trained(self) -> PolicyActor:
         if self.actor is None:
             raise RuntimeError("prepare() comes before anything that trains")
         return self.actor
-
-
-def callback(path: str | None) -> UserFunction | None:
-    """The function behind `rollout.multi_turn.completion_callback`. Raises UserError."""
-    if path is None:
-        return None
-    module, _, name = path.rpartition(".")
-    return UserFunction(load_attribute(module, name, what="rollout.multi_turn.completion_callback"))

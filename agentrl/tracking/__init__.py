@@ -8,12 +8,14 @@ from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
 from agentrl.tracking.memory import memory_metrics
 from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, validation_metrics
 from agentrl.tracking.phases import Phases
+from agentrl.tracking.waiting import Waiting
 
 __all__ = [
     "LiveView",
     "Logger",
     "Loggers",
     "Phases",
+    "Waiting",
     "before_after_table",
     "conversation",
     "is_wall_clock",

@@ -10,7 +10,8 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     """Counts and lengths are at least 1."""
     at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size val_batch_size")
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
-    at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories")
+    at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
+    at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
@@ -37,6 +38,15 @@ def sampling(rollout: Rollout) -> None:
     for name, top_p in (("rollout", rollout.top_p), ("rollout.val_kwargs", val_kwargs.top_p)):
         if not 0 < top_p <= 1:
             raise UserError(f"{name}.top_p={top_p}: must be over 0 and at most 1")
+
+
+def server_memory(rollout: Rollout) -> None:
+    """An engine's share leaves room for training."""
+    if not 0 < rollout.gpu_memory_utilization <= 0.95:
+        raise UserError(
+            f"rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}: give a share over 0 and at most 0.95, "
+            "for the policy trains beside the engine"
+        )
 
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:

@@ -73,8 +73,9 @@ class Agent:
 class Rollout:
     """The engine and how it samples."""
 
-    name: str = "hf"
-    """Engine: hf (in this process, on the policy's own weights)."""
+    name: str = "auto"
+    """Engine: hf (in this process, on the policy's own weights), sglang (a server of its own), or auto: sglang where
+    there is a GPU and `agentrl engine install sglang` was run or `base_url` is set, else hf."""
     n: int = 1
     """Trajectories a prompt: the group of GRPO."""
     temperature: float = 1.0
@@ -110,4 +111,41 @@ class Rollout:
     agent: Agent = field(default_factory=Agent)
     """Agent loops."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to the engine untouched, under its name: engine_kwargs.hf.threads, say."""
+    """Passed to the engine untouched, under its name: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> with
+    the flags of SGLang's server, attention_backend say."""
+    engine_python: str | None = None
+    """Server engines: their Python interpreter; null: that of `agentrl engine install`, or else this one."""
+    base_url: Any = None
+    """Server engines: one address, or a list, of servers that run already; null: agentrl starts them."""
+    replicas: int = 1
+    """Server engines: how many servers; each has its own GPUs where there are enough."""
+    tensor_model_parallel_size: int = 1
+    """Server engines: GPUs that share one copy of the model."""
+    gpu_memory_utilization: float = 0.5
+    """Server engines: share of the free GPU memory for weights and KV cache; the trainer needs the rest."""
+    dtype: str = "auto"
+    """Server engines: bfloat16, float16, float32, or auto: bfloat16 on a GPU, model.dtype on a CPU."""
+    enforce_eager: bool = False
+    """Server engines: no CUDA graphs; a faster start, slower tokens."""
+    enable_chunked_prefill: bool = True
+    """Server engines: cut long prompts so that they do not hold up decoding."""
+    max_num_batched_tokens: int | None = None
+    """Server engines: tokens of such a piece; null: the engine's choice."""
+    load_format: str = "dummy"
+    """Server engines: dummy (the first sync brings the weights), or auto (from model.path as well)."""
+    disable_log_stats: bool = True
+    """Server engines: false logs batches to the server's log file in the run's folder."""
+    free_cache_engine: bool = True
+    """Server engines on the trainer's GPU: give weights and KV cache back while the policy trains."""
+    weight_sync: str = "auto"
+    """Server engines: how weights get there: ipc (same GPU), nccl (other GPUs), files, or auto."""
+    weight_dir: str | None = None
+    """Folder for files' weights; null: shared memory."""
+    weight_check: str = "first"
+    """Compare an engine's log-probs with the policy's after a sync: first, always or never."""
+    update_weights_bucket_megabytes: int = 512
+    """Most MiB of weights on their way at once."""
+    start_timeout: float = 600.0
+    """Wall seconds a server may take to start."""
+    request_timeout: float | None = None
+    """Wall seconds for one request to a server, after which it is taken for dead; null: no limit of its own."""

@@ -63,19 +63,17 @@ def _word() -> bytes | None:
 
 def stop(server: "subprocess.Popen[bytes]") -> None:
     """Ask, wait, kill, and reap."""
-    _signal(server.pid, signal.SIGTERM)
+    if server.poll() is None:
+        server.terminate()  # it alone: a server whose children die first takes that for a crash
     end = time.monotonic() + GRACE
     while server.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
-    _signal(server.pid, signal.SIGKILL)
-    for pid in _children():
-        _kill(pid)
-    server.wait()
-
-
-def _signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        os.killpg(server.pid, signal.SIGKILL)
+    for pid in _children():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    server.wait()
 
 
 def _children() -> list[int]:
@@ -85,11 +83,6 @@ def _children() -> list[int]:
             return [int(pid) for pid in file.read().split()]
     except OSError:
         return []
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

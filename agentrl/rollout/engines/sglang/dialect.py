@@ -9,7 +9,7 @@ Known traps that a line here exists for:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class SGLang:
     """`Dialect` of SGLang 0.5.15 and later."""
 
     name = "sglang"
-    hints = HINTS
+    hints: Mapping[str, str] = HINTS
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

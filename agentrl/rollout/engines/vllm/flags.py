@@ -1,0 +1,77 @@
+"""vLLM's command line from agentrl's settings."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from agentrl.rollout.engines.remote.settings import Settings, flag_words
+
+WORKER = Path(__file__).parent / "worker"
+CPU_CACHE_GIB = "1"
+"""KV cache on a CPU, where memory is the trainer's as well; VLLM_CPU_KVCACHE_SPACE says otherwise."""
+
+
+def command(settings: Settings, port: int) -> list[str]:
+    """The command line of a server on `port` of this machine."""
+    flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else {})
+    flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
+    words = [word for name, value in flags.items() for word in flag_words(name, value)]
+    # Not `vllm serve`: that fails where the distribution has another name, as the CPU build has.
+    server = [settings.python, "-m", "vllm.entrypoints.openai.api_server"]
+    return [*server, "--host", "127.0.0.1", "--port", str(port), *words]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Variables that a server needs besides ours."""
+    paths = [str(WORKER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    always = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_SERVER_DEV_MODE": "1",  # abort, sleep and weight updates are served in this mode only
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled; the server listens to this host only
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and cannot tell filtered log-probs
+        "VLLM_NO_USAGE_STATS": "1",
+        # Counting stays on, for the load is read from it; an interval of a year keeps it out of the log.
+        "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
+    }
+    return always | (_gpu_environment(settings) if settings.device == "cuda" else _cpu_environment(settings))
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    return {
+        "model": settings.model,
+        "served_model_name": "policy",
+        "load_format": settings.load_format,
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "seed": settings.seed,
+        "generation_config": "vllm",  # else the model's own file filters what a request leaves open
+        "logprobs_mode": "processed_logprobs",
+        "no_enable_chunked_prefill": not settings.chunked_prefill,
+        "max_num_batched_tokens": settings.max_batched_tokens,
+        "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
+        "worker_extension_cls": "agentrl_worker.Extension",
+        "trust_remote_code": settings.trust_remote_code,
+        "hf_overrides": dict(settings.override_config) or None,
+        "uvicorn_log_level": "warning",
+    }
+
+
+def _gpu(settings: Settings) -> dict[str, Any]:
+    return {
+        "gpu_memory_utilization": settings.memory_fraction,
+        "enable_sleep_mode": settings.sleeps,
+        "weight_transfer_config": {"backend": "ipc"},
+    }
+
+
+def _gpu_environment(settings: Settings) -> dict[str, str]:
+    return {"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {}
+
+
+def _cpu_environment(settings: Settings) -> dict[str, str]:
+    """One thread a core, each bound: unbound ones wait on the server's other processes at every operation."""
+    bound = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if settings.tensor_parallel == 1 else "auto"
+    chosen = {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}
+    return {"CUDA_VISIBLE_DEVICES": ""} | {name: os.environ.get(name, value) for name, value in chosen.items()}

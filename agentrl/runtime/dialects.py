@@ -1,0 +1,64 @@
+"""What each server engine is started with: agentrl's keys in the engine's own words."""
+
+from pathlib import Path
+
+import torch
+
+from agentrl.config.schema import Config
+from agentrl.errors import UserError
+from agentrl.rollout.engines.remote import Dialect
+from agentrl.rollout.engines.remote.place import engine_python
+from agentrl.rollout.engines.sglang import SGLang
+from agentrl.rollout.engines.sglang.flags import Settings
+from agentrl.training.adapter import base_and_adapter
+
+
+def model_length(config: Config) -> int:
+    """Tokens of the longest sequence."""
+    data = config.data
+    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
+
+
+def server_dtype(config: Config, device: torch.device) -> str:
+    """`rollout.dtype`, with auto told."""
+    dtype = config.rollout.dtype
+    return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
+
+
+def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
+    """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
+    return DIALECTS[name](config, device, sleeps)
+
+
+def sglang(config: Config, device: torch.device, sleeps: bool) -> Dialect:
+    """SGLang, started with what the settings say. Raises UserError."""
+    rollout, model = config.rollout, config.model
+    python = "" if rollout.base_url else engine_python("sglang", "sglang", rollout.engine_python)
+    if rollout.deterministic and device.type == "cpu":
+        raise UserError("rollout.deterministic: SGLang knows no seeds on a CPU; set rollout.name=hf")
+    place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
+    settings = Settings(
+        python=python,
+        model=base_and_adapter(str(place), model.lora_rank)[0],
+        device=device.type,
+        dtype=server_dtype(config, device),
+        max_model_len=model_length(config),
+        max_num_seqs=rollout.max_num_seqs,
+        seed=rollout.seed,
+        tensor_parallel=rollout.tensor_model_parallel_size,
+        memory_fraction=rollout.gpu_memory_utilization,
+        load_format=rollout.load_format,
+        eager=rollout.enforce_eager,
+        chunked_prefill=rollout.enable_chunked_prefill,
+        max_batched_tokens=rollout.max_num_batched_tokens,
+        sleeps=sleeps,
+        deterministic=rollout.deterministic,
+        log_stats=not rollout.disable_log_stats,
+        trust_remote_code=model.trust_remote_code,
+        override_config=model.override_config,
+        extra=rollout.engine_kwargs.get("sglang", {}),
+    )
+    return SGLang(settings)
+
+
+DIALECTS = {"sglang": sglang}

@@ -1,0 +1,134 @@
+"""From settings to an engine: which one, where its servers run, how weights get there."""
+
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config.schema import Config, Rollout
+from agentrl.rollout.engine import Engine
+from agentrl.rollout.engines.hf import HFEngine
+from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, ServerProcess
+from agentrl.rollout.engines.remote.place import find_python
+from agentrl.rollout.engines.remote.process import free_port
+from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.remote.weights.ipc import IpcTransport
+from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
+from agentrl.rollout.engines.remote.weights.transport import Transport
+from agentrl.runtime.dialects import dialect, model_length, server_dtype
+from agentrl.runtime.gpus import placements, visible_gpus
+from agentrl.runtime.probe import Probe
+
+log = logging.getLogger(__name__)
+
+SHARED_MEMORY = Path("/dev/shm")
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def engine_name(rollout: Rollout, device: torch.device) -> str:
+    """What `rollout.name` means here."""
+    if rollout.name != "auto":
+        return rollout.name
+    there = rollout.base_url or rollout.engine_python or find_python("sglang", "sglang")
+    return "sglang" if device.type == "cuda" and there else "hf"
+
+
+def hf_engine(config: Config, module: Any) -> Engine:
+    """The engine in this process."""
+    rollout = config.rollout
+    return HFEngine(
+        module,
+        max_num_seqs=rollout.max_num_seqs,
+        max_model_len=model_length(config),
+        deterministic=rollout.deterministic,
+        **rollout.engine_kwargs.get("hf", {}),
+    )
+
+
+@dataclass
+class Servers:
+    """The servers of a run, launched before the trainer loads its model, for both take a while."""
+
+    config: Config
+    device: torch.device
+    dialect: Dialect
+    replicas: list[Replica]
+    scratch: Path
+    """Folder for weights as files."""
+    way: str
+    """How weights get there: ipc, nccl or files."""
+    sleeps: bool
+    """Whether the engine gives its memory back while the policy trains."""
+
+    def engine(self, module: Any, progress: Callable[[str], None]) -> RemoteEngine:
+        """The engine that samples from `module`'s weights."""
+        rollout = self.config.rollout
+        check = None
+        if rollout.weight_check != "never":
+            every_time = rollout.weight_check == "always"
+            check = Probe(module, module.config.vocab_size, self.device, every_time=every_time)
+        return RemoteEngine(
+            self.dialect,
+            self.replicas,
+            self._transport(module),
+            max_model_len=model_length(self.config),
+            start_timeout=rollout.start_timeout,
+            request_timeout=rollout.request_timeout,
+            check=check,
+            progress=progress,
+        )
+
+    def _transport(self, module: Any) -> Transport:
+        rollout = self.config.rollout
+        weights = PolicyWeights(module, dtype=DTYPES[server_dtype(self.config, self.device)])
+        size = rollout.update_weights_bucket_megabytes << 20
+        log.info("weights reach the engine by %s", self.way)
+        if self.way == "ipc":
+            return IpcTransport(weights, bucket_bytes=size)
+        if self.way == "nccl":
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            return BroadcastTransport(weights, bucket_bytes=size, backend=backend)
+        return FilesTransport(weights, module.config, folder=self.scratch, bucket_bytes=size)
+
+
+def launch(config: Config, device: torch.device) -> Servers | None:
+    """Start the servers that the settings ask for; None for the engine that needs none. Raises UserError."""
+    rollout, name = config.rollout, engine_name(config.rollout, device)
+    if name == "hf":
+        return None
+    gpus = visible_gpus() if device.type == "cuda" else []
+    width = rollout.tensor_model_parallel_size
+    apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
+    places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
+    sleeps = bool(gpus) and not apart and rollout.free_cache_engine
+    spoken = dialect(name, config, device, sleeps=sleeps)
+    parent = Path(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
+    servers = Servers(config, device, spoken, [], Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent)), "", sleeps)
+    servers.way = rollout.weight_sync if rollout.weight_sync != "auto" else "files"
+    if rollout.base_url:
+        urls = [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url
+        servers.replicas = [Replica(spoken, url) for url in urls]
+        return servers
+    if rollout.weight_sync == "auto" and gpus:
+        beside = all(place[0] == gpus[0] for place in places)
+        servers.way = "nccl" if apart else "ipc" if beside else "files"
+    servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
+    for replica in servers.replicas:
+        replica.launch()
+    return servers
+
+
+def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
+    """A server of ours on the given GPUs."""
+    port = free_port()
+    environment = servers.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    logs = Path(servers.config.trainer.default_local_dir) / "engine"
+    server = ServerProcess(
+        servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log", scratch=servers.scratch
+    )
+    return Replica(servers.dialect, f"http://127.0.0.1:{port}", server)

@@ -1,0 +1,103 @@
+"""What the trajectories of a run meet, and what judges them, from the settings."""
+
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.config.schema import Config
+from agentrl.interactions import load_interactions
+from agentrl.plugins import load_attribute
+from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
+from agentrl.rollout.engine import Engine
+from agentrl.rollout.limits import Limits
+from agentrl.rollout.loops import Environment
+from agentrl.runtime.dialects import model_length
+from agentrl.sandbox.sandbox import Sandbox
+from agentrl.tools import load_tools
+from agentrl.usercode import UserFunction
+
+
+def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
+    """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
+    multi_turn = config.rollout.multi_turn
+    chat = Chat(
+        tokenizer,
+        format=multi_turn.format,
+        inference_template=multi_turn.use_inference_chat_template,
+        check=multi_turn.tokenization_sanity_check_mode,
+    )
+    tools = load_tools(
+        multi_turn.tool_config_path if multi_turn.enable else None,
+        multi_turn.function_tool_path if multi_turn.enable else None,
+        max_response=multi_turn.max_tool_response_length,
+        unit=multi_turn.tool_response_unit,
+        side=multi_turn.tool_response_truncate_side,
+        tokenizer=tokenizer,
+        sandbox=sandbox,
+    )
+    interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
+    return Environment(
+        engine,
+        chat,
+        tools,
+        interactions,
+        limits(config),
+        multi_turn.use_inference_chat_template,
+        callback(multi_turn.completion_callback),
+    )
+
+
+def sandbox_for(config: Config) -> Sandbox:
+    """Where code runs that models wrote."""
+    sandbox_fusion = config.reward.sandbox_fusion
+    return Sandbox(
+        sandbox_fusion.url,
+        max_concurrent=sandbox_fusion.max_concurrent,
+        memory_limit_mb=sandbox_fusion.memory_limit_mb,
+    )
+
+
+def limits(config: Config) -> Limits:
+    """Where a trajectory ends."""
+    data, multi_turn = config.data, config.rollout.multi_turn
+    return Limits(
+        prompt_length=data.max_prompt_length,
+        response_length=data.max_response_length,
+        model_length=model_length(config),
+        truncation=data.truncation,
+        assistant_turns=multi_turn.max_assistant_turns,
+        user_turns=multi_turn.max_user_turns,
+        parallel_calls=multi_turn.max_parallel_calls,
+        consecutive_errors=multi_turn.max_consecutive_errors,
+    )
+
+
+def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
+    """What a finished trajectory is worth. Raises UserError."""
+    reward = config.reward
+    custom_reward_function = reward.custom_reward_function
+    function = load_reward_function(
+        custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
+    )
+    if function is None and of_code(config.data):
+        function = load_reward_function(None, CODE_FUNCTION, {})
+    multi_turn = config.rollout.multi_turn
+    return Scorer(
+        function,
+        tool_weight=reward.tool_weight,
+        interaction_weight=reward.interaction_weight,
+        num_workers=reward.num_workers,
+        timeout=reward.timeout,
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
+        interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+        sandbox=sandbox,
+    )
+
+
+def callback(path: str | None) -> UserFunction | None:
+    """The function behind `rollout.multi_turn.completion_callback`. Raises UserError."""
+    if path is None:
+        return None
+    module, _, name = path.rpartition(".")
+    return UserFunction(load_attribute(module, name, what="rollout.multi_turn.completion_callback"))
