@@ -39,7 +39,7 @@ class CodeInterpreter(BaseTool):
         """Standard output and standard error, and a word on what ended the program, if something did."""
         limits = self.limits(parameters)
         language = str(parameters.get("language") or self.language)
-        job = Job(language, str(parameters["code"]), compile_limits=limits, run_limits=limits)
+        job = Job(language, _code(parameters), compile_limits=limits, run_limits=limits)
         try:
             result = await self.sandbox.run(job, client=instance_id)
         except Unavailable as error:
@@ -100,7 +100,7 @@ class PythonSession(CodeInterpreter):
         async with notebook.lock:
             if notebook.session is None or notebook.session.over:
                 notebook.session = await self.sandbox.session(self.limits({}), client=instance_id)
-            run = await notebook.session.run(str(parameters["code"]), wall=limits.wall)
+            run = await notebook.session.run(_code(parameters), wall=limits.wall)
             ended = "\nThe session ended; variables are gone." if notebook.session.over else ""
         printed = self.describe(run, limits)
         return printed.rstrip("\n") + ended if ended else printed
@@ -110,6 +110,11 @@ class PythonSession(CodeInterpreter):
         notebook = self.notebooks.pop(instance_id, None)
         if notebook is not None and notebook.session is not None:
             await notebook.session.close()
+
+
+def _code(parameters: dict[str, Any]) -> str:
+    """The code; JSON lets a model write half a surrogate pair, which is no character."""
+    return str(parameters["code"]).encode(errors="replace").decode()
 
 
 def _end(run: CommandResult, limits: Limits) -> str | None:

@@ -29,14 +29,14 @@ class Grader(ABC):
     forgeable = False
 
     def __init__(self, code: str, cases: TestCases, language: str) -> None:
-        self.code = code
+        self.code = code.encode(errors="replace").decode()  # half a surrogate pair is no character
         self.cases = cases
         self.language = language
 
     def job(self, limits: Limits, total: float) -> Job:
         """All cases at once."""
         stdins = [self.stdin(index).encode(errors="replace") for index in range(len(self.cases))]
-        own = self.code.encode(errors="replace")
+        own = self.code.encode()
         code, files = (HARNESS, {"solution.py": own}) if self.in_harness else (self.code, {})
         return Job(self.language, code, stdins, files=files, compile_limits=limits, run_limits=limits, total=total)
 

@@ -1,5 +1,6 @@
 """The reward function for code, by hidden test cases."""
 
+from dataclasses import replace
 from typing import Any
 
 from agentrl.rewards.code.cases import read_cases
@@ -11,6 +12,8 @@ from agentrl.sandbox.sandbox import Sandbox
 
 FIRST = 10
 """Cases that count in verl's code data sets, which it scores by the first ones."""
+OUTPUT_BYTES = 16 << 20
+"""Of standard output and of standard error: some tests ask for megabytes."""
 FAILURES = [name for result, name in STATUS.items() if result not in (True, -1)]
 
 
@@ -37,6 +40,6 @@ async def compute_score(
         return {"score": 0.0, "no_code": 1.0} | dict.fromkeys(FAILURES, 0.0)
     if continuous or (continuous is None and data_source in CODE_SOURCES):
         cases = cases.first(FIRST)
-    limits = sandbox.limits(timeout)
+    limits = replace(sandbox.limits(timeout), output_bytes=OUTPUT_BYTES)
     verdict = await grade(sandbox.run, code, cases, language=language, limits=limits, total=total_timeout)
     return {"score": verdict.score, "no_code": 0.0} | {name: verdict.share(name) for name in FAILURES}
