@@ -223,6 +223,8 @@ class Command:
         for handle in self.output:
             while self.hit != "output" and self._more(handle):
                 pass
+        if self.hit is None and self.tier.overfull(self.limits, ended=True):
+            self.hit, code = "disk", None
         trouble = os.read(self.trouble, _CHUNK).decode(errors="replace")
         for handle in (self.stdin, self.stdout, self.stderr, self.trouble, self.process):
             if handle >= 0:

@@ -78,6 +78,12 @@ def collect(folder: str, limit: int) -> dict[str, tuple[bytes, int]] | None:
     return found
 
 
+def runnable(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
+    """The same, with the mode of a program for what looks like one."""
+    programs = (b"\x7fELF", b"#!")
+    return {path: (content, 0o755 if content.startswith(programs) else mode) for path, (content, mode) in files.items()}
+
+
 def _make_parents(root: int, path: str, made: set[str]) -> None:
     for parent in reversed(PurePosixPath(path).parents[:-1]):
         if str(parent) not in made:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,7 +46,7 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
     files[recipe.source] = (code.encode(errors="surrogateescape"), 0o644)
     compile_ = recipe.compile_command(code)
     command = None if compile_ is None else _located(compile_, programs)
-    in_fork = forks and recipe.zygote
+    in_fork = forks and recipe.zygote and not _shadows(files)
     header = {
         "argv": None if in_fork else _located(recipe.run, programs),
         "env": {**env, **recipe.env},
@@ -66,6 +67,12 @@ def session(limits: Limits, argv: list[str] | None, env: Mapping[str, str]) -> P
     """The plan of a session; `argv` starts its interpreter where none is forked."""
     header = {"session": True, "argv": argv, "env": {**env}, "run_limits": asdict(limits)}
     return Plan(header, {}, "base", None)
+
+
+def _shadows(files: Files) -> bool:
+    """Whether modules of the work folder would be imported in place of some that a warm interpreter already has."""
+    names = {path.split("/")[0].removesuffix(".py") for path in files}
+    return not names.isdisjoint({*sys.stdlib_module_names, "numpy", "usercustomize"})
 
 
 def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandResult:

@@ -5,7 +5,6 @@ the job's warden. It ends when the pool does, and then everything below it ends:
 sockets, wardens at the end of their callers.
 """
 
-import contextlib
 import heapq
 import json
 import os
@@ -16,11 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentrl.sandbox.isolation import Host
+from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 from agentrl.sandbox.zygote import ONE_THREAD
 
@@ -111,7 +112,7 @@ class Supervisor:
         if order["op"] == "run":
             self.waiting.append(Order(order["id"], order["flavour"], handles[0]))
         elif order["id"] in self.running:
-            signal.pidfd_send_signal(self.running[order["id"]].pidfd, signal.SIGKILL)
+            _kill(self.running[order["id"]].pidfd)
 
     def _dispatch(self) -> None:
         """Pass on what waits, as far as there are slots and servers."""
@@ -129,7 +130,7 @@ class Supervisor:
         order.slot = heapq.heappop(self.free)
         server.sent[order.number] = order
         text = json.dumps({"id": order.number, "slot": order.slot}).encode()
-        with contextlib.suppress(OSError):  # it died: its pidfd says so next
+        with suppress(OSError):  # it died: its pidfd says so next
             socket.send_fds(server.control, [text], [order.caller])
         os.close(order.caller)
 
@@ -204,7 +205,7 @@ class Supervisor:
         server.control.close()
         if server.pidfd >= 0:
             self.events.unregister(server.pidfd)
-            signal.pidfd_send_signal(server.pidfd, signal.SIGKILL)
+            _kill(server.pidfd)
             os.close(server.pidfd)
         else:
             self.failures[server.flavour] = _MOST_RESTARTS
@@ -233,15 +234,18 @@ class Supervisor:
         for server in self.servers.values():
             server.control.close()
             if server.pidfd >= 0:
-                signal.pidfd_send_signal(server.pidfd, signal.SIGKILL)
+                _kill(server.pidfd)
             else:
                 server.launcher.kill()
         for order in self.running.values():
-            signal.pidfd_send_signal(order.pidfd, signal.SIGKILL)
+            _kill(order.pidfd)
         deadline = time.monotonic() + 5
         while _reap() and time.monotonic() < deadline:
             time.sleep(0.002)
-        os._exit(0)
+        try:
+            clear(self.host.folder)
+        finally:
+            os._exit(0)
 
 
 def own_ids(count: int) -> tuple[socket.socket, int]:
@@ -257,6 +261,11 @@ def own_ids(count: int) -> tuple[socket.socket, int]:
             continue
         return lock, first
     raise OSError("no unused user ids are left for a sandbox")
+
+
+def _kill(pidfd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def _reap() -> bool:

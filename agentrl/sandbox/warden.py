@@ -59,7 +59,7 @@ class Warden:
             made = folder.collect(self.where, MOST_KEPT)
             if made is None:
                 raise Broken(f"the compiler left more than {MOST_KEPT >> 20} MiB, or files that are no plain ones")
-            self.files = made
+            self.files = folder.runnable(made) if self.tier.fakes_modes else made
         kept = list(self.files.items()) if good else []
         names = [(path, mode) for path, (_, mode) in kept]
         self._reply("compiled", ended, {"names": names}, [content for _, (content, _) in kept])

@@ -59,6 +59,8 @@ class Tier:
     name = "none"
     forks_python = False
     """The user's Python may run in a fork of the warm interpreter; else every program is started by exec."""
+    fakes_modes = False
+    """Changing a file's mode does nothing: what a compiler made does not say that it is a program."""
     disk_is_memory = False
     """The files of a run lie in memory and count as such."""
     work = WORK
@@ -101,8 +103,8 @@ class Tier:
         """In the warden: pids of the user's processes that are alive."""
         return descendants(os.getpid())
 
-    def overfull(self, limits: Limits) -> bool:
-        """In the warden: whether its files exceed the limits, where no mount bounds them."""
+    def overfull(self, limits: Limits, *, ended: bool = False) -> bool:
+        """In the warden: whether the user's files exceed the limits, where no mount bounds them."""
         return False
 
     def exit_code(self, code: int) -> int:

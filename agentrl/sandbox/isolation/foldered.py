@@ -77,13 +77,13 @@ class Foldered(Tier):
         """/tmp is the host's."""
         return {**env, "TMPDIR": self.tmp}
 
-    def overfull(self, limits: Limits) -> bool:
-        """Whether the folders hold more than they may; looking takes a tenth of the time at most."""
+    def overfull(self, limits: Limits, *, ended: bool = False) -> bool:
+        """Whether the folders hold more than they may; until it ended, looking takes a tenth of the time at most."""
         begin = time.monotonic()
-        if begin < self.next_look:
+        if begin < self.next_look and not ended:
             return False
         try:
-            sizes = [size(folder) for folder in (self.box, self.tmp)]
+            sizes = [size(folder, limits.inodes) for folder in (self.box, self.tmp)]
         except OSError:
             return True
         taken = sum(taken for taken, _ in sizes) + deleted_but_open(self.processes())

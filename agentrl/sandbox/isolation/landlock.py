@@ -32,6 +32,7 @@ class Landlock(Foldered):
         super().settle(host)
         profile = profiles.LANDLOCK
         if host.uid is None:
+            self.fakes_modes = True
             profile = _as_the_same_user(landlock.abi())
         elif landlock.abi() == 0:
             raise OSError(errno.ENOSYS, f"no Landlock in this kernel ({platform.release()})")

@@ -96,6 +96,8 @@ class Namespace(Tier):
         """Own ids, /proc, loopback, and the bound on processes."""
         self.slot = slot
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The first process of a pid namespace gets from inside only the signals that it handles: so none.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self.host.uid is None:
             self.runner = RUNNER
             syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else its own /proc/self is not its own to write
@@ -128,6 +130,7 @@ class Namespace(Tier):
 
     def confine(self, limits: Limits) -> None:
         """No capability, no way to any, no dangerous system call."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         drop_privileges()
         seccomp.install(self.filter)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)

@@ -4,7 +4,6 @@ Neither follows a symbolic link, recurses, or holds more than a few descriptors,
 """
 
 import os
-import secrets
 from collections.abc import Iterable
 
 from agentrl.sandbox.kernel.syscalls import open_beneath
@@ -13,13 +12,20 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _BLOCK = 512
 
 
-def size(folder: str) -> tuple[int, int]:
-    """(bytes on disk, entries), while programs change it. OSError for a tree that is too deep to have a path."""
-    root = os.open(folder, _FOLDER | os.O_CLOEXEC)
+def size(folder: str, most: int) -> tuple[int, int]:
+    """(bytes on disk, entries), while programs change it; it stops beyond `most` entries.
+
+    OSError for a tree that is too deep to have a path.
+    """
+    parent = os.open(os.path.dirname(folder), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        root = _open(parent, os.path.basename(folder))
+    finally:
+        os.close(parent)
     taken = entries = 0
     queue = ["."]
     try:
-        while queue:
+        while queue and entries <= most:
             path = queue.pop()
             for name, about, is_folder in _list(root, path):
                 taken += about.st_blocks * _BLOCK
@@ -80,25 +86,38 @@ def deleted_but_open(pids: Iterable[int]) -> int:
 
 
 def clear(folder: str) -> None:
-    """Remove all that is in `folder`. Nobody else may be at work in it; the caller owns everything."""
-    os.chmod(folder, 0o700)
-    while names := os.listdir(folder):
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                _lift(path, folder)
-            else:
-                os.unlink(path)
+    """Remove all that is in `folder`. Nobody else may be at work in it; the caller owns everything.
+
+    Walks with the current folder, which is put back: no path gets long, no call deep.
+    """
+    here = os.open(".", os.O_PATH | os.O_CLOEXEC)
+    try:
+        open_levels = [_descend(folder)]
+        names: list[str] = []
+        while open_levels:
+            if open_levels[-1]:
+                names.append(open_levels[-1].pop())
+                open_levels.append(_descend(names[-1]))
+                continue
+            open_levels.pop()
+            if names:
+                os.chdir("..")
+                os.rmdir(names.pop())
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
-def _lift(inner: str, outer: str) -> None:
-    """Move what `inner` holds up into `outer`, remove `inner`: a chain of folders gets shorter, no path longer."""
-    os.chmod(inner, 0o700)
-    for name in os.listdir(inner):
-        path = os.path.join(inner, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            os.rename(path, os.path.join(outer, secrets.token_hex(16)))
-        else:
-            os.unlink(path)
-    os.rmdir(inner)
+def _descend(folder: str) -> list[str]:
+    """Go into a folder and remove its files; the folders that are left."""
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        os.chmod(folder, 0o700)
+    os.chdir(folder)
+    folders: list[str] = []
+    files: list[str] = []
+    with os.scandir() as entries:
+        for entry in entries:
+            (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+    for name in files:
+        os.unlink(name)
+    return folders

@@ -1,5 +1,6 @@
 """What every tier does to the user's process: limits on resources, no privileges, fewer system calls."""
 
+import os
 import resource
 
 from agentrl.sandbox.job import Limits
@@ -8,6 +9,7 @@ from agentrl.sandbox.kernel import syscalls
 ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
 _STACK = 8 * _MIB
+_NICE = 5  # the wardens, the server and the trainer go first, however many processes a run has
 
 
 def limit_resources(limits: Limits, cpu: float, others: int) -> None:
@@ -18,6 +20,7 @@ def limit_resources(limits: Limits, cpu: float, others: int) -> None:
     """
     seconds = int(cpu) + 2
     data = limits.memory_mb * _MIB + limits.processes * _STACK
+    os.nice(_NICE)
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_DATA, data),

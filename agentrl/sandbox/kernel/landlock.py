@@ -42,8 +42,9 @@ def abi() -> int:
 def restrict(read: Sequence[str], write: Sequence[str]) -> None:
     """Keep this thread and its children to these paths: all beneath them, or the one file.
 
-    read: may be read and executed. write: everything but making devices. Paths that do not exist, or are out of this user's reach, are passed over. TCP
-    (ABI 4), others' abstract sockets and signals (ABI 6) are denied whole. Raises OSError where the kernel refuses.
+    read: may be read and executed. write: everything but making devices. Paths that do not exist, or that this user
+    cannot reach, are passed over. TCP (ABI 4), others' abstract sockets and signals (ABI 6) are denied whole. Raises
+    OSError where the kernel refuses.
     """
     version = abi()
     handled = _FILES_OF_ABI[min(version, 5)] if version else 0

@@ -34,6 +34,7 @@ fspick 433 433
 futimesat 261 -
 getpid 39 172
 init_module 175 105
+inotify_add_watch 254 27
 inotify_init 253 -
 inotify_init1 294 26
 io_uring_enter 426 426

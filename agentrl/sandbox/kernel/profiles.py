@@ -84,7 +84,11 @@ _HOST_PROCESSES = (
     Rule(("setpriority", "ioprio_set"), "as above, by pid", tests=(Argument(1, _OWN, inside=False),)),
     Rule(("setpriority",), "PRIO_USER: all of the user", tests=(Argument(0, (2,)),)),
     Rule(("ioprio_set",), "IOPRIO_WHO_USER: all of the user", tests=(Argument(0, (3,)),)),
-    Rule(("inotify_init", "inotify_init1"), "tells the names of files that cannot be opened", errno.ENOSYS),
+    Rule(
+        ("inotify_init", "inotify_init1", "inotify_add_watch"),
+        "tells the names of files that cannot be opened",
+        errno.ENOSYS,
+    ),
 )
 
 NAMESPACE = Profile("namespace", _KERNEL + _OWN_NETWORK)
