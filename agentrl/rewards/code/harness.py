@@ -17,7 +17,7 @@ import traceback
 import types
 from typing import Any
 
-# Names that solutions to such tasks take for granted; builtins late, so that they are not hidden.
+# Names that solutions take for granted where only a function is asked for; builtins late, so that they are not hidden.
 STARS = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io"
 MODULES = "json math random re string sys typing collections heapq bisect copy itertools functools operator"
 PRELUDE = [f"from {name} import *" for name in STARS.split()]
@@ -103,10 +103,10 @@ def send(channel: int, reply: Any, write: Any = os.write, dumps: Any = json.dump
         data = data[write(channel, data) :]
 
 
-def load(module: types.ModuleType) -> None:
+def load(module: types.ModuleType, prelude: list[str]) -> None:
     """Run the solution as the main module; the prelude's names are behind its own, like built-in ones."""
     names: dict[str, Any] = {}
-    for line in PRELUDE:
+    for line in prelude:
         exec(line, names)
     module.__dict__["__builtins__"] = vars(builtins) | names
     with open("solution.py", encoding="utf-8", errors="surrogateescape") as file:
@@ -140,7 +140,7 @@ def main(leave: Any = os._exit) -> None:
     sys.argv = ["solution.py"]
     failed = 1
     try:
-        load(module)
+        load(module, PRELUDE if "fn" in request else [])
         send(channel, answer(request, module.__dict__, requests))
         failed = 0
     except BaseException:

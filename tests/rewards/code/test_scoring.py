@@ -1,6 +1,7 @@
 """The reward function as a run uses it: by name, by data source, through a pool and through a server."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -186,3 +187,59 @@ def test_through_a_server(server: str) -> None:
     right, called, asserted, late = asyncio.run(run())
     assert (right, called, asserted) == (1.0, 1.0, pytest.approx(2 / 3))
     assert 0 < late < 0.5
+
+
+VERL = Path(sys.prefix) / "reference/verl/utils/reward_score/sandbox_fusion/__init__.py"
+ROWS: dict[str, dict[str, Any]] = {
+    "program": {"inputs": ["1 2\n", "3 4", "10 -4"], "outputs": ["3\n", "7\n\n", "6"]},
+    "function": {"fn_name": "add", "inputs": ["1\n2", "[1]\n[2]", '"a"\n"b"'], "outputs": ["3", "[1, 2]", "ab"]},
+    "asserts": {"assert_case": ["assert add(1, 2) == 3", "assert add([1], [2]) == [1, 2]", "assert add('a', 'b')"]},
+}
+SOLUTIONS = [
+    "```python\ndef add(a, b):\n    return a + b\nif __name__ == '__main__':\n    print('x')\n```",
+    "```python\nclass Solution:\n    def add(self, a, b):\n        return a + b\n```",
+    "```python\ndef add(a, b):\n    return int(a) + int(b)\n```",
+    "```python\na, b = map(int, input().split())\nprint(a + b)\n```",
+    "```\nimport sys\nprint(sum(int(n) for n in sys.stdin.read().split()))\n```",
+    "first ```python\nbroken(\n``` then ```python\nprint(sum(map(int, input().split())))\n```",
+    "```text\nprint(sum(map(int, input().split())))\n```",
+    "```python\nprint(7)\n```",
+    "```python\n1 / 0\n```",
+    "no code",
+]
+
+
+@pytest.mark.timeout(300)
+def test_scores_are_those_of_verls_own_code(server: str) -> None:
+    """For honest solutions; what verl's code can be talked into is in test_hacks.py."""
+    assert VERL.exists(), "run `make setup`: it fetches the reference code"
+    spec = importlib.util.spec_from_file_location("reference_verl_scoring", VERL)
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = reference
+    spec.loader.exec_module(reference)
+
+    async def ours() -> list[float]:
+        sandbox = Sandbox(server)
+        try:
+            found = [compute_score("", words, row, sandbox=sandbox) for row in ROWS.values() for words in SOLUTIONS]
+            return [result["score"] for result in await asyncio.gather(*found)]
+        finally:
+            await sandbox.close()
+
+    theirs = [
+        reference.compute_score(server, None, 1024, words, json.dumps(row))[0]
+        for row in ROWS.values()
+        for words in SOLUTIONS
+    ]
+    cases = [(kind, words) for kind in ROWS for words in SOLUTIONS]
+    differing = {
+        case: pair for case, *pair in zip(cases, asyncio.run(ours()), theirs, strict=True) if pair[0] != pair[1]
+    }
+    # verl reads a function's value and what the solution prints off one standard output. So printing spoils a right
+    # answer, and a program that never defines the function passes where it happens to print the value.
+    assert differing == {
+        ("function", SOLUTIONS[0]): [1.0, 0.0],
+        ("function", SOLUTIONS[4]): [0.0, pytest.approx(1 / 3)],
+    }
