@@ -3,7 +3,6 @@
 One thread, a clean environment, nothing of any job in its memory. It ends when the supervisor does.
 """
 
-import contextlib
 import gc
 import importlib
 import json
@@ -15,8 +14,7 @@ import sys
 from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
-from agentrl.sandbox.zygote import ONE_THREAD
-from agentrl.sandbox.zygote import cells
+from agentrl.sandbox.zygote import ONE_THREAD, cells, ordinary
 
 CONTROL = "AGENTRL_SANDBOX_CONTROL"
 """Environment variable with what the supervisor tells: JSON."""
@@ -31,7 +29,7 @@ def serve() -> None:
         importlib.import_module(name)
     for name in ONE_THREAD:
         del os.environ[name]
-    _look_ordinary(told["source"])
+    ordinary.look(told["source"])
     try:
         tier.settle(Host(**told["host"]))
     except OSError as error:
@@ -39,6 +37,7 @@ def serve() -> None:
         os._exit(1)
     gc.collect()
     gc.freeze()
+    shared = ordinary.share()
     with socket.socket(fileno=told["handle"]) as control:
         socket.send_fds(control, [b"{}"], [os.pidfd_open(os.getpid())])
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens need no reaping
@@ -47,9 +46,7 @@ def serve() -> None:
         except Become as become:
             control.detach()
             pipes = become.args
-    _thaw()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # Python's own generator sees to itself after a fork
+    ordinary.become(shared)
     if pipes:
         cells.main(*pipes)
         os._exit(0)
@@ -82,25 +79,3 @@ def _become_warden(tier: Tier, slot: int, caller: int) -> None:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     os._exit(0)
-
-
-def _thaw() -> None:
-    """Back to an ordinary interpreter's memory, as far as it shows.
-
-    What was frozen is never freed, so the program gets a module dict that was made after that: its objects are to be
-    finalized at exit.
-    """
-    gc.enable()
-    main = type(sys)("__main__")
-    vars(main).update(vars(sys.modules["__main__"]))
-    sys.modules["__main__"] = main
-
-
-def _look_ordinary(source: str) -> None:
-    """What would tell the user's program that it did not start by itself is taken away."""
-    for name in [name for name in sys.modules if name.split(".")[0] in ("agentrl", "sitecustomize")]:
-        del sys.modules[name]
-    sys.argv[:] = [source]
-    sys.orig_argv[1:] = [source]
-    with contextlib.suppress(ImportError):  # the host's own, as without us
-        importlib.import_module("sitecustomize")

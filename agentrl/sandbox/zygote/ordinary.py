@@ -1,0 +1,48 @@
+"""How a fork of the warm interpreter is made to look, and to end, like one that started by itself."""
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import sys
+from types import ModuleType
+
+_OF_THE_INTERPRETER = ("sys", "builtins", "__main__")
+Shared = dict[str, ModuleType]
+
+
+def look(source: str) -> None:
+    """In the server: what would tell the user's program of us is taken away. `source` is its file, beside it."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("agentrl", "sitecustomize")]:
+        del sys.modules[name]
+    sys.argv[:] = [source]
+    sys.orig_argv[1:] = [source]
+    with contextlib.suppress(ImportError):  # the host's own, as without us
+        importlib.import_module("sitecustomize")
+
+
+def share() -> Shared:
+    """In the server: the modules that it has, never to be freed."""
+    shared = {name: module for name, module in sys.modules.items() if name not in _OF_THE_INTERPRETER}
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
+    return shared
+
+
+def become(shared: Shared) -> None:
+    """In the user's process, before its program starts."""
+    gc.enable()
+    # What was frozen is never freed. The program gets a module that was made later: its objects are freed at exit.
+    main = type(sys)("__main__")
+    vars(main).update(vars(sys.modules["__main__"]))
+    sys.modules["__main__"] = main
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own generator sees to itself after a fork
+    atexit.register(_spare, shared)  # the first to register is the last to run
+
+
+def _spare(shared: Shared) -> None:
+    """Hide from the interpreter's end what all runs share: taking it apart writes to, and so copies, all its memory."""
+    for name in shared:
+        if sys.modules.get(name) is shared[name]:
+            del sys.modules[name]
