@@ -48,7 +48,7 @@ class Recipe:
     stdin: bytes = b"19 23\n"
     """What the self-test reads."""
     expected: bytes = b"42\n"
-    """What the self-test prints."""
+    """What stands in the output of the self-test."""
 
     def compile_command(self, code: str) -> tuple[str, ...] | None:
         """The compiler's command for this code; None where nothing is compiled."""
