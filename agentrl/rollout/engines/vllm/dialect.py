@@ -1,12 +1,14 @@
 """vLLM's OpenAI server, with the calls of its development mode.
 
 Known traps that a line here exists for:
-- `ignore_eos` spares the model's own end token only, and without it that token ends a request nobody asked it to end;
-- `/abort_requests` knows a request by the name that the completions endpoint makes of ours.
+- without `ignore_eos` the model's own end token ends a request that did not ask for it;
+- a request is known by the name that the completions endpoint makes of ours;
+- an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
+- on a CPU an update leaves a tied output layer with the old weights.
 """
 
-import asyncio
 import base64
+import json
 import pickle
 import re
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from agentrl.errors import InfraError, UserError
-from agentrl.rollout.engine import Sampling
+from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, Refused, quietly
 from agentrl.rollout.engines.remote.settings import Settings
@@ -26,3 +28,176 @@ from agentrl.rollout.engines.vllm.flags import command, environment
 OLDEST = (0, 22)
 CONTROL = 300.0
 """Seconds that a call which draws nothing may take."""
+GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
+
+HINTS = {
+    "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
+    "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
+    "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
+    "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "is less than desired GPU memory utilization": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "larger than the maximum number of tokens that can be stored in KV cache": "lower rollout.max_model_len",
+    "KV cache is needed": "raise rollout.gpu_memory_utilization (on a CPU VLLM_CPU_KVCACHE_SPACE, in GiB), or lower "
+    "rollout.max_model_len",
+    "unrecognized arguments": "rollout.engine_kwargs.vllm holds a flag that this version does not have",
+}
+
+
+class VLLM:
+    """`Dialect` of vLLM 0.22 and later."""
+
+    name = "vllm"
+    hints = HINTS
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tensor_parallel = settings.tensor_parallel
+        self._models: dict[str, str] = {}
+        """Server -> what it calls its model."""
+        self._paths: dict[str, set[str]] = {}
+        """Server -> the calls that it has."""
+
+    def command(self, port: int) -> list[str]:
+        return command(self.settings, port)
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.settings)
+
+    async def ready(self, http: Http) -> bool:
+        try:
+            await http.get("/health", timeout=30)
+        except Refused:
+            return False
+        return True
+
+    async def greet(self, http: Http) -> None:
+        version = str((await http.get("/version"))["version"])
+        if _numbers(version) < OLDEST:
+            raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
+        self._models[http.url] = (await http.get("/v1/models"))["data"][0]["id"]
+        self._paths[http.url] = set((await http.get("/openapi.json"))["paths"])
+        if "/start_weight_update" in self._paths[http.url]:
+            await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
+
+    async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
+        body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling)
+        choice = (await http.post("/v1/completions", body, timeout=timeout))["choices"][0]
+        logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
+        return Answer(choice["token_ids"] or [], [min(logprob, 0.0) for logprob in logprobs], _reason(choice))
+
+    async def abort(self, http: Http, rids: Sequence[str]) -> None:
+        names = [f"cmpl-{rid}-0" for rid in rids]
+        await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=10))
+
+    async def load(self, http: Http) -> dict[str, float]:
+        text = await http.get("/metrics")
+        return {name: _gauge(text, name) for name in ("running", "waiting")}
+
+    async def sleep(self, http: Http) -> None:
+        await self._control(http, "/sleep?level=2", {})
+
+    async def wake(self, http: Http, what: str) -> None:
+        await self._control(http, f"/wake_up?tags={what}", {})
+
+    async def begin_update(self, http: Http) -> None:
+        if "/start_weight_update" not in self._paths[http.url]:
+            raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
+        await self._control(http, "/start_weight_update", {"is_checkpoint_format": True})
+
+    async def end_update(self, http: Http, version: int) -> None:
+        await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
+        await self._call(http, "agentrl_repack")
+        await self._control(http, "/reset_prefix_cache", {})
+
+    async def load_files(self, http: Http, folder: Path) -> None:
+        await self._call(http, "agentrl_load_files", str(folder))
+
+    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+        flat, sizes = packed(bucket)
+        body = {
+            "names": [entry.name for entry in bucket.entries],
+            "dtype_names": [_name(entry.dtype) for entry in bucket.entries],
+            "shapes": [list(entry.shape) for entry in bucket.entries],
+            "tensor_sizes": sizes,
+            "ipc_handles_pickled": handle(flat),
+        }
+        always = {} if self._packed(http) else {"packed": True}
+        await self._control(http, "/update_weights", {"update_info": body | always})
+
+    async def join(self, http: Http, group: Group, rank: int) -> None:
+        about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
+        await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
+
+    async def leave(self, http: Http, group: Group) -> None:
+        await self._call(http, "agentrl_leave", group.name)
+
+    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+        entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
+        await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
+
+    def _packed(self, http: Http) -> dict[str, bool]:
+        """What newer versions are told once; older ones are told with each bucket."""
+        return {"packed": True} if "/shutdown_weight_transfer_engine" in self._paths[http.url] else {}
+
+    async def _call(self, http: Http, method: str, *args: str) -> None:
+        """Run a method of our extension in every worker."""
+        await self._control(http, "/collective_rpc", {"method": method, "args": args})
+
+    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
+        answer = await http.post(path, body, timeout=CONTROL)
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise InfraError(f"{http.url}{path} failed: the server's log says why")
+
+
+def parameters(sampling: Sampling) -> dict[str, Any]:
+    """What a completion is asked for besides its prompt."""
+    chosen = {
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": max(sampling.top_k, 0),
+        "min_p": sampling.min_p,
+        "seed": sampling.seed,
+        "ignore_eos": True,
+        "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
+        "logprobs": 0,  # of the drawn token alone
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,  # the server has no tokenizer
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
+    """A bucket's bytes without gaps, and how many are whose: vLLM cuts them so."""
+    sizes = [entry.end - entry.start for entry in bucket.entries]
+    if sum(sizes) == bucket.flat.numel():
+        return bucket.flat, sizes
+    return torch.cat([bucket.flat[entry.start : entry.end] for entry in bucket.entries]), sizes
+
+
+def handle(flat: torch.Tensor) -> str:
+    """The handle of GPU memory as vLLM reads it: by the GPU's own name, pickled, in base64."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    _, arguments = reduce_tensor(flat)
+    uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
+    return base64.b64encode(pickle.dumps({uuid: arguments})).decode()
+
+
+def _reason(choice: dict[str, Any]) -> FinishReason:
+    reason = choice.get("finish_reason")
+    return reason if reason in ("stop", "length") else "abort"
+
+
+def _gauge(metrics: str, name: str) -> float:
+    """Sum of a Prometheus gauge over the engines behind a server."""
+    return sum(map(float, re.findall(GAUGE.format(name), metrics, re.MULTILINE)))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = [part for part in version.split(".")[:2] if part.isdigit()]
+    return tuple(map(int, parts)) or (999,)

@@ -27,7 +27,7 @@ def environment(settings: Settings) -> dict[str, str]:
     always = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",  # abort, sleep and weight updates are served in this mode only
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled; the server listens to this host only
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled, from this host alone
         "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and cannot tell filtered log-probs
         "VLLM_NO_USAGE_STATS": "1",
         # Counting stays on, for the load is read from it; an interval of a year keeps it out of the log.
@@ -52,6 +52,8 @@ def _common(settings: Settings) -> dict[str, Any]:
         "max_num_batched_tokens": settings.max_batched_tokens,
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "worker_extension_cls": "agentrl_worker.Extension",
+        "weight_transfer_config": {"backend": "ipc"},
+        "skip_tokenizer_init": True,  # token ids in, token ids out
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": dict(settings.override_config) or None,
         "uvicorn_log_level": "warning",
@@ -62,7 +64,6 @@ def _gpu(settings: Settings) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": settings.memory_fraction,
         "enable_sleep_mode": settings.sleeps,
-        "weight_transfer_config": {"backend": "ipc"},
     }
 
 

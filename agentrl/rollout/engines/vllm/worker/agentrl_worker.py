@@ -1,0 +1,79 @@
+"""What agentrl adds to a vLLM worker; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
+
+Every method runs between vLLM's own start_weight_update and finish_weight_update, which take a model back to the form
+of its checkpoint and bring it into the form of its kernels again.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
+
+TIMEOUT = timedelta(minutes=5)
+GROUPS: dict[str, Any] = {}
+"""Process groups of this worker with the trainer."""
+
+
+class Extension:
+    """Mixed into vLLM's worker by --worker-extension-cls; its methods are called over /collective_rpc."""
+
+    device: torch.device
+    model_runner: Any
+    vllm_config: Any
+    rank: int
+
+    def agentrl_load_files(self, folder: str) -> None:
+        """Take the weights of a folder's safetensors files."""
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            self._agentrl_load(load_file(file, device=str(self.device)).items())
+
+    def agentrl_join(self, group: str) -> None:
+        """Enter the process group that JSON describes; the first of this server's workers is its rank `first`."""
+        about = json.loads(group)
+        rank, size, name, backend = about["first"] + self.rank, about["size"], about["name"], about["backend"]
+        url = f"tcp://{about['address']}:{about['port']}"
+        store, _, _ = next(rendezvous(url, rank, size, timeout=TIMEOUT))
+        store.set_timeout(TIMEOUT)
+        prefixed = PrefixStore(name, store)
+        made, _ = _new_process_group_helper(
+            size, rank, [], dist.Backend(backend), prefixed, group_name=name, timeout=TIMEOUT
+        )
+        _world.pg_group_ranks[made] = {i: i for i in range(size)}
+        GROUPS[name] = made
+
+    def agentrl_leave(self, name: str) -> None:
+        """Leave it."""
+        dist.destroy_process_group(GROUPS.pop(name))
+
+    def agentrl_receive(self, name: str, size: str, entries: str) -> None:
+        """Take part in the broadcast of `size` bytes, and take the weights that lie in them as JSON tells."""
+        flat = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        dist.broadcast(flat, src=0, group=GROUPS[name])
+        self._agentrl_load(
+            (key, flat[start:end].view(getattr(torch, dtype)).reshape(shape))
+            for key, dtype, shape, start, end in json.loads(entries)
+        )
+
+    def agentrl_repack(self) -> None:
+        """Pack the output layer of tied embeddings anew.
+
+        On a CPU vLLM computes with packed copies of the weights. It makes them anew for each layer that weights were
+        sent for; none are sent for the tied output layer, which would go on with the old ones.
+        """
+        if self.device.type == "cpu":
+            for layer in self.model_runner.get_model().modules():
+                if type(layer).__name__ == "ParallelLMHead":
+                    layer.quant_method.process_weights_after_loading(layer)
+
+    def _agentrl_load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.get_model().load_weights(weights)
