@@ -85,12 +85,9 @@ async def measure(args: argparse.Namespace, levels: list[int], server: "Served")
         for row in rows:
             row.rounds.append(await stretch(row, args.seconds))
     console = Console(width=120)
-    console.print(
-        f"isolation: {health['isolation']}; {os.cpu_count()} cores; ready {server.ready:.2f} s after the command"
-    )
-    console.print(
-        f"load of the machine: {os.getloadavg()[0]:.1f}; memory of the server {memory_of(server.pid):.0f} MiB"
-    )
+    console.print(f"isolation: {health['isolation']}; {os.cpu_count()} cores; ready in {server.ready:.2f} s")
+    memory, load = memory_of(server.pid), os.getloadavg()[0]
+    console.print(f"load of the machine: {load:.1f}; memory of the server at the end: {memory:.0f} MiB")
     console.print(table(rows))
 
 

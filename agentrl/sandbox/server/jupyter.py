@@ -1,6 +1,7 @@
 """POST /run_jupyter: cells in a new kernel, which is one program inside one sandbox."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
@@ -44,14 +45,14 @@ async def run_jupyter(service: Service, body: RunJupyter, call: Call) -> Reply:
 
 def make_job(service: Service, body: RunJupyter) -> Job:
     """The driver, with the cells on its standard input."""
-    limits = body.limits.model_copy(update={"output_bytes": max(OUTPUT_BYTES, body.limits.output_bytes)})
+    limits = body.all_limits(body.total_timeout, service.settings.memory_mb)
     return Job(
         language="python",
         code=driver(),
         stdins=[json.dumps({"cells": body.cells, "cell_timeout": body.cell_timeout}).encode()],
         files=body.contents(),
         fetch=body.fetch_files,
-        run_limits=limits.limits(body.total_timeout, body.memory_mb(service.settings.memory_mb)),
+        run_limits=replace(limits, output_bytes=max(OUTPUT_BYTES, limits.output_bytes)),
     )
 
 

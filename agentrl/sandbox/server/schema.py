@@ -67,11 +67,11 @@ class ExtraLimits(Body):
     """Extra: limits that SandboxFusion's requests cannot name; see agentrl.sandbox.job.Limits."""
 
     cpu: Seconds | None = None
-    output_bytes: int = Field(Limits.output_bytes, ge=0, le=OUTPUT_BYTES)
-    processes: int = Field(Limits.processes, ge=1, le=1024)
-    disk_mb: int = Field(Limits.disk_mb, ge=1, le=1024)
-    inodes: int = Field(Limits.inodes, ge=1, le=1 << 20)
-    open_files: int = Field(Limits.open_files, ge=16, le=4096)
+    output_bytes: Annotated[int, Field(ge=0, le=OUTPUT_BYTES)] = Limits.output_bytes
+    processes: Annotated[int, Field(ge=1, le=1024)] = Limits.processes
+    disk_mb: Annotated[int, Field(ge=1, le=1024)] = Limits.disk_mb
+    inodes: Annotated[int, Field(ge=1, le=1 << 20)] = Limits.inodes
+    open_files: Annotated[int, Field(ge=16, le=4096)] = Limits.open_files
 
     def limits(self, wall: float, memory_mb: int) -> Limits:
         """All limits of a command."""
@@ -87,6 +87,9 @@ class ExtraLimits(Body):
         )
 
 
+NO_LIMITS = ExtraLimits()
+
+
 class RunBody(Body):
     """What /run_code and /run_jupyter have in common."""
 
@@ -94,14 +97,15 @@ class RunBody(Body):
     """MiB; 0 and less: as much as the server allows."""
     files: Files = Field(default_factory=dict)
     fetch_files: Paths = Field(default_factory=list)
-    limits: ExtraLimits = ExtraLimits.model_construct()
+    limits: ExtraLimits | None = None
     """Extra."""
     queue_timeout: Seconds | None = None
     """Extra: seconds in the queue after which the client would rather have a 504."""
 
-    def memory_mb(self, most: int) -> int:
-        """MiB that the run gets."""
-        return min(self.memory_limit_MB, most) if self.memory_limit_MB > 0 else most
+    def all_limits(self, wall: float, most_memory_mb: int) -> Limits:
+        """What a command of so many seconds may use."""
+        memory_mb = min(self.memory_limit_MB, most_memory_mb) if self.memory_limit_MB > 0 else most_memory_mb
+        return (self.limits or NO_LIMITS).limits(wall, memory_mb)
 
     def contents(self) -> dict[str, bytes]:
         """Path -> bytes; None stands for a file that is not there."""
@@ -126,7 +130,6 @@ class RunCode(RunBody):
 
     def job(self, most_memory_mb: int) -> Job:
         """The same as a job."""
-        memory_mb = self.memory_mb(most_memory_mb)
         stdins = [self.stdin] if self.tests is None else [test.stdin for test in self.tests]
         return Job(
             language=self.language,
@@ -134,8 +137,8 @@ class RunCode(RunBody):
             stdins=[(stdin or "").encode() for stdin in stdins],
             files=self.contents(),
             fetch=self.fetch_files,
-            compile_limits=self.limits.limits(self.compile_timeout, memory_mb),
-            run_limits=self.limits.limits(self.run_timeout, memory_mb),
+            compile_limits=self.all_limits(self.compile_timeout, most_memory_mb),
+            run_limits=self.all_limits(self.run_timeout, most_memory_mb),
             stop_on_failure=self.stop_on_failure,
             total=self.total_timeout,
         )
