@@ -2,7 +2,8 @@
 #
 #   make demo   a real chat model learns to use a tool, on a laptop CPU     make test        lint, types, tests
 #   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
-#   make check  lint and types alone                                        make bench       the figures in benchmarks/
+#   make code   a tiny model learns to write functions, in the sandbox      make bench       the figures in benchmarks/
+#   make check  lint and types alone
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds.
@@ -27,11 +28,11 @@ REFERENCE_PACKAGES := verl==0.9.1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo tiny test check test-slow bench clean
+.PHONY: help setup demo tiny code test check test-slow bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,7s/^# \{0,1\}//p' Makefile
+	@sed -n '3,8s/^# \{0,1\}//p' Makefile
 
 # Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then at TORCH_CPU_INDEX. What pip
 # finds by itself comes last, for on Linux that build brings gigabytes of CUDA.
@@ -88,6 +89,13 @@ tiny: $(VENV)/.run
 	$(BIN)/agentrl model tiny .cache/models/tiny --tokenizer-data .cache/data/tiny/sft.jsonl
 	$(BIN)/agentrl sft --config-name tiny_sft
 	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
+
+# Writes small functions, tries them in the code sandbox, and is scored by hidden tests.
+code: $(VENV)/.run
+	$(BIN)/agentrl data programs --train 1000 --val 100 --demos 3000 --out .cache/data/code
+	$(BIN)/agentrl model tiny .cache/models/code --tokenizer-data .cache/data/code/sft.jsonl
+	$(BIN)/agentrl sft --config-name code_sft
+	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
 
 bench: $(VENV)/.test
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2
