@@ -29,7 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
     "rollout.dtype": ("auto", "bfloat16", "float16", "float32"),
-    "rollout.name": ("auto", "hf", "sglang"),
+    "rollout.name": ("auto", "hf", "sglang", "vllm"),
     "rollout.weight_check": ("first", "always", "never"),
     "rollout.weight_sync": ("auto", "ipc", "nccl", "files"),
     "trainer.device": ("auto", "cpu", "cuda"),

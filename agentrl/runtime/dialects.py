@@ -1,5 +1,6 @@
 """What each server engine is started with: agentrl's keys in the engine's own words."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -8,9 +9,12 @@ from agentrl.config.schema import Config
 from agentrl.errors import UserError
 from agentrl.rollout.engines.remote import Dialect
 from agentrl.rollout.engines.remote.place import engine_python
+from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.sglang import SGLang
-from agentrl.rollout.engines.sglang.flags import Settings
+from agentrl.rollout.engines.vllm import VLLM
 from agentrl.training.adapter import base_and_adapter
+
+DIALECTS: dict[str, Callable[[Settings], Dialect]] = {"sglang": SGLang, "vllm": VLLM}
 
 
 def model_length(config: Config) -> int:
@@ -27,15 +31,10 @@ def server_dtype(config: Config, device: torch.device) -> str:
 
 def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
     """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
-    return DIALECTS[name](config, device, sleeps)
-
-
-def sglang(config: Config, device: torch.device, sleeps: bool) -> Dialect:
-    """SGLang, started with what the settings say. Raises UserError."""
     rollout, model = config.rollout, config.model
-    python = "" if rollout.base_url else engine_python("sglang", "sglang", rollout.engine_python)
+    python = "" if rollout.base_url else engine_python(name, name, rollout.engine_python)
     if rollout.deterministic and device.type == "cpu":
-        raise UserError("rollout.deterministic: SGLang knows no seeds on a CPU; set rollout.name=hf")
+        raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     settings = Settings(
         python=python,
@@ -56,9 +55,6 @@ def sglang(config: Config, device: torch.device, sleeps: bool) -> Dialect:
         log_stats=not rollout.disable_log_stats,
         trust_remote_code=model.trust_remote_code,
         override_config=model.override_config,
-        extra=rollout.engine_kwargs.get("sglang", {}),
+        extra=rollout.engine_kwargs.get(name, {}),
     )
-    return SGLang(settings)
-
-
-DIALECTS = {"sglang": sglang}
+    return DIALECTS[name](settings)

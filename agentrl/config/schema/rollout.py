@@ -74,8 +74,8 @@ class Rollout:
     """The engine and how it samples."""
 
     name: str = "auto"
-    """Engine: hf (in this process, on the policy's own weights), sglang (a server of its own), or auto: sglang where
-    there is a GPU and `agentrl engine install sglang` was run or `base_url` is set, else hf."""
+    """Engine: hf (in this process, on the policy's own weights), sglang or vllm (servers of their own), or auto:
+    sglang where there is a GPU and `agentrl engine install sglang` was run or `base_url` is set, else hf."""
     n: int = 1
     """Trajectories a prompt: the group of GRPO."""
     temperature: float = 1.0
@@ -111,8 +111,8 @@ class Rollout:
     agent: Agent = field(default_factory=Agent)
     """Agent loops."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to the engine untouched, under its name: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> with
-    the flags of SGLang's server, attention_backend say."""
+    """Passed to the engine untouched, under its name: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or
+    vllm.<flag>) with the flags of that engine's server, attention_backend say."""
     engine_python: str | None = None
     """Server engines: their Python interpreter; null: that of `agentrl engine install`, or else this one."""
     base_url: Any = None
