@@ -11,7 +11,7 @@ import base64
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class VLLM:
     """`Dialect` of vLLM 0.22 and later."""
 
     name = "vllm"
-    hints = HINTS
+    hints: Mapping[str, str] = HINTS
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
