@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +92,13 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    try:
-        from agentrl.sandbox.server.logs import log_to
-        from agentrl.sandbox.server.serve import check_bind, serve
-        from agentrl.sandbox.server.settings import Settings
-    except ImportError as error:
-        raise UserError(f"{error.name} is not installed: pip install 'agentrl[sandbox]'") from None
+    missing = [name for name in ("starlette", "uvicorn", "httptools", "pydantic") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"{missing[0]} is not installed: pip install 'agentrl[sandbox]'")
     from agentrl.sandbox.pool import Pool
+    from agentrl.sandbox.server.logs import log_to
+    from agentrl.sandbox.server.serve import check_bind, serve
+    from agentrl.sandbox.server.settings import Settings
 
     names = ("host", "port", "public", "patience", "memory_mb", "max_body_mb", "log_code")
     settings = Settings(token=args.token or os.environ.get(TOKEN), **{name: getattr(args, name) for name in names})

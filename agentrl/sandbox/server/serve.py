@@ -7,6 +7,7 @@ process of the executor is left.
 import asyncio
 import ipaddress
 import os
+import resource
 import socket
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +18,8 @@ from agentrl.sandbox.server.settings import Settings
 
 if TYPE_CHECKING:
     from agentrl.sandbox.server.service import Executor
+
+MANY_FILES = 1 << 16
 
 
 def check_bind(settings: Settings) -> None:
@@ -57,8 +60,16 @@ def bind(settings: Settings) -> socket.socket:
 def serve(pool: "Executor", settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve until a signal; `ready` is told the address once requests are answered. Raises UserError, InfraError."""
     check_bind(settings)
+    allow_files()
     with bind(settings) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run(pool, settings, listener, ready))
+
+
+def allow_files() -> None:
+    """As many open files as this process may have: each client and each run take some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

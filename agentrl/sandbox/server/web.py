@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from agentrl.sandbox.server.app import make_app
+from agentrl.sandbox.server.protocol import BoundedProtocol
 from agentrl.sandbox.server.service import Executor, Service
 from agentrl.sandbox.server.settings import Settings
 
@@ -33,6 +34,8 @@ def make_server(pool: Executor, settings: Settings) -> Server:
     """Ready to serve on a socket."""
     config = uvicorn.Config(
         make_app(Service(pool, settings)),
+        http=BoundedProtocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -1,8 +1,10 @@
 """Requests that are wrong, huge, or meant to do harm."""
 
 import json
+import re
 import socket
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -80,7 +82,7 @@ def raw(server, text: bytes) -> bytes:
     with socket.create_connection((address.hostname, address.port), 30) as connection:
         connection.sendall(text)
         answer = b""
-        while b"}" not in answer and (more := connection.recv(1 << 16)):
+        while b"}" not in answer and not answer.endswith(b"received.") and (more := connection.recv(1 << 16)):
             answer += more
         return answer
 
@@ -149,3 +151,30 @@ def test_the_log_holds_the_request_where_asked(start):
     server.python("print('shown')")
     server.stop()
     assert "print('shown')" in server.log.read_text()
+
+
+@pytest.mark.parametrize("part", [b"x-a: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many headers", "one header"])
+def test_a_head_without_end_is_cut_off(start, part):
+    server = start()
+
+    def memory():
+        return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
+
+    before = memory()
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), 30) as connection:
+        connection.sendall(b"POST /run_code HTTP/1.1\r\nx-b: ")
+        with pytest.raises(OSError, match=r"."):
+            send_for_long(connection, part * 100)
+    assert memory() - before < 10_000_000
+    assert server.get("/v1/ping")[0] == 200
+
+
+def send_for_long(connection, part):
+    for _ in range(1000):
+        connection.sendall(part)
+
+
+def test_other_methods_and_paths_are_small_answers(server):
+    for line in (b"BREW / HTTP/1.1", b"PUT /run_code HTTP/1.1", b"POST /%ff HTTP/1.1", b"GET /\xff HTTP/1.1"):
+        assert re.match(rb"HTTP/1.1 40[045]", raw(server, line + b"\r\nhost: x\r\nconnection: close\r\n\r\n"))

@@ -1,0 +1,54 @@
+"""uvicorn's reading of HTTP, with bounds on the part before the body: the parser itself keeps whatever it is sent."""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES = 1 << 16
+HEAD_SECONDS = 30.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Hangs up on a client whose request line and headers are too long, or too long in coming."""
+
+    _late: asyncio.TimerHandle | None = None
+    _head: int = 0
+    """Bytes that came while the head of a request was still incomplete."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The first request is awaited."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._settle()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what is no body."""
+        super().data_received(data)
+        if self._late is not None:
+            self._head += len(data)
+            if self._head > HEAD_BYTES:
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """A body may follow."""
+        self._settle()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._settle()
+        self._late = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _settle(self) -> None:
+        self._head = 0
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
