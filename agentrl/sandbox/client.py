@@ -70,7 +70,8 @@ class Client:
     async def _run(self, job: Job, stdins: Sequence[bytes], client: str, patience: float | None) -> Result:
         patience = self.patience if patience is None else patience
         body = request_body(job, stdins, batch=self._batches)
-        allowed = job.compile_limits.wall + job.run_limits.wall * len(stdins) + MARGIN
+        running = min(job.run_limits.wall * len(stdins), job.total or float("inf"))
+        allowed = 2 * (job.compile_limits.wall + running) + MARGIN
         deadline, pause = time.monotonic() + patience, 0.25
         while True:
             try:
