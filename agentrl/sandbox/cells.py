@@ -10,6 +10,8 @@ from agentrl.sandbox import watch
 from agentrl.sandbox.command import Command, Ended, Program, cpu_of_children
 from agentrl.sandbox.isolation import Tier
 from agentrl.sandbox.job import Limits
+from agentrl.sandbox.memory import Stream
+from agentrl.sandbox.wire import Bytes
 
 _FOREVER = 1e6
 
@@ -27,25 +29,25 @@ class Cells(Command):
         self.cpu = limits.cpu
         self.poll.register(self.replies, select.POLLIN)
 
-    def run(self, code: bytes, wall: float, caller: int) -> Ended:
+    def run(self, code: Bytes, wall: float, caller: int) -> Ended:
         """One cell, `wall` seconds at most."""
         self.limits = replace(self.limits, wall=wall)
         self.cpu_limit = wall if self.cpu is None else self.cpu
         self.cpu_before = self._cpu_now()
         self.start, self.peak = time.monotonic(), 0
-        for kept in self.output.values():
-            kept.clear()
+        self.output = {handle: Stream(self.limits.output_bytes) for handle in self.output}
         self.stdin, self.rest = self.requests, memoryview(len(code).to_bytes(4, "big") + code)
         self._feed()
         alive = self._serve(caller, self.process, self.replies)
         answer = os.read(self.replies, 64) if alive else b""
-        if not answer.strip().isdigit():
-            return self._last(alive)
-        self._look()
         seconds = time.monotonic() - self.start
-        while sum(self._more(handle) for handle in self.output):
-            pass
-        stdout, stderr = (bytes(kept) for kept in self.output.values())
+        if answer.strip().isdigit():
+            self._look()
+            while any(stream.read(handle) for handle, stream in self.output.items()):
+                pass
+        if not answer.strip().isdigit() or any(stream.over for stream in self.output.values()):
+            return self._last(alive)
+        stdout, stderr = (stream.kept for stream in self.output.values())
         used = self._cpu_now() - self.cpu_before
         return Ended(seconds, int(answer), stdout, stderr, used, self.peak)
 
@@ -53,6 +55,8 @@ class Cells(Command):
         """It ended in the midst of this cell, or must."""
         self.over = True
         self.stdin = -1
+        if any(stream.over for stream in self.output.values()):
+            self.hit = self.hit or "output"
         exited = alive and bool(select.select([self.process], [], [], 1.0)[0])  # else it has only closed its pipe
         ended = self._finish(self._reap() if exited else None)
         os.close(self.requests)

@@ -20,10 +20,13 @@ from agentrl.sandbox.isolation import Tier
 from agentrl.sandbox.job import LimitHit, Limits
 from agentrl.sandbox.kernel.confine import limit_resources
 from agentrl.sandbox.kernel.syscalls import close_above
+from agentrl.sandbox.memory import Stream
+from agentrl.sandbox.wire import Bytes
 
 TICK = 0.03
 """Seconds between two looks at what the processes use."""
 _CHUNK = 1 << 16
+_TAIL = 4096
 _MIB = 1 << 20
 
 
@@ -52,8 +55,8 @@ class Ended:
 
     seconds: float = 0.0
     code: int | None = None
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: bytes | memoryview = b""
+    stderr: bytes | memoryview = b""
     cpu: float = 0.0
     memory: int = 0
     hit: LimitHit | None = None
@@ -65,7 +68,7 @@ class Command:
     """A started command."""
 
     def __init__(
-        self, tier: Tier, folder: str, program: Program, stdin: bytes, limits: Limits, pipes: Sequence[int] = ()
+        self, tier: Tier, folder: str, program: Program, stdin: Bytes, limits: Limits, pipes: Sequence[int] = ()
     ) -> None:
         """Start it. `pipes`: further file descriptors for the program, which gets them as 3, 4 and so on."""
         self.tier, self.folder, self.limits = tier, folder, limits
@@ -74,7 +77,7 @@ class Command:
         self.peak = 0
         self.hit: LimitHit | None = None
         ours, theirs = self._pipes()
-        self.output: dict[int, bytearray] = {ours[1]: bytearray(), ours[2]: bytearray()}
+        self.output = {handle: Stream(limits.output_bytes) for handle in ours[1:3]}
         self.start = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
@@ -189,16 +192,11 @@ class Command:
 
     def _take(self, handle: int) -> bool:
         """Read what is there, up to the cap; False at the end of the stream."""
-        kept = self.output[handle]
-        try:
-            part = os.read(handle, _CHUNK)
-        except BlockingIOError:
-            return True
-        room = self.limits.output_bytes - len(kept)
-        kept += part[:room]
-        if len(part) > room:
+        stream = self.output[handle]
+        count = stream.read(handle)
+        if stream.over:
             self.hit = self.hit or "output"
-        return bool(part)
+        return count != 0
 
     def _look(self) -> None:
         limit = self.limits.memory_mb * _MIB
@@ -220,9 +218,9 @@ class Command:
     def _finish(self, code: int | None) -> Ended:
         seconds = time.monotonic() - self.start
         self.tier.end()
-        for handle in self.output:
-            while self.hit != "output" and self._more(handle):
-                pass
+        for handle, stream in self.output.items():
+            while self.hit != "output" and stream.read(handle):
+                self.hit = "output" if stream.over else self.hit
         if self.hit is None and self.tier.overfull(self.limits, ended=True):
             self.hit, code = "disk", None
         trouble = os.read(self.trouble, _CHUNK).decode(errors="replace")
@@ -232,7 +230,7 @@ class Command:
         if trouble.startswith("b"):
             raise Broken(trouble[1:])
         cpu = cpu_of_children() - self.cpu_before
-        stdout, stderr = (bytes(kept) for kept in self.output.values())
+        stdout, stderr = (stream.kept for stream in self.output.values())
         if code is None and self.hit not in ("time", "cpu"):
             code = -signal.SIGKILL
         ended = Ended(
@@ -243,10 +241,6 @@ class Command:
             ended.code = None
         return ended
 
-    def _more(self, handle: int) -> bool:
-        before = len(self.output[handle])
-        return self._take(handle) and len(self.output[handle]) > before
-
     def _guess(self, ended: Ended) -> LimitHit | None:
         """Which limit a program ran into that the kernel held by refusing; it says so itself, if at all."""
         if ended.code in (-signal.SIGXCPU,) or (ended.code == -signal.SIGKILL and ended.cpu > self.cpu_limit):
@@ -255,9 +249,8 @@ class Command:
             return None
         if ended.code == -signal.SIGXFSZ or watch.folder_full(self.folder):
             return "disk"
-        tail = ended.stderr[-4096:]
         for words, limit in _WORDS:
-            if any(word in tail for word in words):
+            if self.output[self.stderr].tail_has_any(words, _TAIL):
                 return limit
         return None
 

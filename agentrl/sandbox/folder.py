@@ -14,7 +14,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LONGEST = 255
-Files = Mapping[str, tuple[bytes, int]]
+Files = Mapping[str, tuple[bytes | memoryview, int]]
 """Path -> content and mode."""
 
 
@@ -101,7 +101,7 @@ def _make_folder(root: int, folder: PurePosixPath) -> None:
         os.close(above)
 
 
-def _write_all(handle: int, content: bytes) -> None:
+def _write_all(handle: int, content: bytes | memoryview) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(handle, rest) :]

@@ -27,9 +27,11 @@ class Lost(InfraError):
 class Caller:
     """A job's socket, as seen by the pool."""
 
-    def __init__(self, link: "Link", number: int, ours: socket.socket) -> None:
-        self.link, self.number, self.socket = link, number, ours
+    def __init__(self, link: "Link", number: int, flavour: str, ours: socket.socket) -> None:
+        self.link, self.number, self.flavour, self.socket = link, number, flavour, ours
         self.buffer = bytearray()
+        self.again = False
+        """Its warden waits for another job."""
 
     async def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
         """Raises Lost."""
@@ -82,6 +84,8 @@ class Link:
         )
         theirs.close()
         self.count = 0
+        self.idle: dict[str, list[Caller]] = {}
+        self.closed = False
 
     async def hear(self) -> dict[str, Any]:
         """The supervisor's next word: that a server is ready, or failed. Raises Lost."""
@@ -103,7 +107,24 @@ class Link:
             raise
         finally:
             theirs.close()
-        return Caller(self, self.count, ours)
+        return Caller(self, self.count, flavour, ours)
+
+    def reuse(self, flavour: str) -> Caller | None:
+        """A warden that has done a job and waits for another."""
+        return self.idle[flavour].pop() if self.idle.get(flavour) else None
+
+    def release(self, caller: Caller) -> None:
+        """A job is over: its warden waits, or goes."""
+        if caller.again and not self.closed:
+            self.idle.setdefault(caller.flavour, []).append(caller)
+        else:
+            caller.close()
+
+    def forget(self) -> None:
+        """Let all go that wait."""
+        for caller in (caller for idle in self.idle.values() for caller in idle):
+            caller.close()
+        self.idle.clear()
 
     async def order(self, message: dict[str, Any], handles: Sequence[int] = ()) -> None:
         """Tell the supervisor. Raises Lost."""
@@ -119,6 +140,8 @@ class Link:
 
     async def close(self) -> None:
         """Hang up, and wait until it is gone with all it started."""
+        self.closed = True
+        self.forget()
         self.socket.close()
         await asyncio.get_running_loop().run_in_executor(None, self._end)
 

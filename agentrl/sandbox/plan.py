@@ -58,6 +58,7 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
         "total": job.total,
         "tests": len(job.stdins),
         "session": False,
+        "plain": in_fork and not job.files and not job.fetch,
     }
     flavour = "numpy" if in_fork and _NUMPY.search(code) else "base"
     return Plan(header, files, flavour, None if command is None else _key(command, files, header))
@@ -65,7 +66,7 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
 
 def session(limits: Limits, argv: list[str] | None, env: Mapping[str, str]) -> Plan:
     """The plan of a session; `argv` starts its interpreter where none is forked."""
-    header = {"session": True, "argv": argv, "env": {**env}, "run_limits": asdict(limits)}
+    header = {"session": True, "plain": False, "argv": argv, "env": {**env}, "run_limits": asdict(limits)}
     return Plan(header, {}, "base", None)
 
 

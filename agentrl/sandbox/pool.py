@@ -60,7 +60,7 @@ class Pool:
         folder = tempfile.mkdtemp(prefix="agentrl-sandbox-")
         os.chmod(folder, 0o711)
         env = plans.environment(roots.folders(reach), tiers.WORK)
-        self.told = {"python": self.python, "slots": self.slots * 2 + SESSIONS, "roots": reach, "folder": folder}
+        self.told = {"python": self.python, "slots": self.slots * 3 + SESSIONS, "roots": reach, "folder": folder}
         self.told |= {"env": env, "source": _SOURCE, "work": tiers.WORK}
         for name in names:
             self.report.append(await self._try(name))
@@ -129,18 +129,26 @@ class Pool:
             try:
                 return await self._attempt(job, plan)
             except Lost:
+                if self.link is not None:
+                    self.link.forget()  # the ones that wait were probably lost with it
                 return await self._attempt(job, plan)
         finally:
             self.turnstile.leave(entered)
 
     async def _attempt(self, job: Job, plan: Plan) -> Result:
-        caller = await (await self._linked()).open(plan.flavour)
+        link = await self._linked()
+        caller = link.reuse(plan.flavour) if plan.header["plain"] else None
+        caller = caller or await link.open(plan.flavour)
         sending = asyncio.ensure_future(self._send(caller, job, plan))
         try:
             result = await self._receive(caller, job, plan)
+            await sending
+        except BaseException:
+            caller.again = False
+            raise
         finally:
             sending.cancel()
-            caller.close()
+            link.release(caller)
         self.counts["done"] += 1
         return result
 
@@ -172,6 +180,7 @@ class Pool:
             limits = job.compile_limits if plan.header["compile"] and compiled is None else job.run_limits
             header, (*blobs,) = await caller.receive(2 * limits.wall + GRACE)
             if header["kind"] == "end":
+                caller.again = header["again"]
                 return Result(self.isolation, compiled, runs, dict(zip(header["names"], blobs, strict=True)))
             answer = plans.result(header, blobs[0], blobs[1])
             if header["kind"] == "run":

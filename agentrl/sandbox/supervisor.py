@@ -25,7 +25,7 @@ from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 from agentrl.sandbox.zygote import ONE_THREAD
 
-_FIRST_UID, _LAST_UID, _BLOCK = 57000, 64000, 500
+_FIRST_UID, _LAST_UID, _BLOCK = 57000, 64000, 1000
 # Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones where the blocks are few.
 _ZYGOTE = Path(__file__).parent / "zygote"
 _WARM = (

@@ -15,54 +15,72 @@ from agentrl.sandbox.command import Broken, Command, Ended, Program
 from agentrl.sandbox.isolation import Tier
 from agentrl.sandbox.job import Limits
 
+MOST_JOBS = 200
+"""One after another, by one warden."""
 MOST_KEPT = 64 << 20
 """Bytes of compiled files that are worth keeping, and of files that are fetched."""
 
 
 def serve(tier: Tier, slot: int, caller: int) -> None:
-    """Read a plan from `caller`, do it, reply. In the user's process Become comes out of it."""
-    plan, contents = wire.read(caller)
+    """Read a plan from `caller`, do it, reply; and again, where that may be. In the user's process Become comes out.
+
+    What a job brought into this process must not be found by the next one, whose program is a fork of it. So a
+    warden goes on only after a plain run, whose data lay in memory of its own (see `memory`), and not for ever.
+    """
     try:
-        tier.enter(slot, Limits(**plan["run_limits"]))
-        Warden(tier, caller, plan, contents).work()
+        for count in range(MOST_JOBS):
+            plan, contents = wire.read(caller)
+            limits = Limits(**plan["run_limits"])
+            if count == 0:
+                tier.enter(slot, limits)
+            else:
+                tier.renew(limits)
+            again = tier.renews and plan["plain"] and count < MOST_JOBS - 1
+            if not Warden(tier, caller, plan, contents, again).work():
+                break
+            del plan, contents
     except (Broken, OSError) as error:
         wire.write(caller, {"kind": "broken", "why": f"{type(error).__name__}: {error}"})
-    finally:
-        tier.leave()
+    except wire.Closed:
+        pass
+    tier.leave()
 
 
 class Warden:
-    """Does a plan."""
+    """Does a plan; `again`: and says that it is ready for another."""
 
-    def __init__(self, tier: Tier, caller: int, plan: Mapping[str, Any], contents: Sequence[bytes]) -> None:
-        self.tier, self.caller, self.plan = tier, caller, plan
+    def __init__(
+        self, tier: Tier, caller: int, plan: Mapping[str, Any], contents: Sequence[wire.Bytes], again: bool
+    ) -> None:
+        self.tier, self.caller, self.plan, self.again = tier, caller, plan, again
         named = zip(plan["files"], contents, strict=True)
         self.files: folder.Files = {path: (content, mode) for (path, mode), content in named}
         self.where = ""
 
-    def work(self) -> None:
-        """The whole job."""
+    def work(self) -> bool:
+        """The whole job. Whether another may follow."""
         plan = self.plan
         if plan["session"]:
             self._session(Limits(**plan["run_limits"]))
-            return
+            return False
         if plan["compile"] is not None and not self._compile(plan["compile"], Limits(**plan["compile_limits"])):
-            return
+            return False
         self._run_all(Limits(**plan["run_limits"]))
         files = folder.fetch(self.where, plan["fetch"], MOST_KEPT) if plan["fetch"] and self.where else {}
-        wire.write(self.caller, {"kind": "end", "names": list(files)}, list(files.values()))
+        wire.write(self.caller, {"kind": "end", "names": list(files), "again": self.again}, list(files.values()))
+        return self.again
 
     def _compile(self, argv: Sequence[str], limits: Limits) -> bool:
         ended = self._command(Program(argv, self.plan["env"]), b"", limits)
+        made = folder.collect(self.where, MOST_KEPT) if ended.code == 0 else {}
+        if made is None:  # the program's doing, like a file that is too large
+            note = f"\nthe compiler left more than {MOST_KEPT >> 20} MiB, or files that are no plain ones\n".encode()
+            ended.code, ended.hit, ended.stderr, made = 1, "disk", bytes(ended.stderr) + note, {}
+        made = folder.runnable(made) if self.tier.fakes_modes else made
         good = ended.code == 0
-        if good:
-            made = folder.collect(self.where, MOST_KEPT)
-            if made is None:
-                raise Broken(f"the compiler left more than {MOST_KEPT >> 20} MiB, or files that are no plain ones")
-            self.files = folder.runnable(made) if self.tier.fakes_modes else made
-        kept = list(self.files.items()) if good else []
-        names = [(path, mode) for path, (_, mode) in kept]
-        self._reply("compiled", ended, {"names": names}, [content for _, (content, _) in kept])
+        self.files = made if good else self.files
+        names = [(path, mode) for path, (_, mode) in made.items()]
+        self._reply("compiled", ended, {"names": names}, [content for content, _ in made.values()])
         return good
 
     def _run_all(self, limits: Limits) -> None:
@@ -77,6 +95,7 @@ class Warden:
             self._reply("run", ended)
             spent = end is not None and time.monotonic() >= end
             if spent or (self.plan["stop"] and (ended.code != 0 or ended.error is not None)):
+                self.again = False  # stdins may be under way that nobody reads
                 return
 
     def _session(self, limits: Limits) -> None:
@@ -89,7 +108,7 @@ class Warden:
             ended = session.run(code, header["wall"], self.caller)
             self._reply("run", ended, {"over": session.over})
 
-    def _command(self, program: Program, stdin: bytes, limits: Limits) -> Ended:
+    def _command(self, program: Program, stdin: wire.Bytes, limits: Limits) -> Ended:
         self.where = self.tier.fresh(limits)
         try:
             folder.stage(self.where, self.files)

@@ -9,8 +9,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.sandbox.memory import take
+
 Message = tuple[dict[str, Any], list[bytes]]
-_CHUNK = 1 << 18
+Bytes = bytes | memoryview
 
 
 class Closed(Exception):
@@ -19,7 +21,7 @@ class Closed(Exception):
 
 def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
     """The message as bytes."""
-    text = json.dumps({**header, "sizes": [len(blob) for blob in blobs]}).encode()
+    text = json.dumps({"sizes": [len(blob) for blob in blobs], **header}).encode()
     return b"".join([len(text).to_bytes(4, "big"), text, *blobs])
 
 
@@ -40,32 +42,33 @@ def split(buffer: bytearray) -> Message | None:
     return header, blobs
 
 
-def read(handle: int) -> Message:
+def read(handle: int) -> tuple[dict[str, Any], list[memoryview]]:
     """The next message, from a blocking file descriptor; not a byte more is read. Raises Closed."""
     length = int.from_bytes(_exactly(handle, 4), "big")
-    header = json.loads(_exactly(handle, length))
+    header = json.loads(bytes(_exactly(handle, length)))
     return header, [_exactly(handle, size) for size in header["sizes"]]
 
 
-def write(handle: int, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+def write(handle: int, header: dict[str, Any], blobs: Sequence[Bytes] = ()) -> None:
     """Send a message. Raises Closed."""
-    rest = memoryview(pack(header, blobs))
+    head = pack({**header, "sizes": [len(blob) for blob in blobs]})
     try:
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        for blob in (head, *blobs):
+            rest = memoryview(blob)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
     except OSError as error:
         raise Closed from error
 
 
-def _exactly(handle: int, size: int) -> bytes:
-    parts = []
-    while size:
+def _exactly(handle: int, size: int) -> memoryview:
+    whole = rest = take(size)
+    while rest:
         try:
-            part = os.read(handle, min(size, _CHUNK))
+            count = os.readv(handle, [rest])
         except OSError as error:
             raise Closed from error
-        if not part:
+        if not count:
             raise Closed
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        rest = rest[count:]
+    return whole

@@ -10,6 +10,7 @@ Three kinds of processes call it, each forked from the one before; none has more
 Everything raises OSError where the host refuses; the canaries at start turn that into the choice of a tier.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -61,6 +62,8 @@ class Tier:
     """The user's Python may run in a fork of the warm interpreter; else every program is started by exec."""
     fakes_modes = False
     """Changing a file's mode does nothing: what a compiler made does not say that it is a program."""
+    renews = False
+    """A warden may do one job after another."""
     disk_is_memory = False
     """The files of a run lie in memory and count as such."""
     work = WORK
@@ -80,6 +83,10 @@ class Tier:
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
+    def renew(self, limits: Limits) -> None:
+        """In the warden, between two jobs, where the tier `renews`: nothing of the last one is left to be found."""
+        raise NotImplementedError
+
     def fresh(self, limits: Limits) -> str:
         """In the warden: an empty work folder, an empty /tmp; the ones before are gone. Path as the warden sees it."""
         raise NotImplementedError
@@ -93,7 +100,7 @@ class Tier:
         return env
 
     def confine(self, limits: Limits) -> None:
-        """In the user's process, last of all: stdio is in place, the work folder is the current one, rlimits are set."""
+        """In the user's process, last of all: stdio, the current folder and rlimits are set."""
 
     def others(self) -> int:
         """In the warden: processes that RLIMIT_NPROC counts along with the user's own."""
@@ -193,7 +200,5 @@ def reap() -> None:
 
 def _signal(pids: set[int], number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass

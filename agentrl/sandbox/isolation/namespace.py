@@ -6,6 +6,7 @@ with its own mounts, network and IPC. Ids: where the host's root serves, each sl
 ordinary user has but one, so each warden gets a user namespace of its own, which makes the process limit count alone.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -37,6 +38,7 @@ class Namespace(Tier):
 
     name = "namespace"
     forks_python = True
+    renews = True
     disk_is_memory = True
     mounted = False
 
@@ -47,7 +49,7 @@ class Namespace(Tier):
         self.flags = _OWN_RUN if host.uid is not None else _OWN_RUN | syscalls.CLONE_NEWUSER
         ready, go = os.pipe()
         owner = (os.getuid(), os.getgid())
-        pid, pidfd = syscalls.clone(_OWN_WORLD)
+        pid, _ = syscalls.clone(_OWN_WORLD)
         if pid:
             self._leave_behind(pid, go, owner)
         os.close(go)
@@ -114,6 +116,14 @@ class Namespace(Tier):
         _bound_pids(limits.processes)
         _loopback_up()
 
+    def renew(self, limits: Limits) -> None:
+        """New network and IPC, process ids from the start again; `fresh` and `end` see to the rest."""
+        syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC)
+        _loopback_up()
+        _bound_pids(limits.processes)
+        with contextlib.suppress(OSError):  # not in every kernel, and it tells only how many ran before
+            _write("/proc/sys/kernel/ns_last_pid", "1")
+
     def fresh(self, limits: Limits) -> str:
         """One tmpfs holds the work folder, /tmp and /dev/shm, so that they share the limits."""
         if self.mounted:
@@ -141,10 +151,8 @@ class Namespace(Tier):
 
     def end(self) -> None:
         """One call kills all at once: nobody can fork meanwhile."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         reap()
 
 
