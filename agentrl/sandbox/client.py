@@ -8,8 +8,9 @@ import asyncio
 import base64
 import random
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox.http import JsonClient, Unreachable
@@ -17,6 +18,10 @@ from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavai
 
 MARGIN = 30.0
 """Seconds that an answer may take beyond the time limits and the queue."""
+LATE = 2.0
+"""A busy machine gives a program up to so many times its limit."""
+QUEUE = 600.0
+"""Seconds that a session's cell may wait for its turn."""
 
 
 class Client:
@@ -67,42 +72,100 @@ class Client:
     def _path(self, path: str) -> str:
         return self._prefix.rstrip("/") + path
 
-    async def _run(self, job: Job, stdins: Sequence[bytes], client: str, patience: float | None) -> Result:
-        patience = self.patience if patience is None else patience
-        body = request_body(job, stdins, batch=self._batches)
-        running = min(job.run_limits.wall * len(stdins), job.total or float("inf"))
-        allowed = 2 * (job.compile_limits.wall + running) + MARGIN
+    async def session(self, limits: Limits, *, client: str = "") -> "RemoteSession":
+        """A Python with state. Raises UserError where the server is not ours, Busy, InfraError."""
+        if not self._batches:
+            raise UserError(f"{self.url}: it keeps no state between calls; sessions need agentrl's own server")
+        body = {"run_timeout": limits.wall, "memory_limit_MB": limits.memory_mb, "limits": extra_limits(limits)}
+        opened = await self.ask("/sessions", body, self.patience, MARGIN, client)
+        return RemoteSession(self, str(opened.get("id")), limits, client)
+
+    async def ask(
+        self, path: str, body: dict[str, Any], patience: float, allowed: float, client: str = "", *, once: bool = False
+    ) -> dict[str, Any]:
+        """A reply, asked for again while the server is full or not there, for `patience` seconds.
+
+        Raises Busy, InfraError, UserError for a wrong token, ValueError for what the server does not take.
+        """
         deadline, pause = time.monotonic() + patience, 0.25
         while True:
             try:
                 left = max(deadline - time.monotonic(), 0.1)
                 status, answer = await self._http.request(
-                    "POST", self._path("/run_code"), body | {"queue_timeout": left}, timeout=allowed + left
+                    "POST",
+                    self._path(path),
+                    body | {"queue_timeout": min(left, 600.0)},
+                    timeout=allowed + left,
+                    client=client,
+                    once=once,
                 )
                 trouble: InfraError = Busy(f"{self.url}: busy")
             except Unreachable as error:
                 status, trouble = 0, error
             if status not in (0, 504):
-                return self._result(status, answer)
+                return self._taken(status, answer)
             if time.monotonic() + pause >= deadline:
                 raise trouble
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 4.0)
 
-    def _result(self, status: int, answer: Any) -> Result:
+    def _taken(self, status: int, answer: Any) -> dict[str, Any]:
         if status == 401:
             raise UserError(f"{self.url}: it wants another token than the one it got")
         if status in (413, 422):
             raise ValueError(f"{self.url} does not take this: {str(answer)[:300]}")
         if status != 200 or not isinstance(answer, dict):
             raise InfraError(f"{self.url}: answered {status}: {str(answer)[:300]}")
+        return answer
+
+    async def _run(self, job: Job, stdins: Sequence[bytes], client: str, patience: float | None) -> Result:
+        body = request_body(job, stdins, batch=self._batches)
+        running = min(job.run_limits.wall * len(stdins), job.total or float("inf"))
+        allowed = LATE * (job.compile_limits.wall + running) + MARGIN
+        answer = await self.ask("/run_code", body, self.patience if patience is None else patience, allowed, client)
         if answer.get("status") == "SandboxError" and not answer.get("run_result"):
             kind = Unavailable if answer.get("reason") == "unavailable" else InfraError
             raise kind(str(answer.get("message"))[:500])
+        return sensible(read_result, answer)
+
+
+class RemoteSession:
+    """A Python with state on a server; see agentrl.sandbox.session.Session."""
+
+    def __init__(self, server: Client, key: str, limits: Limits, client: str) -> None:
+        self.server, self.key, self.limits, self.client = server, key, limits, client
+        self.over = ""
+
+    async def run(self, code: str, *, wall: float | None = None) -> CommandResult:
+        """Run a cell, `wall` seconds at most (None: the session's limit). Raises InfraError."""
+        if self.over:
+            return CommandResult("Error", 0.0, None, b"", f"the session has ended: {self.over}".encode())
+        wall = self.limits.wall if wall is None else wall
+        body = {"id": self.key, "code": code, "run_timeout": wall}
         try:
-            return read_result(answer)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InfraError(f"{self.url}: an answer that makes no sense: {error!r}") from error
+            answer = await self.server.ask("/sessions/run", body, QUEUE, LATE * wall + MARGIN, self.client, once=True)
+        except InfraError:
+            self.over = "the server lost it"
+            raise
+        self.over = str(answer.get("over", ""))
+        return sensible(read_command, answer)
+
+    async def close(self) -> None:
+        """End it; what the server does not hear, it finds out by itself."""
+        self.over = self.over or "it was closed"
+        with suppress(InfraError):
+            await self.server.ask("/sessions/close", {"id": self.key}, 0.0, MARGIN)
+
+
+Told = TypeVar("Told")
+
+
+def sensible(read: Callable[[dict[str, Any]], Told], answer: dict[str, Any]) -> Told:
+    """What an answer says. Raises InfraError where it makes no sense."""
+    try:
+        return read(answer)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InfraError(f"a sandbox's answer that makes no sense: {error!r}") from error
 
 
 def request_body(job: Job, stdins: Sequence[bytes], *, batch: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import ssl
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from agentrl.errors import InfraError, UserError
 
@@ -41,13 +41,18 @@ class JsonClient:
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(connections)
 
-    async def request(self, method: str, path: str, body: Any = None, *, timeout: float) -> tuple[int, Any]:
-        """Status and JSON (text where it is none). Raises Unreachable, InfraError."""
-        message = self._message(method, path, body)
+    async def request(
+        self, method: str, path: str, body: Any = None, *, timeout: float, client: str = "", once: bool = False
+    ) -> tuple[int, Any]:
+        """Status and JSON (text where it is none); `once`: it must not reach the server twice, come what may.
+
+        Raises Unreachable, InfraError.
+        """
+        message = self._message(method, path, body, client)
         async with self._slots:
             try:
                 async with asyncio.timeout(timeout):
-                    return await self._exchange(message)
+                    return await self._exchange(message, once)
             except TimeoutError:
                 raise InfraError(f"{self._parts.netloc}{path}: no answer within {timeout:g} s") from None
             except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
@@ -58,7 +63,7 @@ class JsonClient:
         while self._idle:
             self._idle.pop().writer.close()
 
-    def _message(self, method: str, path: str, body: Any) -> bytes:
+    def _message(self, method: str, path: str, body: Any, client: str) -> bytes:
         content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {
             "host": self._parts.netloc.rpartition("@")[2],
@@ -66,13 +71,14 @@ class JsonClient:
             "accept": "application/json",
             "content-length": str(len(content)),
             **self._headers,
+            **({"x-client-id": quote(client)} if client else {}),
         }
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
 
-    async def _exchange(self, message: bytes) -> tuple[int, Any]:
+    async def _exchange(self, message: bytes, once: bool) -> tuple[int, Any]:
         while True:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._idle.pop() if self._idle and not once else await self._connect()
             try:
                 connection.writer.write(message)
                 await connection.writer.drain()

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentrl.sandbox.job import Busy
-from agentrl.sandbox.server import datasets, schema
+from agentrl.sandbox.server import datasets, schema, session_calls
 from agentrl.sandbox.server.bodies import read_body
 from agentrl.sandbox.server.gate import Answer, Gate
 from agentrl.sandbox.server.health import health
@@ -54,6 +54,9 @@ def routes() -> list[Route]:
         post("/run_code", schema.RunCode, run_code),
         post("/run_jupyter", schema.RunJupyter, run_jupyter),
         post("/submit", schema.Submit, submit),
+        post("/sessions", schema.OpenSession, session_calls.open_session),
+        post("/sessions/run", schema.RunCell, session_calls.run_cell),
+        post("/sessions/close", schema.SessionId, session_calls.close_session),
         post("/get_prompts", schema.GetPrompts, datasets.get_prompts),
         post("/get_prompt_by_id", schema.GetPromptById, datasets.get_prompt_by_id),
         post("/list_ids", schema.Dataset, datasets.list_ids),

@@ -23,6 +23,7 @@ PATHS = frozenset(
     {
         *("/", "/v1/ping", "/health", "/metrics", "/run_code", "/run_jupyter", "/submit", "/get_prompts"),
         *("/get_prompt_by_id", "/list_datasets", "/list_ids", "/get_metrics", "/get_metrics_function"),
+        *("/sessions", "/sessions/run", "/sessions/close"),
     }
 )
 

@@ -154,6 +154,26 @@ class RunJupyter(RunBody):
     kernel: Literal["python3"] = "python3"
 
 
+class OpenSession(RunBody):
+    """POST /sessions, an extra call: a Python with state. No files."""
+
+    run_timeout: Seconds = 10
+    """For each cell that names none."""
+
+
+class SessionId(Body):
+    """POST /sessions/close."""
+
+    id: str
+
+
+class RunCell(SessionId):
+    """POST /sessions/run."""
+
+    code: str
+    run_timeout: Seconds | None = None
+
+
 class TestConfig(Body):
     """How /submit tests, and on what; `provided_data` holds the rows, as this server stores none."""
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentrl.errors import InfraError
-from agentrl.sandbox.job import Busy, Job, Result, Unavailable
+from agentrl.sandbox.job import Busy, Job, Limits, Result, Unavailable
 from agentrl.sandbox.languages import OTHERS, RECIPES
 from agentrl.sandbox.server.metrics import Metrics
+from agentrl.sandbox.server.sessions import Session, Sessions
 from agentrl.sandbox.server.settings import Settings
 
 
@@ -26,6 +27,9 @@ class Executor(Protocol):
 
     async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
         """Run a job."""
+
+    async def session(self, limits: Limits, *, client: str = "") -> Session:
+        """A Python with state."""
 
     def stats(self) -> dict[str, float]:
         """Load."""
@@ -51,8 +55,12 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     pending_bytes: int = 0
     """Of all request bodies that wait or run."""
+    sessions: Sessions = field(init=False)
     languages: dict[str, str] | None = None
     """Name -> why it is not there, or "" where it is; None until someone asks."""
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.settings.session_idle)
 
     async def run(self, job: Job, call: Call, queue_timeout: float | None = None) -> Result:
         """Run a job. Raises Busy, Unavailable, InfraError."""

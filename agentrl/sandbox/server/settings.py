@@ -21,6 +21,8 @@ class Settings:
     of its request, and asks again after a 504."""
     memory_mb: int = 4096
     """MiB that a run gets which asks for none, and the most that one can ask for."""
+    session_idle: float = 900.0
+    """Seconds without a cell after which a session is closed."""
     max_body_mb: int = 32
     """MiB of one request."""
     max_pending_mb: int = 256

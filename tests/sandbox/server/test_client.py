@@ -5,10 +5,12 @@ import base64
 import json
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox.client import Client
 from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
+from agentrl.sandbox.server.sessions import Sessions
 
 
 @pytest.fixture
@@ -207,3 +209,71 @@ async def test_a_connection_that_the_server_closed_while_idle_is_replaced():
         result = await client.run(Job("python", "2"))
         await client.close()
     assert result.runs[0].stdout == b"2"
+
+
+async def test_a_session_keeps_its_state(client):
+    session = await client.session(Limits(wall=20), client="me")
+    other = await client.session(Limits(wall=20))
+    assert (await session.run("a = 20")).stdout == b""
+    assert (await session.run("a + 1")).stdout == b"21\n"
+    assert (await other.run("a")).return_code == 1
+    assert (await session.run("1/0")).stderr.endswith(b"ZeroDivisionError: division by zero\n")
+    assert (await session.run("print(a)")).stdout == b"20\n"
+    assert session.over == ""
+    await other.close()
+    await session.close()
+    assert (await session.run("a")).status == "Error"
+
+
+async def test_a_cell_that_overstays_ends_its_session(client, server):
+    session = await client.session(Limits(wall=20))
+    result = await session.run("print('part', flush=True)\nwhile True: pass", wall=0.5)
+    assert (result.status, result.stdout) == ("TimeLimitExceeded", b"part\n")
+    assert "limit" in session.over
+    assert (await session.run("1")).status == "Error"
+    assert server.post("/sessions/run", {"id": session.key, "code": "1"})[0] == 404
+
+
+async def test_a_session_that_the_server_lost_is_trouble(client, server):
+    session = await client.session(Limits())
+    server.post("/sessions/close", {"id": session.key})
+    with pytest.raises(InfraError, match="no such session"):
+        await session.run("1")
+    await session.close()
+    assert server.get("/health")[1]["load"]["sessions"] == 0
+
+
+async def test_a_cell_is_never_sent_twice():
+    opened = answer(200, {"id": "x"})
+    async with Scripted(answer(200, {"server": "agentrl"}), opened, None, answer(200, {})) as server:
+        client = Client(server.url)
+        await client.start()
+        session = await client.session(Limits())
+        with pytest.raises(InfraError):
+            await session.run("n += 1")
+        await client.close()
+    assert [path for path, _ in server.requests] == ["/prefix/health", "/prefix/sessions", "/prefix/sessions/run"]
+
+
+async def test_other_servers_keep_no_sessions():
+    with pytest.raises(UserError, match="agentrl's own server"):
+        await Client("http://127.0.0.1:9").session(Limits())
+
+
+async def test_sessions_that_no_one_uses_are_closed():
+    class Fake:
+        over, closed = "", False
+
+        async def close(self):
+            self.closed = True
+
+    sessions, session = Sessions(idle=0.05), Fake()
+    key = sessions.add(session)
+    assert sessions.use(key) is session
+    await asyncio.sleep(0.2)
+    assert not session.closed  # a cell runs
+    sessions.rest(key)
+    await asyncio.sleep(0.2)
+    assert session.closed
+    with pytest.raises(HTTPException):
+        sessions.use(key)
