@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.errors import InfraError
+from agentrl.sandbox.client import RemoteSession
 from agentrl.sandbox.job import CommandResult, Job, Limits, Unavailable
 from agentrl.sandbox.pool import Session
 from agentrl.tools import BaseTool, ModelError
@@ -80,13 +81,13 @@ class Notebook:
     """The session of one trajectory; calls of one turn take it in turns."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    session: Session | None = None
+    session: Session | RemoteSession | None = None
 
 
 class PythonSession(CodeInterpreter):
     """Runs each call's code where the last one left off; the value of a last expression is shown. Ended by release.
 
-    config: as CodeInterpreter's, for an embedded sandbox only.
+    config: as CodeInterpreter's; a server that it names has to be agentrl's own.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:

@@ -8,11 +8,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from agentrl.errors import UserError
 from agentrl.sandbox.job import Job, Limits, Result
 
 if TYPE_CHECKING:
-    from agentrl.sandbox.client import Client
+    from agentrl.sandbox.client import Client, RemoteSession
     from agentrl.sandbox.pool import Pool, Session
 
 
@@ -45,14 +44,10 @@ class Sandbox:
             place: Client | Pool = await (self._remote(self.url) if self.url else self._embedded())
             return await place.run(job, client=client, patience=PATIENCE)
 
-    async def session(self, limits: Limits, *, client: str = "") -> "Session":
-        """A Python with state. Raises InfraError, and UserError where the sandbox is a server."""
-        if self.url:
-            raise UserError(
-                f"a Python with state needs a sandbox of this process's own, not {self.url}: "
-                "leave reward.sandbox_fusion.url and the tool's sandbox_fusion_url empty"
-            )
-        return await (await self._embedded()).session(limits, client=client)
+    async def session(self, limits: Limits, *, client: str = "") -> "Session | RemoteSession":
+        """A Python with state. Raises InfraError, and UserError where the server is SandboxFusion's: it has none."""
+        place: Client | Pool = await (self._remote(self.url) if self.url else self._embedded())
+        return await place.session(limits, client=client)
 
     async def close(self) -> None:
         """Stop what was started; safe to call twice."""

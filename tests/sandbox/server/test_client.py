@@ -10,7 +10,9 @@ from starlette.exceptions import HTTPException
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox.client import Client
 from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
+from agentrl.sandbox.sandbox import Sandbox
 from agentrl.sandbox.server.sessions import Sessions
+from agentrl.tools import load_tools
 
 
 @pytest.fixture
@@ -223,6 +225,22 @@ async def test_a_session_keeps_its_state(client):
     await other.close()
     await session.close()
     assert (await session.run("a")).status == "Error"
+
+
+async def test_the_session_tool_over_a_server(server):
+    sandbox = Sandbox(server.url + "/run_code")
+    cut = {"max_response": 2000, "unit": "characters", "side": "middle"}
+    tools = load_tools("tools/python_session.yaml", None, sandbox=sandbox, **cut)
+    try:
+        session = tools.open("one", {}, None)
+        said = [await session.call("python", {"code": code}) for code in ("x = 20", "x + 1", "1/0", "x")]
+        await session.release()
+        assert [said[1].text, said[3].text] == ["21\n", "20\n"]
+        assert "ZeroDivisionError" in said[2].text
+    finally:
+        await tools.close()
+        await sandbox.close()
+    assert server.get("/health")[1]["load"]["sessions"] == 0
 
 
 async def test_a_cell_that_overstays_ends_its_session(client, server):
