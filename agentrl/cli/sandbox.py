@@ -118,7 +118,8 @@ def announce(url: str, pool: Any, guarded: bool) -> None:
     why = "what was tried in it at the start stayed inside" if pool.isolation != "none" else "none was asked for"
     console.print(f"isolation: [bold]{pool.isolation}[/] ({why})")
     show_probes(console, [probe for probe in pool.report if not probe.ok])
-    console.print(f"try it:  curl {url}/run_code -H 'Content-Type: application/json' \\\n", end="", markup=False)
+    header = f' -H "Authorization: Bearer ${TOKEN}"' if guarded else ""
+    console.print(f"try it:  curl {url}/run_code{header} -H 'Content-Type: application/json' \\", markup=False)
     console.print("""    -d '{"language": "python", "code": "print(6 * 7)"}'""", markup=False)
 
 

@@ -200,7 +200,16 @@ async def test_a_cell_that_overstays_ends_the_session(tmp_path: Path) -> None:
     assert results[3].text == "6\n"
 
 
-async def test_a_session_needs_a_sandbox_here() -> None:
-    tools = load("tools/python_session.yaml", Sandbox("http://127.0.0.1:9/run_code"))
-    with pytest.raises(UserError, match=r"leave reward.sandbox_fusion.url and the tool's sandbox_fusion_url empty"):
-        await answers(tools, "python", "1")
+async def test_a_session_needs_a_server_that_knows_sessions() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()  # SandboxFusion's own server answers to this path and has no /health
+        writer.write(b"HTTP/1.1 %s X\r\ncontent-length: 0\r\n\r\n" % (b"200" if b"/v1/ping" in line else b"404"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/run_code"
+    try:
+        with pytest.raises(UserError, match="sessions need agentrl's own server"):
+            await answers(load("tools/python_session.yaml", Sandbox(url)), "python", "1")
+    finally:
+        server.close()
