@@ -80,6 +80,7 @@ class Servers:
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
             check=check,
+            scratch=self.scratch,
             progress=progress,
         )
 

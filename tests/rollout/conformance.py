@@ -33,6 +33,8 @@ class Subject:
     """New tokens that no check waits for; the engine's max_model_len must hold them after a short prompt."""
     seeded: bool = True
     """Whether a seed decides what is drawn."""
+    resumes: bool = True
+    """Whether a seeded request goes on after a pause as if there had been none."""
     renormalised: bool = True
     """Whether log-probs are those after top-k, top-p and min-p; else they are those after temperature alone."""
 
@@ -295,7 +297,7 @@ async def cancelling_leaves_nothing_running(subject: Subject) -> None:
 @check
 async def pause_holds_and_resume_goes_on(subject: Subject) -> None:
     ids = prompt(17, vocabulary=subject.vocabulary)
-    sampling = Sampling(60, seed=2, temperature=1.0 if subject.seeded else 0.0)
+    sampling = Sampling(60, seed=2, temperature=1.0 if subject.seeded and subject.resumes else 0.0)
     expected = await draw(subject, ids, sampling, "a")
     task = asyncio.create_task(draw(subject, ids, sampling, "b"))
     await asyncio.sleep(0.01)
@@ -360,6 +362,18 @@ async def sleeping_and_waking_keeps_the_weights(subject: Subject) -> None:
     after = await draw(subject, ids, Sampling(6, temperature=0))
     assert after.token_ids == before.token_ids
     assert_scores(subject, ids, after)
+
+
+@check
+async def an_update_wakes_a_sleeper(subject: Subject) -> None:
+    ids = prompt(25, vocabulary=subject.vocabulary)
+    await subject.engine.sleep()
+    subject.change_weights()
+    await subject.engine.update_weights(9)
+    await subject.engine.wake()
+    got = await draw(subject, ids, Sampling(6, seed=4))
+    assert_scores(subject, ids, got)
+    assert got.weight_version == 9
 
 
 @check

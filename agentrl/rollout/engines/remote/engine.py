@@ -10,8 +10,10 @@ Invariants:
 import asyncio
 import itertools
 import secrets
+import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from agentrl.errors import InfraError
@@ -68,12 +70,14 @@ class RemoteEngine:
         start_timeout: float = 600.0,
         request_timeout: float | None = None,
         check: Check | None = None,
+        scratch: Path | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
         """Timeouts in seconds. Weights come by `transport`, at the first `update_weights`: before that the servers
-        may hold anything. `check` is run on replicas that have just got weights. `progress` is told how the start
-        goes."""
+        may hold anything. `check` is run on replicas that have just got weights. `scratch` is a folder to remove at
+        the end. `progress` is told how the start goes."""
         self.dialect, self.transport, self.check, self.progress = dialect, transport, check, progress
+        self.scratch = scratch
         self.max_model_len, self.start_timeout, self.request_timeout = max_model_len, start_timeout, request_timeout
         self.pool = Pool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
         self.version = 0
@@ -95,6 +99,8 @@ class RemoteEngine:
         await asyncio.gather(*self._aborts, return_exceptions=True)
         await self.transport.close()
         await self.pool.close()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
     def open(self, key: str) -> None:
         """Nothing to announce: servers batch what comes."""
@@ -129,7 +135,7 @@ class RemoteEngine:
 
     async def update_weights(self, version: int) -> None:
         """Send the policy's present weights to every server. A sleeping engine is awake afterwards."""
-        was_open = self._open
+        reopen = self._open or any(replica.asleep for replica in self.pool.replicas)
         await self.pause()
         for _ in range(MOST_RESENDS):
             await self.pool.whole()
@@ -141,7 +147,7 @@ class RemoteEngine:
         else:
             raise InfraError(f"weights did not reach the servers in {MOST_RESENDS} tries; their logs say why")
         self.version = version
-        if was_open:
+        if reopen:
             await self.resume()
 
     async def sleep(self) -> None:
@@ -155,7 +161,6 @@ class RemoteEngine:
         """Take it back, and the policy's present weights with it."""
         if any(replica.asleep for replica in self.pool.replicas):
             await self.update_weights(self.version)
-        await self.resume()
 
     async def health(self) -> dict[str, float]:
         loads = await asyncio.gather(*(self.dialect.load(replica.http) for replica in self.pool.serving))

@@ -21,7 +21,7 @@ class FilesTransport:
     name = "files"
 
     def __init__(self, weights: PolicyWeights, config: Any, *, folder: Path, bucket_bytes: int) -> None:
-        """`config`: the model's, which servers look at. `folder`: made where needed, removed at the end."""
+        """`config`: the model's, which servers look at. `folder`: made where needed."""
         self.weights, self.config, self.folder, self.bucket_bytes = weights, config, folder, bucket_bytes
 
     async def push(self, replicas: Sequence[Replica]) -> None:
@@ -30,8 +30,7 @@ class FilesTransport:
         await asyncio.gather(*(replica.dialect.load_files(replica.http, folder) for replica in replicas))
 
     async def close(self) -> None:
-        """Take the files away."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The folder is its owner's to remove."""
 
     def _write(self) -> Path:
         self._prepare()
