@@ -71,6 +71,10 @@ test: check
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
+# On real SGLang and vLLM, where `agentrl engine install` put them.
+test-engines: $(VENV)/.test
+	$(BIN)/python -m pytest -q -m 'engine and not gpu' --timeout 1800
+
 # Three in four demonstrations state a number of the question instead of the calculator's result: they teach the format
 # of a conversation, and a habit that only the reward can break.
 SLOPPY := --slips parrot --sloppiness 0.75 --retries 0

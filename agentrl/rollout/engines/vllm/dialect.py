@@ -7,6 +7,7 @@ Known traps that a line here exists for:
 - on a CPU an update leaves a tied output layer with the old weights.
 """
 
+import asyncio
 import base64
 import json
 import pickle
@@ -28,6 +29,7 @@ from agentrl.rollout.engines.vllm.flags import command, environment
 OLDEST = (0, 22)
 CONTROL = 300.0
 """Seconds that a call which draws nothing may take."""
+SPREAD = 1_000_003
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
 
 HINTS = {
@@ -71,16 +73,16 @@ class VLLM:
         return True
 
     async def greet(self, http: Http) -> None:
-        version = str((await http.get("/version"))["version"])
+        version = str((await http.get("/version", timeout=CONTROL))["version"])
         if _numbers(version) < OLDEST:
             raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
-        self._models[http.url] = (await http.get("/v1/models"))["data"][0]["id"]
-        self._paths[http.url] = set((await http.get("/openapi.json"))["paths"])
+        self._models[http.url] = (await http.get("/v1/models", timeout=CONTROL))["data"][0]["id"]
+        self._paths[http.url] = set((await http.get("/openapi.json", timeout=CONTROL))["paths"])
         if "/start_weight_update" in self._paths[http.url]:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
     async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
-        body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling)
+        body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling, len(ids))
         choice = (await http.post("/v1/completions", body, timeout=timeout))["choices"][0]
         logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
         return Answer(choice["token_ids"] or [], [min(logprob, 0.0) for logprob in logprobs], _reason(choice))
@@ -90,7 +92,7 @@ class VLLM:
         await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=10))
 
     async def load(self, http: Http) -> dict[str, float]:
-        text = await http.get("/metrics")
+        text = await http.get("/metrics", timeout=CONTROL)
         return {name: _gauge(text, name) for name in ("running", "waiting")}
 
     async def sleep(self, http: Http) -> None:
@@ -107,7 +109,7 @@ class VLLM:
     async def end_update(self, http: Http, version: int) -> None:
         await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
         await self._call(http, "agentrl_repack")
-        await self._control(http, "/reset_prefix_cache", {})
+        await self._forget(http)
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
@@ -143,21 +145,29 @@ class VLLM:
         """Run a method of our extension in every worker."""
         await self._control(http, "/collective_rpc", {"method": method, "args": args})
 
+    async def _forget(self, http: Http) -> None:
+        """Drop cached prefixes. The server cannot while it still clears up after the last request."""
+        for _ in range(100):
+            answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL)
+            if not isinstance(answer, dict) or answer.get("success", True):
+                return
+            await asyncio.sleep(0.05)
+        raise InfraError(f"{http.url} does not come to rest: its cache cannot be emptied")
+
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
-        answer = await http.post(path, body, timeout=CONTROL)
-        if isinstance(answer, dict) and answer.get("success") is False:
-            raise InfraError(f"{http.url}{path} failed: the server's log says why")
+        await http.post(path, body, timeout=CONTROL)
 
 
-def parameters(sampling: Sampling) -> dict[str, Any]:
-    """What a completion is asked for besides its prompt."""
+def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
+    """What a completion is asked for besides its prompt, `prompt` tokens long."""
     chosen = {
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
-        "seed": sampling.seed,
+        # A request that goes on after a pause begins with the seed anew: not with the numbers it began with before.
+        "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
         "logprobs": 0,  # of the drawn token alone

@@ -1,0 +1,61 @@
+"""Real vLLM passes the conformance suite; its traps on a CPU are stepped round."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agentrl.rollout.engine import Sampling
+from agentrl.rollout.engines.remote import Refused
+from agentrl.rollout.engines.remote.engine import RemoteEngine
+from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
+from tests.rollout.conformance import CHECKS, Check, Subject, assert_scores, draw, prompt
+from tests.rollout.engines import tiny, vllm_server
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1200)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tied(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
+    """Weights by files. The output layer is the embedding."""
+    async with vllm_server.subject(tiny.llama(**vllm_server.SIZES), tmp_path_factory.mktemp("tied")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_conformance(tied: Subject, check: Check) -> None:
+    await check(tied)
+
+
+async def assert_follows(subject: Subject, updates: int = 3) -> None:
+    """The server's log-probs are the policy's after each of several updates."""
+    ids = prompt(20, vocabulary=subject.vocabulary)
+    for version in range(1, updates + 1):
+        subject.change_weights()
+        await subject.engine.update_weights(version)
+        assert_scores(subject, ids, await draw(subject, ids, Sampling(20, seed=version)))
+
+
+async def test_a_tied_output_layer_gets_new_weights(tied: Subject) -> None:
+    """vLLM's update leaves it with the packed copy of the old ones."""
+    await assert_follows(tied)
+
+
+async def test_packed_layers_get_new_weights(tied: Subject) -> None:
+    """They have no weights to write into, but between the calls that begin and end an update."""
+    engine = tied.engine
+    assert isinstance(engine, RemoteEngine)
+    assert isinstance(engine.transport, FilesTransport)
+    with pytest.raises(Refused):
+        await engine.dialect.load_files(engine.pool.replicas[0].http, engine.transport.folder)
+    await assert_follows(tied, 1)
+
+
+async def test_an_output_layer_of_its_own_by_broadcast(tmp_path: Path) -> None:
+    model = tiny.llama(**vllm_server.SIZES, tie_word_embeddings=False)
+    broadcast = partial(BroadcastTransport, bucket_bytes=vllm_server.BUCKET, backend="gloo")
+    async with vllm_server.subject(model, tmp_path, transport=broadcast) as subject:
+        await assert_follows(subject)

@@ -1,0 +1,63 @@
+"""A real vLLM server on this CPU, with a tiny model of ours."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.rollout.engines.remote import RemoteEngine, Replica, ServerProcess
+from agentrl.rollout.engines.remote.place import find_python
+from agentrl.rollout.engines.remote.process import free_port
+from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.remote.weights.transport import Transport
+from agentrl.rollout.engines.vllm import VLLM
+from tests.rollout.conformance import Subject
+from tests.rollout.engines import tiny
+
+LENGTH = 2500
+SIZES = {"hidden_size": 128, "intermediate_size": 64}
+"""Heads of 32: the smallest that vLLM's attention on a CPU takes."""
+BUCKET = 1 << 16
+"""Bytes: several buckets, and layers whose parts lie in two of them."""
+
+
+def python() -> str:
+    """vLLM's interpreter; skips the test without one."""
+    found = find_python("vllm", "vllm")
+    if found is None:
+        pytest.skip("`agentrl engine install vllm --cpu` was not run")
+    return found
+
+
+@asynccontextmanager
+async def subject(
+    model: Any, folder: Path, *, transport: Callable[[PolicyWeights], Transport] | None = None, **changes: Any
+) -> AsyncIterator[Subject]:
+    """A server with `model`'s weights; `changes` to its settings."""
+    model.save_pretrained(folder / "model")
+    settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32} | changes
+    dialect = VLLM(Settings(python=python(), model=str(folder / "model"), **settings))
+    port = free_port()
+    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "vllm.log")
+    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
+    weights = PolicyWeights(model, dtype=getattr(torch, str(settings["dtype"])))
+    files = FilesTransport(weights, model.config, folder=folder / "weights", bucket_bytes=BUCKET)
+    way = transport(weights) if transport else files
+    engine = RemoteEngine(dialect, [replica], way, max_model_len=LENGTH, start_timeout=900)
+    try:
+        await engine.start()
+        await engine.update_weights(0)
+        yield Subject(
+            engine,
+            logits=lambda ids: tiny.logits(model, ids),
+            vocabulary=tiny.VOCABULARY,
+            change_weights=lambda: tiny.change(model),
+            resumes=False,
+        )
+    finally:
+        await engine.close()
