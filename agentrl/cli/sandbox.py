@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,18 +202,24 @@ def check(args: argparse.Namespace) -> int:
     return 0 if any(probe.ok for probe in report) else 1
 
 
-async def _survey(args: argparse.Namespace) -> tuple[Any, dict[str, str]]:
-    """Every tier's probe, and every language with why it does not work, or ""."""
+async def _survey(args: argparse.Namespace) -> tuple[list[Any], dict[str, str]]:
+    """Every tier's probe, and every language with why it does not work in the first tier that does, or ""."""
+    from agentrl.sandbox.isolation import TIERS
     from agentrl.sandbox.languages import RECIPES
     from agentrl.sandbox.pool import Pool
 
-    pool = Pool(isolation=args.isolation, python=args.python)
-    try:
-        await pool.start()
-        answers = await asyncio.gather(*(_try_language(pool, name) for name in RECIPES))
-        return pool.report, dict(zip(RECIPES, answers, strict=True))
-    finally:
+    report: list[Any] = []
+    languages: dict[str, str] = {}
+    for tier in [name for name in TIERS if name != "none"] if args.isolation == "auto" else [args.isolation]:
+        pool = Pool(isolation=tier, python=args.python)
+        with suppress(UserError):  # what stands against the tier is in its report
+            await pool.start()
+        report += pool.report
+        if pool.report[-1].ok and not languages:
+            answers = await asyncio.gather(*(_try_language(pool, name) for name in RECIPES))
+            languages = dict(zip(RECIPES, answers, strict=True))
         await pool.close()
+    return report, languages
 
 
 async def _try_language(pool: Any, name: str) -> str:
