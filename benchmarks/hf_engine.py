@@ -1,23 +1,32 @@
 """Tokens per second of the hf engine beside transformers' own generation: same model, same prompts, one run.
 
-    python benchmarks/hf_engine.py --model PATH [--dtype float32] [--threads 2] [--concurrency 1,8,32]
+    python benchmarks/hf_engine.py --model PATH [--dtype float32] [--threads 2] [--concurrency 1,8,32] [--vllm PYTHON]
 
 Each of n requests continues a random 150-token prompt by exactly 64 tokens, at temperature 1, with log-probs.
-`generate` takes the n prompts as one batch; `generate_batch` is transformers' continuous batching. Engines take
-turns within a round, and the best of `--rounds` counts, so that a busy machine hurts them alike.
+`generate` takes the n prompts as one batch; `generate_batch` is transformers' continuous batching; `vllm` is agentrl's
+vLLM engine over HTTP, its server under the given interpreter, eager on a CPU. Engines take turns within a round, and
+the best of `--rounds` counts, so that a busy machine hurts them alike.
 """
 
 import argparse
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from agentrl.rollout.engine import Sampling
+from agentrl.rollout.engine import Engine, Sampling
 from agentrl.rollout.engines.hf import HFEngine, configure_torch
+from agentrl.rollout.engines.remote import RemoteEngine, Replica, ServerProcess
+from agentrl.rollout.engines.remote.process import free_port
+from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.vllm import VLLM
 
 PROMPT, NEW = 150, 64
 
@@ -35,7 +44,7 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def run_engine(runner: asyncio.Runner, engine: HFEngine, ids: list[list[int]]) -> None:
+def run_engine(runner: asyncio.Runner, engine: Engine, ids: list[list[int]]) -> None:
     async def all_of_them() -> None:
         sampling = Sampling(NEW, seed=0, ignore_eos=True)
         results = await asyncio.gather(*(engine.generate(p, sampling, key=str(i)) for i, p in enumerate(ids)))
@@ -85,6 +94,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=0, help="distinct prompts; 0: as many as requests")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without", default="", help="comma list: generate, generate_batch")
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter with vLLM: a column for it")
     args = parser.parse_args()
     configure_torch(threads=args.threads, matmul_precision=args.matmul_precision)
     model = load(args)
@@ -98,8 +108,13 @@ def main() -> None:
         }
         for name in filter(None, args.without.split(",")):
             del works[name]
+        vllm = vllm_engine(args, model) if args.vllm else None
+        if vllm is not None:
+            runner.run(vllm.start())
+            works["vllm"] = lambda ids: run_engine(runner, vllm, ids)
         table = measure(works, args, model.config.vocab_size)
-        runner.run(engine.close())
+        for each in filter(None, (engine, vllm)):
+            runner.run(each.close())
     show(table, args)
 
 
@@ -110,6 +125,24 @@ def load(args: argparse.Namespace) -> Any:
     else:
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype)
     return model.to(args.device).eval()
+
+
+def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
+    """A server that reads the weights itself: none are sent."""
+    settings = Settings(
+        python=args.vllm,
+        model=args.model,
+        device=args.device,
+        dtype=args.dtype,
+        max_model_len=PROMPT + NEW,
+        max_num_seqs=256,
+        load_format="dummy" if args.random else "auto",
+    )
+    dialect, port, folder = VLLM(settings), free_port(), Path(tempfile.mkdtemp())
+    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "vllm.log")
+    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
+    files = FilesTransport(PolicyWeights(model), model.config, folder=folder, bucket_bytes=1 << 29)
+    return RemoteEngine(dialect, [replica], files, max_model_len=PROMPT + NEW)
 
 
 def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) -> dict[int, dict[str, float]]:
