@@ -98,7 +98,11 @@ async def test_a_run_is_what_python_makes_of_the_file(pool: Pool, tmp_path: Path
     (tmp_path / "main.py").write_bytes(code)
     real = subprocess.run(
         [sys.executable, "main.py"],
-        **{"cwd": tmp_path, "input": STDIN, "capture_output": True, "timeout": 60, "start_new_session": True},
+        cwd=tmp_path,
+        input=STDIN,
+        capture_output=True,
+        timeout=60,
+        start_new_session=True,
         env={**pool.told["env"], "PYTHONDONTWRITEBYTECODE": ""},
     )
     assert ours.return_code == real.returncode

@@ -1,0 +1,188 @@
+"""The pool: order, fairness, patience, compilation, batches, cancellation; and what one run can find of another."""
+
+import asyncio
+import os
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
+from agentrl.sandbox.pool import ALLOW, Pool
+from agentrl.sandbox.turnstile import Turnstile
+
+from .programs import run
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+LONG = Limits(wall=60)
+DOUBLE = Job("python", "print(2 * int(input()))", run_limits=LONG)
+
+
+async def test_many_at_once_never_mix(pool: Pool) -> None:
+    async def double(number: int) -> bytes:
+        job = Job("python", DOUBLE.code, [f"{number}\n".encode()], run_limits=LONG)
+        return (await pool.run(job, client=str(number % 7))).runs[0].stdout
+
+    assert await asyncio.gather(*map(double, range(200))) == [f"{2 * n}\n".encode() for n in range(200)]
+
+
+async def test_a_batch_answers_in_order(pool: Pool) -> None:
+    stdins = [f"{n}\n".encode() for n in range(100)]
+    result = await pool.run(Job("python", DOUBLE.code, stdins, run_limits=LONG))
+    assert [answer.stdout for answer in result.runs] == [f"{2 * n}\n".encode() for n in range(100)]
+
+
+async def test_a_batch_stops_at_the_first_failure_if_told(pool: Pool) -> None:
+    job = Job("python", "print(1 // int(input()))", [b"1\n", b"0\n", b"1\n"], run_limits=LONG, stop_on_failure=True)
+    assert [answer.return_code for answer in (await pool.run(job)).runs] == [0, 1]
+    assert (await run(pool, "print(input())", b"next\n")).stdout == b"next\n"
+
+
+async def test_compiled_once_even_when_asked_at_once(pool: Pool) -> None:
+    code = f"#include <iostream>\nint main() {{ int a; std::cin >> a; std::cout << a + {os.getpid()}; }}"
+    jobs = [Job("cpp", code, [b"1"], compile_limits=LONG, run_limits=LONG) for _ in range(6)]
+    results = await asyncio.gather(*(pool.run(job) for job in jobs))
+    assert {result.runs[0].stdout for result in results} == {str(1 + os.getpid()).encode()}
+    assert len({id(result.compiled) for result in results}) == 1
+
+
+async def test_a_failed_compilation_is_an_answer(pool: Pool) -> None:
+    result = await pool.run(Job("cpp", "int main() { return x; }", compile_limits=LONG))
+    assert result.compiled is not None
+    assert (result.compiled.status, result.compiled.return_code, list(result.runs)) == ("Finished", 1, [])
+    assert b"not declared" in result.compiled.stderr
+
+
+async def test_a_compiler_has_limits_of_its_own(pool: Pool) -> None:
+    result = await pool.run(
+        Job("cpp", '#include "/dev/zero"\nint main() {}', compile_limits=Limits(wall=60, memory_mb=200))
+    )
+    assert result.compiled is not None
+    assert result.compiled.limit_hit == "memory" or result.compiled.return_code != 0
+    assert not result.runs
+
+
+async def test_unknown_languages(pool: Pool) -> None:
+    with pytest.raises(Unavailable, match="unknown"):
+        await pool.run(Job("brainfuck", "+"))
+
+
+async def test_a_program_that_cannot_start_is_an_error_of_its_own(pool: Pool) -> None:
+    job = Job("bash", "exec ./none", run_limits=LONG)
+    assert (await pool.run(job)).runs[0].return_code == 127
+
+
+async def test_full_queues_and_lost_patience_are_busy() -> None:
+    pool = Pool(slots=1, queue=1)
+    await pool.start()
+    first = asyncio.ensure_future(pool.run(Job("python", "import time; time.sleep(1)", run_limits=LONG)))
+    await asyncio.sleep(0.2)
+    with pytest.raises(Busy, match=r"0\.1 s"):
+        await pool.run(DOUBLE, patience=0.1)
+    second = asyncio.ensure_future(pool.run(DOUBLE))
+    await asyncio.sleep(0)
+    with pytest.raises(Busy, match="full"):
+        await pool.run(DOUBLE)
+    await asyncio.gather(first, second)
+    await pool.close()
+
+
+async def test_clients_take_turns() -> None:
+    gate, order = Turnstile(1, 100), list[str]()
+
+    async def use(client: str) -> None:
+        entered = await gate.enter(client, None)
+        order.append(client)
+        await asyncio.sleep(0)
+        gate.leave(entered)
+
+    await asyncio.gather(*map(use, ["a", "a", "a", "a", "b", "b", "c"]))
+    assert order == ["a", "a", "b", "c", "a", "b", "a"]
+    assert (gate.inside, gate.waiting, len(gate.lines)) == (0, 0, 0)
+
+
+async def test_who_gives_up_leaves_the_line() -> None:
+    gate = Turnstile(1, 100)
+    entered = await gate.enter("a", None)
+    waiting = [asyncio.ensure_future(gate.enter(client, None)) for client in "aab"]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    waiting[2].cancel()
+    await asyncio.gather(*waiting[::2], return_exceptions=True)
+    gate.leave(entered)
+    gate.leave(await waiting[1])
+    assert (gate.inside, gate.waiting, len(gate.lines)) == (0, 0, 0)
+
+
+async def test_a_place_that_comes_to_one_who_just_gave_up_goes_on() -> None:
+    gate = Turnstile(1, 100)
+    entered = await gate.enter("a", None)
+    lost, next_ = (asyncio.ensure_future(gate.enter("a", None)) for _ in range(2))
+    await asyncio.sleep(0)
+    gate.leave(entered)
+    lost.cancel()
+    gate.leave(await asyncio.wait_for(next_, 5))
+    assert gate.inside == 0
+
+
+async def test_a_cancelled_job_ends_and_frees_its_place(pool: Pool) -> None:
+    jobs = [
+        asyncio.ensure_future(pool.run(Job("python", "import time; time.sleep(60)", run_limits=LONG))) for _ in range(2)
+    ]
+    await asyncio.sleep(0.3)
+    for job in jobs:
+        job.cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
+    assert (await run(pool, "print(1)")).stdout == b"1\n"
+    assert pool.stats()["running"] == 0
+
+
+async def test_nothing_of_a_run_is_in_the_memory_of_the_next() -> None:
+    pool = Pool(slots=1)
+    await pool.start()
+    secret = "x".join(["tiger"] * 10_000)
+    code = f"# {secret}\nimport sys; print(sys.stdin.read(), '{secret}')"
+    await pool.run(Job("python", code, [secret.encode()] * 2, run_limits=LONG))
+    look = (
+        "import re\nfound = 0\n"
+        "with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:\n"
+        "    for line in maps:\n"
+        "        start, end = (int(x, 16) for x in re.match('(.*?)-(.*?) ', line).groups())\n"
+        "        if 'r' in line.split()[1] and '[v' not in line:\n"
+        "            memory.seek(start)\n"
+        "            found += len(re.findall(b'tige[r]xtige[r]', memory.read(end - start)))\n"
+        "print(found)"
+    )
+    answer = await run(pool, look)
+    assert pool.link is not None
+    assert pool.link.count == 1, "another warden says nothing"
+    await pool.close()
+    assert (answer.stdout, answer.stderr) == (b"0\n", b"")
+
+
+async def test_runs_do_not_see_each_other(pool: Pool) -> None:
+    hide = "import os; open('/tmp/left', 'w'); open('/dev/shm/left', 'w'); os.fork() or os.execvp('sleep', ['sleep', '60'])"
+    await run(pool, hide)
+    look = (
+        "import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in os.listdir('/proc') if p.isdigit()])"
+    )
+    assert (await run(pool, look)).stdout == b"[] [] ['1', '2']\n"
+
+
+async def test_no_isolation_takes_two_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALLOW, raising=False)
+    with pytest.raises(UserError, match=ALLOW):
+        await Pool(isolation="none").start()
+    monkeypatch.setenv(ALLOW, "1")
+    pool = Pool(isolation="none", slots=1)
+    await pool.start()
+    result = await pool.run(DOUBLE_OF_FOUR)
+    await pool.close()
+    assert (result.isolation, result.runs[0].stdout) == ("none", b"8\n")
+
+
+async def test_unknown_tiers_are_named() -> None:
+    with pytest.raises(UserError, match="isolation='magic'"):
+        await Pool(isolation="magic").start()
+
+
+DOUBLE_OF_FOUR = Job("python", DOUBLE.code, [b"4\n"], run_limits=LONG)

@@ -1,0 +1,126 @@
+"""Processes of the sandbox's own are killed, and it goes on; it is closed, and nothing is left."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import InfraError
+from agentrl.sandbox.isolation import descendants
+from agentrl.sandbox.job import Job, Limits
+from agentrl.sandbox.pool import Pool
+
+LONG = Limits(wall=60)
+HELLO = Job("python", "print(1)", run_limits=LONG)
+SLEEP = Job("python", "import time; time.sleep(2); print(1)", run_limits=LONG)
+
+
+def kill_servers(pool: Pool) -> None:
+    assert pool.link is not None
+    task = Path(f"/proc/{pool.link.process.pid}/task/{pool.link.process.pid}/children")
+    for pid in task.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def kill_supervisor(pool: Pool) -> None:
+    assert pool.link is not None
+    pool.link.process.kill()
+
+
+@pytest.mark.parametrize("kill", [kill_servers, kill_supervisor])
+async def test_it_goes_on_after_a_kill(kill: object) -> None:
+    assert callable(kill)
+    pool = Pool(slots=2)
+    await pool.start()
+    await pool.run(HELLO)
+    for _ in range(2):
+        flying = asyncio.ensure_future(pool.run(SLEEP))
+        await asyncio.sleep(0.5)
+        kill(pool)
+        assert (await flying).runs[0].stdout == b"1\n"
+        assert (await pool.run(HELLO)).runs[0].stdout == b"1\n"
+    await pool.close()
+
+
+async def test_a_killed_warden_costs_one_retry() -> None:
+    pool = Pool(slots=1)
+    await pool.start()
+    flying = asyncio.ensure_future(pool.run(SLEEP))
+    await asyncio.sleep(0.7)
+    assert pool.link is not None
+    wardens = [pid for pid in descendants(pool.link.process.pid) if len(descendants(pid)) == 1]
+    for pid in wardens[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    assert (await flying).runs[0].stdout == b"1\n"
+    await pool.close()
+
+
+async def test_a_session_is_lost_with_its_server() -> None:
+    pool = Pool(slots=1)
+    await pool.start()
+    session = await pool.session(LONG)
+    await session.run("x = 1")
+    kill_servers(pool)
+    await asyncio.sleep(0.5)
+    with pytest.raises(InfraError):
+        await session.run("x")
+    assert (await session.run("x")).status == "Error"
+    assert pool.stats()["sessions"] == 0
+    await pool.close()
+
+
+async def test_close_leaves_nothing() -> None:
+    pool = Pool(slots=2)
+    await pool.start()
+    session = await pool.session(LONG)
+    await session.run("import os\nif os.fork() == 0:\n    import time; time.sleep(600)")
+    flying = asyncio.ensure_future(pool.run(SLEEP))
+    await asyncio.sleep(0.5)
+    assert pool.link is not None
+    supervisor = pool.link.process.pid
+    before = {supervisor, *descendants(supervisor)}
+    assert len(before) >= 6
+    await pool.close()
+    with pytest.raises(InfraError):
+        await flying
+    assert not [pid for pid in before if Path(f"/proc/{pid}").exists()]
+    assert not Path(pool.told["folder"]).exists()
+    with pytest.raises(InfraError, match="closed"):
+        await pool.run(HELLO)
+
+
+async def test_nothing_leaks() -> None:
+    pool = Pool(slots=2)
+    await pool.start()
+    jobs = [
+        *[HELLO] * 5,
+        Job("python", "1 / 0", run_limits=LONG),
+        Job("python", "import os; os.fork(); os.fork()", run_limits=LONG),
+        Job("python", "while True: print('x' * 999)", run_limits=LONG),
+        Job("bash", "echo a; sleep 100 & exit 3", run_limits=LONG),
+        Job("python", "print(1)", files={"a/b": b"x"}, fetch=["a/b"], run_limits=LONG),
+    ]
+
+    async def rounds(count: int) -> tuple[int, ...]:
+        for _ in range(count):
+            await asyncio.gather(*map(pool.run, jobs))
+        await asyncio.sleep(0.3)
+        return _state(pool)
+
+    before = await rounds(5)
+    after = await rounds(25)
+    await pool.close()
+    assert after[:4] == before[:4]
+    assert after[4] - before[4] < 4 << 20
+
+
+def _state(pool: Pool) -> tuple[int, ...]:
+    """Open files here and in the supervisor, its processes, their mounts, the memory of the supervisor."""
+    assert pool.link is not None
+    pid = pool.link.process.pid
+    files = [len(os.listdir(f"/proc/{process}/fd")) for process in (os.getpid(), pid)]
+    mounts = sum(len(Path(f"/proc/{process}/mounts").read_text().splitlines()) for process in descendants(pid))
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return (*files, len(descendants(pid)), mounts, resident)
