@@ -77,14 +77,15 @@ WITHHELD = {
 
 ADDED = {
     "clone": "CLONE_NEW*: each run gets user, pid, mount, network and IPC namespaces of its own",
+    "unshare": "the next run of a process that serves several gets a network and IPC of its own again",
     "mount": "in a run's own mount namespace: its root, put together read-only, its tmpfs and its /proc",
     "mount_setattr": "makes those mounts read-only, with all that is mounted beneath them",
     "pivot_root": "leaves the container's root behind; chroot would leave a way back",
     "umount2": "lets go of the old root, and empties the work folder between two tests of one program",
     "sethostname": "the runs' own host name, in place of the container's",
 }
-"""What the namespace tier needs beyond Docker's own profile. The kernel lets a process without capabilities make the
-first of these calls, and the others only inside the user namespace it then owns. The code of a run cannot make any of
+"""What the namespace tier needs beyond Docker's own profile. The kernel lets a process without capabilities make
+new namespaces, which these calls then bear on, and no others. The code of a run cannot make any of
 them: before it starts, a second filter of the sandbox's own closes them again."""
 
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
