@@ -12,7 +12,7 @@ from agentrl.sandbox.folder import checked
 from agentrl.sandbox.job import CommandResult, Job, Limits
 from agentrl.sandbox.languages import Recipe
 
-_NUMPY = re.compile(r"^\s*(?:import|from)\s+(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
+_NUMPY = re.compile(r"^.*\b(?:import|from)\b[^#\n]*\b(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
 _MIB = 1 << 20
 Files = dict[str, tuple[bytes, int]]
 

@@ -55,7 +55,8 @@ def _prefix(program: str) -> str | None:
     """X for a program that really is X/bin/program, where X holds nothing but programs."""
     real = Path(os.path.realpath(program))
     prefix = real.parent.parent
-    private = {Path("/"), Path.home() / ".local", Path.home() / ".cargo", Path.home(), *Path.home().parents}
+    home = Path(os.path.expanduser("~"))  # "~" itself for a user without one
+    private = {Path("/"), home / ".local", home / ".cargo", home, *home.parents}
     return str(prefix) if real.parent.name == "bin" and prefix not in private else None
 
 

@@ -33,7 +33,7 @@ _WARM = (
     *("heapq", "io", "itertools", "json", "math", "operator", "os", "random", "re", "string", "struct", "sys"),
     *("threading", "time", "traceback", "types", "typing", "linecache"),
 )
-FLAVOURS: dict[str, tuple[str, ...]] = {"base": _WARM, "numpy": (*_WARM, "numpy", "decimal", "fractions")}
+FLAVOURS: dict[str, tuple[str, ...]] = {"base": _WARM, "numpy": (*_WARM, "numpy", "numpy.random")}
 """What a server's interpreter has imported before it is forked."""
 _QUICK = 1.0
 _MOST_RESTARTS = 5

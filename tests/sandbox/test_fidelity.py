@@ -1,5 +1,7 @@
 """A run in a forked interpreter looks like `python main.py`: each program runs both ways, and the two must agree."""
 
+# ruff: noqa: E501, ASYNC221 - a program stands on a line of its own
+
 import re
 import subprocess
 import sys

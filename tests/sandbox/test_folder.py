@@ -1,5 +1,7 @@
 """Files go into the work folder and come out of it, and nothing else does."""
 
+# ruff: noqa: E501 - a program stands on a line of its own
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Every limit is real, and the answer says which one was hit. No time is asserted beyond 'it came back'."""
 
+# ruff: noqa: E501, ISC004 - a program stands on a line of its own
+
 import pytest
 
 from agentrl.sandbox.job import Job, Limits

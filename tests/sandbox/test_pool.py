@@ -1,5 +1,7 @@
 """The pool: order, fairness, patience, compilation, batches, cancellation; and what one run can find of another."""
 
+# ruff: noqa: E501 - a program stands on a line of its own
+
 import asyncio
 import os
 

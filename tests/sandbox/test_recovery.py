@@ -1,5 +1,7 @@
 """Processes of the sandbox's own are killed, and it goes on; it is closed, and nothing is left."""
 
+# ruff: noqa: ASYNC240 - /proc does not block
+
 import asyncio
 import os
 import signal

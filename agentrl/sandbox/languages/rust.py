@@ -1,5 +1,6 @@
 """Rust by rustc; where rustup is in charge, by the compiler behind its proxy, which needs no home folder."""
 
+import os
 from pathlib import Path
 
 from agentrl.sandbox.languages.recipe import Recipe
@@ -18,7 +19,7 @@ fn main() {
 
 def toolchains() -> tuple[str, ...]:
     """bin/ of rustup's toolchains, stable ones first."""
-    found = (Path.home() / ".rustup" / "toolchains").glob("*/bin")
+    found = Path(os.path.expanduser("~/.rustup/toolchains")).glob("*/bin")
     return tuple(map(str, sorted(found, key=lambda folder: (not folder.parent.name.startswith("stable"), folder))))
 
 

@@ -36,8 +36,8 @@ def become(shared: Shared) -> None:
     main = type(sys)("__main__")
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # Python's own generator sees to itself after a fork
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # Python's own generator sees to itself after a fork
     atexit.register(_spare, shared)  # the first to register is the last to run
 
 

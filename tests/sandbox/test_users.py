@@ -1,0 +1,76 @@
+# ruff: noqa: E501 - programs
+"""An ordinary user of the host gets the same pool: here root becomes one, in a process of its own."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import asyncio, os
+from agentrl.sandbox.job import Job, Limits
+from agentrl.sandbox.pool import Pool
+
+LONG = Limits(wall=60, memory_mb=300, processes=20)
+PROGRAMS = {
+    "who": "import os, pwd, getpass; print(os.getuid(), pwd.getpwuid(os.getuid()).pw_name, os.path.expanduser('~'))",
+    "count": "import os, time\\nn = 0\\ntry:\\n    while True:\\n        if os.fork() == 0: time.sleep(60)\\n        n += 1\\n"
+             "except BlockingIOError: print(n)",
+    "memory": "x = bytearray(b'x') * (400 << 20)\\nimport time; time.sleep(9)",
+    "input": "print(input()[::-1])",
+}
+
+async def main():
+    pool = Pool(slots=2)
+    await pool.start()
+    print(os.getuid() != 0, pool.isolation)
+    for _ in range(2):
+        runs = await asyncio.gather(*(pool.run(Job("python", p, [b"abc\\n"], run_limits=LONG)) for p in PROGRAMS.values()))
+        print([(r.runs[0].stdout, r.runs[0].limit_hit) for r in runs])
+    session = await pool.session(LONG)
+    await session.run("x = 1")
+    print((await session.run("x + 1")).stdout)
+    await pool.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not Path("/usr/bin/python3").exists(), reason="takes root and a system Python")
+def test_an_ordinary_user_has_the_same_pool() -> None:
+    answer = subprocess.run(
+        ["/usr/bin/python3", "-c", SCRIPT],
+        user=12345,
+        group=12345,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    lines = answer.stdout.splitlines()
+    assert not answer.stderr
+    assert lines[0] == "True namespace"
+    assert (
+        lines[1]
+        == lines[2]
+        == ("[(b'1000 sandbox /box\\n', None), (b'19\\n', None), (b'', 'memory'), (b'cba\\n', None)]")
+    )
+    assert lines[3] == "b'2\\n'"
+
+
+def test_the_slots_of_two_pools_have_different_users() -> None:
+    if os.getuid() != 0:
+        pytest.skip("takes root")
+    from agentrl.sandbox.supervisor import own_ids
+
+    (first, one), (second, two) = own_ids(10), own_ids(10)
+    first.close()
+    (third, three) = own_ids(10)
+    second.close()
+    third.close()
+    assert abs(one - two) >= 11
+    assert three == one
