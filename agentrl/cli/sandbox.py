@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,8 +211,11 @@ async def _survey(args: argparse.Namespace) -> tuple[list[Any], dict[str, str]]:
     languages: dict[str, str] = {}
     for tier in [name for name in TIERS if name != "none"] if args.isolation == "auto" else [args.isolation]:
         pool = Pool(isolation=tier, python=args.python)
-        with suppress(UserError):  # what stands against the tier is in its report
+        try:
             await pool.start()
+        except UserError:
+            if not pool.report:  # not tried at all
+                raise
         report += pool.report
         if pool.report[-1].ok and not languages:
             answers = await asyncio.gather(*(_try_language(pool, name) for name in RECIPES))

@@ -46,6 +46,7 @@ def test_run_says_which_limit_was_hit(tmp_path):
         (["run", "PROGRAM", "--language", "klingon"], "language unknown: 'klingon'"),
         (["run", "PROGRAM", "--url", "nonsense"], "write http://HOST:PORT"),
         (["run", "PROGRAM", "--isolation", "magic"], "magic"),
+        (["check", "--isolation", "magic"], "magic"),
         (["dance"], "invalid choice"),
         ([], "agentrl sandbox --help"),
     ],

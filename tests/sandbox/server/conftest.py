@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-CLI = [sys.executable, *os.environ.get("AGENTRL_TEST_CLI", "-m agentrl").split()]
+CLI = [sys.executable, "-m", "agentrl"]
 
 
 @dataclass

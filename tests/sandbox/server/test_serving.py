@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -169,6 +170,10 @@ def test_it_goes_on_after_its_workers_are_killed(start):
         time.sleep(0.2)
 
 
-def test_start_is_quick(server):
-    print(f"ready after {server.seconds:.2f} s")
-    assert server.seconds < 30  # a benchmark measures it; here only that it does not hang
+def test_the_server_loads_nothing_of_the_trainer():
+    heavy = {"torch", "transformers", "numpy", "yaml", "omegaconf", "hydra", "pyarrow", "IPython"}
+    code = "import sys, agentrl.cli.main, agentrl.cli.sandbox, agentrl.sandbox.pool, agentrl.sandbox.server.web\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert heavy.isdisjoint(done.stdout.split())
