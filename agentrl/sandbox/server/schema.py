@@ -6,6 +6,7 @@ SandboxFusion's; a client that does not know them loses nothing.
 
 import base64
 import binascii
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +19,10 @@ MAX_SECONDS = 600.0
 MAX_FILES = 1000
 MAX_TESTS = 1000
 MAX_CELLS = 1000
-OUTPUT_BYTES = 64 << 20
+OUTPUT_BYTES = 32 << 20
+"""Of a run's stdout, and of its stderr, at most."""
+REPLY_BYTES = 64 << 20
+"""Of the output of all runs of a request."""
 
 if TYPE_CHECKING:
     Language = str
@@ -42,6 +46,11 @@ def decoded(content: str | None) -> bytes | None:
         return None if content is None else base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("not base64; encode a file's bytes with base64") from None
+
+
+def shared(limits: Limits, runs: int) -> Limits:
+    """The limits of each of so many runs, whose output goes into one reply."""
+    return replace(limits, output_bytes=min(limits.output_bytes, REPLY_BYTES // (2 * runs)))
 
 
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -138,7 +147,7 @@ class RunCode(RunBody):
             files=self.contents(),
             fetch=self.fetch_files,
             compile_limits=self.all_limits(self.compile_timeout, most_memory_mb),
-            run_limits=self.all_limits(self.run_timeout, most_memory_mb),
+            run_limits=shared(self.all_limits(self.run_timeout, most_memory_mb), len(stdins)),
             stop_on_failure=self.stop_on_failure,
             total=self.total_timeout,
         )

@@ -18,7 +18,7 @@ from agentrl.sandbox.server.custom import extract_by_logic
 from agentrl.sandbox.server.datasets import find_row, value
 from agentrl.sandbox.server.extraction import all_blocks, best
 from agentrl.sandbox.server.replies import Reply, result_reply, succeeded, text
-from agentrl.sandbox.server.schema import MAX_TESTS, Submit, TestConfig
+from agentrl.sandbox.server.schema import MAX_TESTS, Submit, TestConfig, shared
 from agentrl.sandbox.server.service import Call, Service
 
 SHOWN = 1000
@@ -92,7 +92,7 @@ def make_job(service: Service, code: str, config: TestConfig, cases: Sequence[Ca
         code=code,
         stdins=[case.input["stdin"].encode() for case in cases],
         compile_limits=Limits(wall=config.compile_timeout or 10, memory_mb=memory_mb),
-        run_limits=Limits(wall=config.run_timeout or (10 if compiled else 20), memory_mb=memory_mb),
+        run_limits=shared(Limits(wall=config.run_timeout or (10 if compiled else 20), memory_mb=memory_mb), len(cases)),
         stop_on_failure=not config.extra.get("run_all_cases", False),
     )
 

@@ -77,6 +77,14 @@ def test_only_json_is_taken_so_that_a_web_page_cannot_send_code(server):
         server.headers = server_headers
 
 
+def test_many_runs_share_the_room_of_one_reply(server):
+    reply = server.python("print('x' * 1_000_000)", tests=[{}] * 64)
+    assert all(run["truncated"] for run in reply["tests"])
+    assert sum(len(run["stdout"]) for run in reply["tests"]) <= 32 << 20
+    reply = server.python("print('x' * 1_000_000)", tests=[{}] * 8)
+    assert not any(run["truncated"] for run in reply["tests"])
+
+
 def raw(server, text: bytes) -> bytes:
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), 30) as connection:
