@@ -3,7 +3,7 @@
 #   make demo   a real chat model learns to use a tool, on a laptop CPU     make test        lint, types, tests
 #   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
 #   make code   a tiny model learns to write functions, in the sandbox      make bench       the figures in benchmarks/
-#   make check  lint and types alone
+#   make check  lint and types alone                                        make test-docker  the sandbox's image, attacked
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds.
@@ -28,7 +28,7 @@ REFERENCE_PACKAGES := verl==0.9.1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo tiny code test check test-slow bench clean
+.PHONY: help setup demo tiny code test check test-slow test-docker bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -70,6 +70,11 @@ test: check
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
+
+# The sandbox's image, built and attacked. As root on Debian an engine is installed and started where none runs; what
+# else stands in the way is said in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
+test-docker: $(VENV)/.test
+	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker
 
 # On real SGLang and vLLM, where `agentrl engine install` put them.
 test-engines: $(VENV)/.test
