@@ -37,6 +37,7 @@ class Cells(Command):
         self.start, self.peak = time.monotonic(), 0
         self.output = {handle: Stream(self.limits.output_bytes) for handle in self.output}
         self.stdin, self.rest = self.requests, memoryview(len(code).to_bytes(4, "big") + code)
+        self.tier.resume()
         self._feed()
         alive = self._serve(caller, self.process, self.replies)
         answer = os.read(self.replies, 64) if alive else b""
@@ -49,6 +50,7 @@ class Cells(Command):
             return self._last(alive)
         stdout, stderr = (stream.kept for stream in self.output.values())
         used = self._cpu_now() - self.cpu_before
+        self.tier.pause()
         return Ended(seconds, int(answer), stdout, stderr, used, self.peak)
 
     def _last(self, alive: bool) -> Ended:

@@ -26,6 +26,8 @@ from agentrl.sandbox.wire import Bytes
 TICK = 0.03
 """Seconds between two looks at what the processes use."""
 _CHUNK = 1 << 16
+_OWN_PROCESSES = 4
+"""What a tier may need beside the user's processes."""
 _TAIL = 4096
 _MIB = 1 << 20
 
@@ -200,11 +202,14 @@ class Command:
 
     def _look(self) -> None:
         limit = self.limits.memory_mb * _MIB
-        used = watch.usage(self.tier.processes(), limit)
+        pids = self.tier.processes()
+        used = watch.usage(pids, limit)
         memory = used.memory + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used.memory
         self.peak = max(self.peak, memory)
         if memory > limit:
             self.hit = "memory"
+        elif len(pids) > self.limits.processes + _OWN_PROCESSES:
+            self.hit = "processes"
         elif self.tier.overfull(self.limits):
             self.hit = "disk"
         elif used.cpu + cpu_of_children() - self.cpu_before > self.cpu_limit:

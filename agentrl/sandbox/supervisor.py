@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentrl.sandbox.isolation import Host
+from agentrl.sandbox.isolation import Host, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 from agentrl.sandbox.zygote import ONE_THREAD
@@ -97,7 +97,9 @@ class Supervisor:
 
     def _tell(self, **message: Any) -> None:
         try:
-            self.pool.send(json.dumps(message).encode())
+            self.pool.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass  # the pool listens at its start only
         except OSError:
             self._leave()
 
@@ -239,9 +241,7 @@ class Supervisor:
                 server.launcher.kill()
         for order in self.running.values():
             _kill(order.pidfd)
-        deadline = time.monotonic() + 5
-        while _reap() and time.monotonic() < deadline:
-            time.sleep(0.002)
+        sweep()
         try:
             clear(self.host.folder)
         finally:

@@ -1,10 +1,11 @@
 """Processes of the sandbox's own are killed, and it goes on; it is closed, and nothing is left."""
 
-# ruff: noqa: ASYNC240 - /proc does not block
+# ruff: noqa: E501, ASYNC240 - programs; /proc does not block
 
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,27 @@ async def test_close_leaves_nothing() -> None:
     assert not Path(pool.told["folder"]).exists()
     with pytest.raises(InfraError, match="closed"):
         await pool.run(HELLO)
+
+
+async def test_nothing_outlives_a_killed_caller() -> None:
+    code = (
+        "import asyncio\nfrom agentrl.sandbox.job import Job, Limits\nfrom agentrl.sandbox.pool import Pool\n"
+        "async def main():\n    pool = Pool(slots=1)\n    await pool.start()\n    print(pool.link.process.pid, flush=True)\n"
+        "    await pool.run(Job('python', 'import time; time.sleep(60)', run_limits=Limits(wall=60)))\nasyncio.run(main())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    supervisor = int(await process.stdout.readline())
+    await asyncio.sleep(1.5)
+    before = {supervisor, *descendants(supervisor)}
+    assert len(before) >= 4
+    process.kill()
+    await process.wait()
+    for _ in range(100):
+        if not (left := [pid for pid in before if Path(f"/proc/{pid}").exists()]):
+            break
+        await asyncio.sleep(0.1)
+    assert not left
 
 
 async def test_nothing_leaks() -> None:

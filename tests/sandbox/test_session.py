@@ -115,3 +115,14 @@ async def test_sessions_take_a_place_only_while_a_cell_runs(pool: Pool) -> None:
 async def test_large_cells_and_results(session: Session) -> None:
     answer = await session.run(f"s = {'x' * 300_000!r}\nprint(s)\nlen(s)")
     assert answer.stdout == b"x" * 300_000 + b"\n300000\n"
+
+
+async def test_between_cells_nothing_runs(session: Session) -> None:
+    code = "import threading, time\nn = 0\ndef count():\n    global n\n    while True: n += 1; time.sleep(0.001)\n"
+    await session.run(code + "threading.Thread(target=count, daemon=True).start()")
+    before = int((await session.run("n")).stdout)
+    await asyncio.sleep(1.0)
+    after = int((await session.run("n")).stdout)
+    assert after - before < 500
+    await session.run("time.sleep(0.3)")
+    assert int((await session.run("n")).stdout) > after

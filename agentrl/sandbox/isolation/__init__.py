@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -110,6 +110,14 @@ class Tier:
         """In the warden: pids of the user's processes that are alive."""
         return descendants(os.getpid())
 
+    def pause(self) -> None:
+        """In the warden: between two cells of a session nothing of it runs."""
+        _signal(set(self.processes()), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """In the warden: the end of a pause."""
+        _signal(set(self.processes()), signal.SIGCONT)
+
     def overfull(self, limits: Limits, *, ended: bool = False) -> bool:
         """In the warden: whether the user's files exceed the limits, where no mount bounds them."""
         return False
@@ -166,27 +174,32 @@ def children(pid: int) -> list[int]:
 
 
 def sweep() -> None:
-    """End every descendant of this process, a subreaper: stop them all until no new one shows up, kill, reap.
+    """End every descendant of this process, a subreaper."""
+    end_all(_descendants_alive)
+
+
+def end_all(find: Callable[[], set[int]]) -> None:
+    """Stop the processes that `find` gives until no new one shows up, then kill them; until it gives none.
 
     One that slipped by between two looks, a fork of a process not yet stopped, is found in the next round.
     """
-    while _has_children():
-        stopped: set[int] = set()
-        while found := set(descendants(os.getpid())) - stopped:
-            _signal(found, signal.SIGSTOP)
-            stopped |= found
+    while stopped := find():
+        _signal(stopped, signal.SIGSTOP)
+        while more := find() - stopped:
+            _signal(more, signal.SIGSTOP)
+            stopped |= more
         _signal(stopped, signal.SIGKILL)
         time.sleep(0.001)
 
 
-def _has_children() -> bool:
+def _descendants_alive() -> set[int]:
     """Reaps those that ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
-        return False
-    return True
+        return set()
+    return set(descendants(os.getpid()))
 
 
 def reap() -> None:

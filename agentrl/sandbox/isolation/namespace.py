@@ -149,11 +149,23 @@ class Namespace(Tier):
         """All but the warden."""
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
+    def pause(self) -> None:
+        """One call for all, as in `end`."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """As `pause`."""
+        self._signal_all(signal.SIGCONT)
+
     def end(self) -> None:
         """One call kills all at once: nobody can fork meanwhile."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         reap()
+
+    @staticmethod
+    def _signal_all(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, number)
 
 
 def _map_ids(pid: int, owner: tuple[int, int], host: Host) -> None:

@@ -8,7 +8,8 @@ from agentrl.sandbox.kernel import syscalls
 
 ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
-_STACK = 8 * _MIB
+_STACK, _DEEP = 8 * _MIB, 64 * _MIB
+"""A thread's stack and a program's: recursion is what small programs use memory for."""
 _NICE = 5  # the wardens, the server and the trainer go first, however many processes a run has
 
 
@@ -31,7 +32,7 @@ def limit_resources(limits: Limits, cpu: float, others: int) -> None:
         (resource.RLIMIT_MEMLOCK, _MIB),
     ):
         _lower(kind, value, value)
-    _lower(resource.RLIMIT_STACK, _STACK, max(_STACK, limits.memory_mb * _MIB))
+    _lower(resource.RLIMIT_STACK, _DEEP, max(_DEEP, limits.memory_mb * _MIB))
 
 
 def _lower(kind: int, soft: int, hard: int) -> None:

@@ -1,8 +1,10 @@
 """The loop of a server: told of a job, it forks a warden, hands back a handle on it, and waits for the next.
 
-One thread, a clean environment, nothing of any job in its memory. It ends when the supervisor does.
+One thread, a clean environment, nothing of any job in its memory. It ends when the supervisor does. The seed of
+hashes is drawn when it starts, so programs that print sets do so in one order as long as it lives.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -26,7 +28,8 @@ def serve() -> None:
     os.environ.pop("PYTHONPATH", None)
     tier = isolation.load(told["tier"])
     for name in told["preload"]:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # then the program is to find out
+            importlib.import_module(name)
     for name in ONE_THREAD:
         del os.environ[name]
     ordinary.look(told["source"])
