@@ -12,7 +12,17 @@ from agentrl.rollout.engines.remote import Refused
 from agentrl.rollout.engines.remote.engine import RemoteEngine
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
 from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
-from tests.rollout.conformance import CHECKS, Check, Subject, assert_scores, draw, prompt
+from agentrl.rollout.engines.vllm import VLLM
+from tests.rollout.conformance import (
+    CHECKS,
+    Check,
+    Subject,
+    abort_returns_what_was_drawn,
+    assert_scores,
+    cancelling_leaves_nothing_running,
+    draw,
+    prompt,
+)
 from tests.rollout.engines import tiny, vllm_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1200)]
@@ -28,6 +38,17 @@ async def tied(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subjec
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_conformance(tied: Subject, check: Check) -> None:
     await check(tied)
+
+
+async def test_versions_without_abort_requests(tied: Subject) -> None:
+    engine = tied.engine
+    assert isinstance(engine, RemoteEngine)
+    assert isinstance(engine.dialect, VLLM)
+    paths = engine.dialect._paths[engine.pool.replicas[0].url]
+    paths.discard("/abort_requests")
+    await abort_returns_what_was_drawn(tied)
+    await cancelling_leaves_nothing_running(tied)
+    paths.add("/abort_requests")
 
 
 async def assert_follows(subject: Subject, updates: int = 3) -> None:

@@ -23,7 +23,7 @@ from agentrl.rollout.engines.vllm.dialect import packed, parameters
 SETTINGS = Settings(
     python=sys.executable, model="somewhere", device="cpu", dtype="float32", max_model_len=64, max_num_seqs=2
 )
-UPDATES = ["/start_weight_update", "/shutdown_weight_transfer_engine"]
+UPDATES = ["/start_weight_update", "/shutdown_weight_transfer_engine", "/abort_requests"]
 GREETING = {
     "/version": {"version": "0.32.0"},
     "/v1/models": {"data": [{"id": "policy"}]},
@@ -153,6 +153,17 @@ async def test_a_missing_engine_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match="agentrl engine install vllm"):
         await replica.ready(60)
     await replica.close()
+
+
+def test_a_failed_start_shows_the_cause_and_not_its_echo(tmp_path: Path) -> None:
+    lines = [
+        "(EngineCore pid=7) ValueError: 0.03 GiB KV cache is needed, which is larger than the available 0.01 GiB.",
+        "(APIServer pid=5) RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    (tmp_path / "log").write_text("\n$ python -m vllm\n" + "\n".join(lines))
+    message = str(ServerProcess([], {}, tmp_path / "log").failure("vllm", VLLM.hints))
+    assert "did not start: ValueError: 0.03 GiB KV cache is needed" in message
+    assert "VLLM_CPU_KVCACHE_SPACE" in message
 
 
 def test_stop_tokens_are_ours_alone() -> None:

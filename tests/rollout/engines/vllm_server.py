@@ -1,5 +1,6 @@
 """A real vLLM server on this CPU, with a tiny model of ours."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,7 +44,9 @@ async def subject(
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32} | changes
     dialect = VLLM(Settings(python=python(), model=str(folder / "model"), **settings))
     port = free_port()
-    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "vllm.log")
+    # One thread: two wait for each other at every operation where anything else runs.
+    environment = dialect.environment() | {"VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0)))}
+    server = ServerProcess(dialect.command(port), environment, folder / "vllm.log")
     replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
     weights = PolicyWeights(model, dtype=getattr(torch, str(settings["dtype"])))
     files = FilesTransport(weights, model.config, folder=folder / "weights", bucket_bytes=BUCKET)

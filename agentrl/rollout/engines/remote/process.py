@@ -12,7 +12,8 @@ from pathlib import Path
 from agentrl.errors import UserError
 from agentrl.rollout.engines.remote import watchdog
 
-ERROR = re.compile(r"\w*(Error|Exception|error:|Killed)\b.*")
+# Some servers say before each line which of their processes wrote it.
+ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Killed)\b(?!.*root cause above).*)")
 
 
 class StartFailed(UserError):
@@ -87,7 +88,7 @@ class ServerProcess:
         lines = self.tail(400)
         text = "\n".join(lines)
         hint = next((hint for sign, hint in hints.items() if sign in text), "")
-        reasons = [line.strip() for line in lines if ERROR.match(line.strip())]
+        reasons = [found[1] for line in lines if (found := ERROR.match(line.strip()))]
         reason = reasons[-1][:300] if reasons else (lines[-1][:300] if lines else "it wrote nothing")
         end = f"; {hint}" if hint else ""
         return StartFailed(f"the {name} server did not start: {reason}{end}; its log is {self.log}", lines[-20:])

@@ -88,8 +88,13 @@ class VLLM:
         return Answer(choice["token_ids"] or [], [min(logprob, 0.0) for logprob in logprobs], _reason(choice))
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
-        names = [f"cmpl-{rid}-0" for rid in rids]
-        await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=10))
+        if "/abort_requests" in self._paths[http.url]:
+            names = [f"cmpl-{rid}-0" for rid in rids]
+            await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
+            return
+        # Older versions can end all or none; those that nobody asked for come back to go on where they were.
+        await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL))
+        await quietly(http.post("/resume", {}, timeout=CONTROL))
 
     async def load(self, http: Http) -> dict[str, float]:
         text = await http.get("/metrics", timeout=CONTROL)
