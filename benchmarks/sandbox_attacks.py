@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.sandbox.attacks import launch
@@ -22,15 +22,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="leave out the attacks that take seconds")
     options = [] if parser.parse_args().quick else ["--slow"]
-    console = Console()
-    table = Table("attack", title="contained / tried")
+    console = Console(width=120)
+    table = Table(Column("attack", no_wrap=True), title="contained / tried")
     cells: dict[str, list[str]] = defaultdict(list)
     notes: list[str] = []
     with launch.stage() as folder:
         for situation in launch.SITUATIONS:
             for user in launch.USERS:
                 start, *attacks = launch.attack(folder, situation, user, *options)
-                table.add_column(f"{situation}\n{user}", justify="right")
+                table.add_column(f"{situation}\n{user}", justify="right", no_wrap=True)
                 column(cells, len(table.columns) - 2, attacks)
                 notes += remarks(f"{situation} as {user}", start, attacks)
     for family in sorted(

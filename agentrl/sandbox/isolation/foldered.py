@@ -8,9 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
-from agentrl.sandbox.isolation import Host, Tier, children, descendants, sweep
+from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, sweep
 from agentrl.sandbox.isolation.none import tasks_of
 from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size
 from agentrl.sandbox.job import Limits
@@ -62,11 +61,7 @@ class Foldered(Tier):
         if self.runner is not None:
             kill_all_of(self.runner)
             return
-        server = os.getppid()
-        roots = [pid for pid in children(server) if _session(pid) not in (None, os.getsid(0))]
-        for pid in [*roots, *(below for root in roots for below in descendants(root))]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(_orphans)
 
     def fresh(self, limits: Limits) -> str:
         """Both folders empty."""
@@ -113,6 +108,11 @@ class Foldered(Tier):
         """Empties both folders."""
         for folder in filter(None, (self.box, self.tmp)):
             clear(folder)
+
+
+def _orphans() -> set[int]:
+    roots = {pid for pid in children(os.getppid()) if _session(pid) not in (None, os.getsid(0))}
+    return roots.union(*map(descendants, roots))
 
 
 def kill_all_of(uid: int) -> None:

@@ -1,7 +1,7 @@
 """The tier for containers that refuse namespaces: Landlock, seccomp, limits, and where it can a user a slot.
 
-It needs no privilege. A run sees that files of the host exist, but reads only what is granted; it has no network at
-all, its own loopback included, and no shared memory. As the server's own user the kernel must know Landlock's ABI 3
+It needs no privilege. A run sees that files of the host exist, but reads only what is granted; it can connect to
+nothing, not even to itself, and has no shared memory. As the server's own user the kernel must know Landlock's ABI 3
 (before, files could be truncated by opening them); before ABI 6 such runs may not send signals, not even to themselves.
 """
 

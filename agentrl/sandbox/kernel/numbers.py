@@ -16,6 +16,7 @@ clock_adjtime 305 266
 clock_settime 227 112
 clone 56 220
 clone3 435 435
+connect 42 203
 delete_module 176 106
 fanotify_init 300 262
 fchmod 91 52

@@ -66,13 +66,14 @@ _OWN_NETWORK = (
 )
 
 _HOST_NETWORK = (
-    Rule(("socket",), "the network is the host's, and a path to connect to is no path to Landlock", errno.EAFNOSUPPORT),
+    Rule(("socket",), "the network is the host's", errno.EAFNOSUPPORT, (Argument(0, (_UNIX,), inside=False),)),
     Rule(
-        ("socketpair",),
+        ("socket", "socketpair"),
         "a datagram socket sends to any address, pair or not",
         errno.EAFNOSUPPORT,
         (Argument(1, (1, 5), mask=0xF, inside=False),),
     ),
+    Rule(("connect",), "a socket's path is no path to Landlock: services of the host would answer", errno.EACCES),
 )
 
 _HOST_PROCESSES = (

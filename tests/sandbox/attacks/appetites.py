@@ -6,7 +6,7 @@ from tests.sandbox.attacks.attack import SMALL, Attack, Slow, cut, fails, hits, 
 
 SHORT = replace(SMALL, wall=1.5)
 MEMORY = replace(SMALL, wall=8.0)
-LATE = takes(20)  # a hang; how long exactly is the machine's doing
+LATE = takes(60)  # a hang; how long exactly is the machine's doing
 BIG = uses(700)  # the limit, and what a process can take between two looks
 
 ATTACKS = [
@@ -259,13 +259,13 @@ print("end")
         "open('x', 'w').close()\nfor n in range(20_000): os.link('x', f'y{n}')\nprint('end')",
         limits=MEMORY,
     ),
-    Attack("14 output", "stdout", "while True: os.write(1, b'x' * 65536)", checks=[cut, takes(20)]),
-    Attack("14 output", "stderr", "while True: os.write(2, b'x' * 65536)", checks=[cut, takes(20)]),
+    Attack("14 output", "stdout", "while True: os.write(1, b'x' * 65536)", checks=[cut, takes(60)]),
+    Attack("14 output", "stderr", "while True: os.write(2, b'x' * 65536)", checks=[cut, takes(60)]),
     Slow(
         "14 output",
         "children",
         "for _ in range(4): os.fork()\nwhile True: os.write(1, b'x' * 65536); os.write(2, b'y' * 9999)",
-        checks=[cut, takes(20)],
+        checks=[cut, takes(60)],
     ),
     Attack(
         "14 output",
@@ -275,9 +275,9 @@ if os.fork() == 0:
     os.setsid()
     while True: os.write(1, b"x" * 65536)
 """,
-        checks=[takes(20)],
+        checks=[takes(60)],
     ),
-    Attack("14 output", "yes", "yes", "bash", checks=[cut, takes(20)]),
+    Attack("14 output", "yes", "yes", "bash", checks=[cut, takes(60)]),
     Slow("14 output", "byte by byte", "while True: os.write(1, b'x')", limits=SHORT, checks=[LATE]),
     Attack("15 time", "busy", "while True: pass", checks=[hits("time", "cpu"), LATE], limits=SHORT),
     Attack("15 time", "asleep", "import time; time.sleep(99)", checks=[hits("time"), LATE], limits=SHORT),
@@ -342,7 +342,7 @@ if os.fork() == 0:
     os._exit(0)
 print("end")
 """,
-        checks=[prints("end"), returns(0), takes(20)],
+        checks=[prints("end"), returns(0), takes(60)],
     ),
     Attack(
         "16 daemons",
@@ -352,7 +352,7 @@ if os.fork() == 0:
     os.setsid(); os.execvp("sleep", ["sleep", "@LINGER@"])
 print("end")
 """,
-        checks=[prints("end"), returns(0), takes(20)],
+        checks=[prints("end"), returns(0), takes(60)],
     ),
     Attack(
         "16 daemons",
@@ -363,14 +363,14 @@ for _ in range(30):
     os.setsid()
 os.execvp("sleep", ["sleep", "@LINGER@"])
 """,
-        checks=[returns(0), takes(20)],
+        checks=[returns(0), takes(60)],
     ),
     Attack(
         "16 daemons",
         "shell",
         "nohup setsid sleep @LINGER@ >/dev/null 2>&1 &\n(sleep @LINGER@ &)\ndisown; echo end",
         "bash",
-        checks=[prints("end"), returns(0), takes(20)],
+        checks=[prints("end"), returns(0), takes(60)],
     ),
     Attack(
         "16 daemons",
@@ -383,7 +383,7 @@ if os.fork() == 0:
     os._exit(0)
 print("end")
 """,
-        checks=[prints("end"), returns(0), takes(20)],
+        checks=[prints("end"), returns(0), takes(60)],
     ),
     Attack(
         "16 daemons",
@@ -395,7 +395,7 @@ for _ in range(8):
         os.setsid(); os.kill(os.getpid(), signal.SIGSTOP); os.execvp("sleep", ["sleep", "@LINGER@"])
 print("end")
 """,
-        checks=[prints("end"), returns(0), takes(20)],
+        checks=[prints("end"), returns(0), takes(60)],
     ),
     Slow(
         "25 neighbours",

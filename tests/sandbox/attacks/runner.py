@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox.isolation import children
-from agentrl.sandbox.job import Job, Result, Unavailable
+from agentrl.sandbox.job import CommandResult, Job, Result, Unavailable
 from agentrl.sandbox.pool import Pool
 from tests.sandbox.attacks import appetites, docker, inputs, rights, views
 from tests.sandbox.attacks.attack import Attack
@@ -27,21 +27,25 @@ def say(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
+def commands(result: Result) -> list[CommandResult]:
+    """The compilation, if there was one, and the runs."""
+    return [command for command in (result.compiled, *result.runs) if command is not None]
+
+
 def faults(attack: Attack, result: Result, scene: Scene) -> list[str]:
     """Everything that shows that it was not contained."""
-    commands = [command for command in (result.compiled, *result.runs) if command is not None]
     found = [
         line
-        for command in commands
+        for command in commands(result)
         for line in (command.stdout + command.stderr).decode(errors="replace").splitlines()
         if "ESCAPED" in line
     ][:3]
-    told = b"".join([*(command.stdout + command.stderr for command in commands), *result.files.values()])
+    told = b"".join([*(command.stdout + command.stderr for command in commands(result)), *result.files.values()])
     if scene.secret.encode() in told:
         found.append("it got the secret")
     found += [
         f"a command could not be started: {command.stderr!r}"
-        for command in commands
+        for command in commands(result)
         if command.status == "Error" and attack.family[:2] != "18"
     ]
     return found + [fault for check in attack.checks if (fault := check(result))] + scene.damage()
@@ -55,6 +59,9 @@ async def launch(pool: Pool, attack: Attack, scene: Scene, gate: asyncio.Semapho
         own = {"SUPERVISOR": str(supervisor(pool)), "LINGER": linger(), "TIER": pool.isolation}
         try:
             result = await pool.run(attack.job(scene.values | own))
+            unable = [command.stderr for command in commands(result) if command.status == "Error"]
+            if unable and attack.language not in ("python", "bash"):
+                raise Unavailable(unable[0].decode(errors="replace"))
             wrong = faults(attack, result, scene) + [f"process {left} is left" for left in lingering(own["LINGER"])]
         except Unavailable as error:
             say(family=attack.family, name=attack.name, contained=None, why=str(error))

@@ -91,7 +91,10 @@ def test_arguments_in_the_namespace_profile(call: str, arguments: tuple[int, ...
 @pytest.mark.parametrize(
     ("call", "arguments", "answer"),
     [
-        ("socket", (1, 1), refused(errno.EAFNOSUPPORT)),
+        ("socket", (1, 0x80801), ALLOW),
+        ("socket", (1, 2), refused(errno.EAFNOSUPPORT)),
+        ("socket", (2, 1), refused(errno.EAFNOSUPPORT)),
+        ("connect", (), refused(errno.EACCES)),
         ("socketpair", (1, 0x80801), ALLOW),
         ("socketpair", (1, 2), refused(errno.EAFNOSUPPORT)),
         ("setpriority", (0, 0), ALLOW),
