@@ -63,7 +63,11 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slots", type=int, metavar="N", help="programs that run at once (default: by cores)")
     parser.add_argument("--queue", type=int, default=1024, metavar="N", help="jobs that may wait (default: 1024)")
     parser.add_argument(
-        "--patience", type=float, default=8.0, metavar="S", help="seconds in the queue before a 504 (default: 8)"
+        "--patience",
+        type=float,
+        default=8.0,
+        metavar="S",
+        help="seconds in the queue before a 504, beside compile_timeout where nothing compiles (default: 8)",
     )
     parser.add_argument(
         "--memory-mb", type=int, default=4096, metavar="MIB", help="most memory of one run (default: %(default)s)"

@@ -29,6 +29,7 @@ async def extract_by_logic(service: Service, completion: str, logic: str, call: 
         code=PROGRAM,
         stdins=[json.dumps({"completion": completion, "logic": logic}).encode()],
         files={"extraction.py": (files(__package__) / "extraction.py").read_bytes()},
+        compile_limits=LIMITS,
         run_limits=LIMITS,
     )
     run = (await service.run(job, call)).runs[0]

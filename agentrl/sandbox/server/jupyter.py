@@ -8,7 +8,7 @@ from importlib.resources import files
 from pydantic import ValidationError
 
 from agentrl.errors import InfraError
-from agentrl.sandbox.job import Busy, CommandResult, Job
+from agentrl.sandbox.job import Busy, CommandResult, Job, Limits
 from agentrl.sandbox.server.replies import Reply, command_reply, encoded, succeeded, text, trouble_reply
 from agentrl.sandbox.server.schema import Cell, RunJupyter
 from agentrl.sandbox.server.service import Call, Service
@@ -52,6 +52,7 @@ def make_job(service: Service, body: RunJupyter) -> Job:
         stdins=[json.dumps({"cells": body.cells, "cell_timeout": body.cell_timeout}).encode()],
         files=body.contents(),
         fetch=body.fetch_files,
+        compile_limits=Limits(wall=0),
         run_limits=replace(limits, output_bytes=max(OUTPUT_BYTES, limits.output_bytes)),
     )
 

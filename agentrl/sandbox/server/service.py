@@ -63,9 +63,12 @@ class Service:
         self.sessions = Sessions(self.settings.session_idle)
 
     async def run(self, job: Job, call: Call, queue_timeout: float | None = None) -> Result:
-        """Run a job. Raises Busy, Unavailable, InfraError."""
+        """Run a job; it waits in the queue for `queue_timeout` seconds, or as long as the settings say if that is less.
+
+        Raises Busy, Unavailable, InfraError.
+        """
         call.fields["language"] = job.language
-        patience = min(self.settings.patience, queue_timeout or self.settings.patience)
+        patience = min(self.settings.patience + spared(job), float("inf") if queue_timeout is None else queue_timeout)
         try:
             result = await self.pool.run(job, client=call.client, patience=patience)
         except InfraError as error:
@@ -93,6 +96,12 @@ class Service:
             python = getattr(self.pool, "python", None)
             self.languages = await asyncio.to_thread(find_languages, python)
         return self.languages
+
+
+def spared(job: Job) -> float:
+    """Seconds that the client allows for a compilation that will not take place."""
+    recipe = RECIPES.get(job.language)
+    return job.compile_limits.wall if recipe is not None and recipe.compile is None else 0.0
 
 
 def find_languages(python: str | None = None) -> dict[str, str]:

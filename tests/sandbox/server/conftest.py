@@ -104,7 +104,7 @@ def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Ite
     try:
         while not (found := re.search(r"sandbox: (http://\S+),", log.read_text())):
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() - begin < 60, log.read_text()
+            assert time.monotonic() - begin < 100, log.read_text()
             time.sleep(0.02)
         yield Server(process, found[1], log, seconds=time.monotonic() - begin)
     finally:

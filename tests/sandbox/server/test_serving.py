@@ -16,12 +16,12 @@ from agentrl.sandbox.server.settings import Settings
 
 from .conftest import CLI, alive
 
-SLEEP = {"language": "python", "code": "import time; time.sleep(2)", "run_timeout": 20}
+SLEEP = {"language": "python", "code": "import time; time.sleep(2)", "run_timeout": 20, "compile_timeout": 0.1}
 
 
 def test_it_says_where_it_serves_and_which_isolation_it_chose(server):
-    text = server.log.read_text()
     isolation = server.get("/health")[1]["isolation"]
+    text = server.log.read_text()
     assert f"isolation: {isolation}" in text
     assert "curl " + server.url in text
 
