@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -93,6 +94,7 @@ def demo(args: argparse.Namespace, folder: Path) -> None:
         f"trainer.total_training_steps={args.steps}",
         "trainer.save_freq=-1",
         "trainer.live=false",
+        f"rollout.max_num_seqs={args.prompts * args.group}",
         *args.set,
     ]
     start = time.monotonic()
@@ -162,12 +164,13 @@ def mean(values: Any) -> float:
 class Scripted:
     """Draws on the real engine, and tells the loop that it drew a tool call of the same length.
 
-    So the work is fixed beforehand, and every part of agentrl's loop still runs. `asked` keeps the requests.
+    So the work is fixed beforehand, and every part of agentrl's loop still runs. Lengths vary around `new`, as they do
+    in life; `asked` keeps the requests: prompt, new tokens.
     """
 
-    def __init__(self, engine: Any, script: list[int], last: list[int], turns: int) -> None:
-        self.engine, self.script, self.last, self.turns = engine, script, last, turns
-        self.asked: dict[str, list[list[int]]] = defaultdict(list)
+    def __init__(self, engine: Any, call: list[int], last: list[int], filler: int, turns: int, new: int) -> None:
+        self.engine, self.call, self.last, self.filler, self.turns, self.new = engine, call, last, filler, turns, new
+        self.asked: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
 
     def open(self, key: str) -> None:
         self.engine.open(key)
@@ -176,27 +179,32 @@ class Scripted:
         self.engine.release(key)
 
     async def generate(self, ids: list[int], sampling: Sampling, *, key: str) -> Generation:
-        fixed = dataclasses.replace(sampling, max_new_tokens=len(self.script), ignore_eos=True)
+        length = random.Random(f"{key} {len(self.asked[key])}").randint(self.new // 2, self.new * 3 // 2)
+        self.asked[key].append((ids, length))
+        fixed = dataclasses.replace(sampling, max_new_tokens=length, ignore_eos=True)
         got = await self.engine.generate(ids, fixed, key=key)
-        assert len(got.token_ids) == len(self.script)
-        self.asked[key].append(ids)
-        said = self.script if len(self.asked[key]) < self.turns else self.last
-        return dataclasses.replace(got, token_ids=list(said), finish_reason="stop")
+        assert len(got.token_ids) == length
+        said = self.call if len(self.asked[key]) < self.turns else self.last
+        said = [self.filler] * (length - len(said)) + said
+        return dataclasses.replace(got, token_ids=said, finish_reason="stop", versions=())
 
 
-async def bare(url: str, chains: list[list[list[int]]], new: int) -> float:
-    """Seconds for the same requests with nothing around them."""
-    connector = aiohttp.TCPConnector(limit=0)
-    body = {"return_logprob": True, "sampling_params": {"max_new_tokens": new, "ignore_eos": True, "temperature": 1.0}}
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
+async def bare(url: str, chains: list[list[tuple[list[int], int]]], concurrent: int) -> float:
+    """Seconds for the same requests with nothing around them, as many chains at once."""
+    waiting = iter(chains)
+    timeout = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
 
-        async def chain(prompts: list[list[int]]) -> None:
-            for ids in prompts:
-                async with session.post(f"{url}/generate", json=body | {"input_ids": ids}) as response:
-                    assert len((await response.json())["output_ids"]) == new
+        async def lane() -> None:
+            for chain in waiting:
+                for ids, new in chain:
+                    sampling = {"max_new_tokens": new, "ignore_eos": True, "temperature": 1.0}
+                    body = {"input_ids": ids, "return_logprob": True, "sampling_params": sampling}
+                    async with session.post(f"{url}/generate", json=body) as response:
+                        assert len((await response.json())["output_ids"]) == new
 
         start = time.perf_counter()
-        await asyncio.gather(*(chain(prompts) for prompts in chains))
+        await asyncio.gather(*(lane() for _ in range(concurrent)))
         return time.perf_counter() - start
 
 
@@ -211,7 +219,7 @@ def load(args: argparse.Namespace, folder: Path, part: str, model: Path) -> None
         f"model.chat_template={TEMPLATE}",
         f"model.dtype={'bfloat16' if args.device == 'cuda' else 'float32'}",
         "data.max_prompt_length=512",
-        f"data.max_response_length={turns * (new + 64)}",
+        f"data.max_response_length={turns * (new * 3 // 2 + 64)}",
         "rollout.multi_turn.enable=true",
         f"rollout.multi_turn.function_tool_path={tool}",
         f"rollout.max_num_seqs={args.concurrent}",
@@ -234,31 +242,31 @@ def load(args: argparse.Namespace, folder: Path, part: str, model: Path) -> None
 def throughput(runtime: LocalRuntime, args: argparse.Namespace, part: str) -> None:
     encode = lambda text: runtime.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
     call, answer = encode(CALL), encode(" That is all.<|im_end|>")
-    filler = encode(" so")[:1]
-    script, last = filler * (args.new - len(call)) + call, filler * (args.new - len(answer)) + answer
+    filler = encode(" so")[0]
+    assert max(len(call), len(answer)) <= args.new // 2, "turns are too short for a tool call"
     story = "Take notes, please, as many as you can. " * 12
-    rows = [Row(f"row:{i}", [{"role": "user", "content": f"Number {i}. {story}"}]) for i in range(args.concurrent)]
+    rows = [
+        Row(f"row:{i}", [{"role": "user", "content": f"Number {i}. {story}"}])
+        for i in range(args.concurrent * args.waves)
+    ]
     url = runtime.engine.pool.replicas[0].url  # type: ignore[attr-defined]
     ratios, speeds = [], []
     for _ in range(args.repeats + 1):
         runtime.sync(0)  # empties the server's cache
-        engine = Scripted(runtime.engine, script, last, args.turns)
-        runtime.scheduler.env = dataclasses.replace(runtime.env, engine=engine)
+        engine = Scripted(runtime.engine, call, answer, filler, args.turns, args.new)
+        runtime.scheduler.env = dataclasses.replace(runtime.env, engine=engine)  # type: ignore[arg-type]
+        runtime.scheduler.max_concurrent = args.concurrent
         start = time.perf_counter()
         runtime.runner.run(runtime.scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
         ours = time.perf_counter() - start
         chains = list(engine.asked.values())
         assert all(len(chain) == args.turns for chain in chains), "a trajectory went astray"
         runtime.sync(0)
-        theirs = runtime.runner.run(bare(url, chains, args.new))
+        theirs = runtime.runner.run(bare(url, chains, args.concurrent))
         ratios.append(theirs / ours)
-        speeds.append(args.concurrent * args.turns * args.new / ours)
-    best = max(range(1, len(ratios)), key=ratios.__getitem__) if len(ratios) > 1 else 0
-    report(
-        part,
-        f"{args.concurrent} trajectories x {args.turns} turns x {args.new} tokens",
-        f"{speeds[best]:,.0f} tokens/s",
-    )
+        speeds.append(sum(new for chain in chains for _, new in chain) / ours)
+    what = f"{len(rows)} trajectories, {args.concurrent} at once, {args.turns} turns of about {args.new} tokens"
+    report(part, what, " ".join(f"{speed:,.0f}" for speed in speeds[1:] or speeds) + " tokens/s")
     report(part, "agentrl's loop over the bare server", " ".join(f"{ratio:.3f}" for ratio in ratios[1:] or ratios))
 
 
@@ -349,7 +357,8 @@ def main() -> None:
     parser.add_argument("--kill-after", type=float, default=0.3, help="seconds into that step")
     parser.add_argument("--concurrent", type=int, default=256)
     parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--new", type=int, default=64, help="tokens of a turn")
+    parser.add_argument("--waves", type=int, default=3, help="trajectories, as a multiple of --concurrent")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--server", nargs="*", default=SERVER, help="more flags of SGLang's server")
     parser.add_argument("--set", nargs="*", default=[], help="more settings")

@@ -6,6 +6,7 @@ token t itself: `logprobs[t]` is log p(token t | the tokens before it in its seq
 
 from agentrl.algorithms.advantages import ADVANTAGES
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
+from agentrl.algorithms.correction import importance_weights
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.kl import KL_ESTIMATORS, AdaptiveKL, FixedKL, KLController, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.policy_loss import ppo_clip_loss
@@ -18,6 +19,7 @@ __all__ = [
     "FixedKL",
     "KLController",
     "entropy_from_logits",
+    "importance_weights",
     "kl_controller",
     "kl_penalty",
     "penalise",

@@ -13,7 +13,9 @@ Text is derived from the ledger, never the reverse: nothing here is ever re-enco
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import compress, islice
 from math import isfinite
+from operator import le
 
 
 class Source(IntEnum):
@@ -90,12 +92,26 @@ class Ledger:
             raise LedgerError(f"columns are out of step: lengths {sorted(lengths)}")
         if not self.prompt_length:
             raise LedgerError("the prompt is empty")
-        for i, (mask, source, logprob, version) in enumerate(
-            zip(self.mask, self.sources, self.logprobs, self.versions, strict=True)
-        ):
-            self._check_token(i, mask, source, logprob, version)
-        if any(a > b for a, b in zip(self.turns, self.turns[1:], strict=False)):
+        if not self._plausible():
+            for i, token in enumerate(zip(self.mask, self.sources, self.logprobs, self.versions, strict=True)):
+                self._check_token(i, *token)
+        if not all(map(le, self.turns, islice(self.turns, 1, None))):
             raise LedgerError("turns go backwards")
+
+    def _plausible(self) -> bool:
+        """Whether every token passes `_check_token`, found out column by column: this runs on every trajectory."""
+        kinds = set(zip(self.mask, self.sources, strict=True))
+        others = set(zip(self.sources, self.logprobs, self.versions, strict=True))
+        sampled = list(compress(self.logprobs, self.mask))
+        return (
+            all(mask == (source == Source.MODEL) for mask, source in kinds)
+            and self.sources[: self.prompt_length].count(Source.PROMPT) == self.prompt_length
+            and Source.PROMPT not in self.sources[self.prompt_length :]
+            and all(p == 0.0 and v == NO_VERSION for source, p, v in others if source != Source.MODEL)
+            and min(compress(self.versions, self.mask), default=0) >= 0
+            and isfinite(sum(sampled))
+            and max(sampled, default=0.0) <= LOGPROB_SLACK
+        )
 
     def _check_token(self, i: int, mask: int, source: int, logprob: float, version: int) -> None:
         made_by_model = source == Source.MODEL

@@ -10,6 +10,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.adv_estimator": ("grpo", "rloo", "reinforce_plus_plus"),
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": KL_ESTIMATORS,
+    "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
+    "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),
     "data.truncation": ("error", "left", "right", "middle"),
     "model.dtype": ("float32", "bfloat16"),
     "optim.lr_scheduler_type": SCHEDULES,

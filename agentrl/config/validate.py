@@ -22,6 +22,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
+    algorithm.correction_cap,
     algorithm.tools_without_turns,
     files.data_files,
     files.model_files,

@@ -57,6 +57,7 @@ class LocalRuntime:
             total_steps=total_steps,
             reference=algorithm.use_kl_in_reward,
             max_response_length=data.max_response_length,
+            rollout_correction=algorithm.rollout_correction,
         )
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import kl_penalty, ppo_clip_loss, token_weights
-from agentrl.config.schema import Actor
+from agentrl.algorithms import importance_weights, kl_penalty, ppo_clip_loss, token_weights
+from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
@@ -40,16 +40,19 @@ class PolicyActor:
         total_steps: int,
         reference: bool = False,
         max_response_length: int | None = None,
+        rollout_correction: RolloutCorrection | None = None,
     ) -> None:
         """`total_steps`: training steps of the whole run, for the schedule. `reference`: `ref_logprobs` will be
         asked for, even without `actor.use_kl_loss`; the reference is the policy as it is now, so it must be built
         before a checkpoint is loaded. `max_response_length`: the divisor of seq-mean-token-sum-norm.
+        `rollout_correction`: how tokens are weighted for having been drawn by the engine; None: not at all.
         """
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         self.module: Any = module
         self.actor = actor
         self.device = device
+        self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.max_response_length = max_response_length or 1
         self.score = TokenLogprobs(module, temperature=temperature)
         self.optimizer = Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps)
@@ -153,6 +156,7 @@ class PolicyActor:
             high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
             c=actor.clip_ratio_c,
         )
+        losses = self._corrected(losses, old, micro, details)
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * entropy
@@ -163,6 +167,23 @@ class PolicyActor:
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
         return (losses * micro.weights).sum()
+
+    def _corrected(self, losses: Tensor, old: Tensor, micro: Batch, details: dict[str, Tensor]) -> Tensor:
+        """The losses, weighted as `rollout_correction` says."""
+        rollout_correction = self.rollout_correction
+        if rollout_correction.rollout_is is None:
+            return losses
+        weights, capped = importance_weights(
+            old,
+            micro.rollout_logprobs,
+            micro.mask,
+            micro.cu_seqlens,
+            level=rollout_correction.rollout_is,
+            cap=rollout_correction.rollout_is_threshold,
+            mode=rollout_correction.rollout_is_mode,
+        )
+        details |= {"rollout_is": weights, "rollout_is_capped": capped}
+        return losses * weights
 
     def _teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""

@@ -24,7 +24,7 @@ class Report:
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
         """Take in one forward pass. `details`, each [T]: pg_loss, entropy, ratio, clipped, clipped_dual, old,
-        logprobs, maybe kl_loss."""
+        logprobs, maybe kl_loss, rollout_is, rollout_is_capped."""
         mask = micro.mask
         values = {name: value.detach()[mask].double() for name, value in details.items()}
         old, logprobs = values.pop("old"), values.pop("logprobs")
@@ -66,6 +66,8 @@ class Report:
             "ppo_kl": "actor/ppo_kl",
             "entropy": "actor/entropy",
             "kl_loss": "actor/kl_loss",
+            "rollout_is": "rollout_is/mean",
+            "rollout_is_capped": "rollout_is/capped",
         }
         metrics |= {names[name]: value for name, value in means.items()}
         if finite:

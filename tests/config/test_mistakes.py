@@ -76,7 +76,7 @@ def test_a_wrong_type_names_key_value_and_type(override: str, expected: str) -> 
         ("trainer.logger=[console,wandb]", "console, file or tensorboard"),
         ("actor.optim.lr_scheduler_type=step", "constant, linear or cosine"),
         ("model.dtype=float16", "float32 or bfloat16"),
-        ("rollout.name=tgi", "choose hf"),
+        ("rollout.name=tgi", "choose auto, hf"),
     ],
 )
 def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:

@@ -76,6 +76,12 @@ def batch_sizes(data: Data, actor: Actor) -> None:
         )
 
 
+def correction_cap(algorithm: Algorithm) -> None:
+    """A cap of at least 1: on-policy tokens count whole."""
+    rollout_correction = algorithm.rollout_correction
+    at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold")
+
+
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:
     """The KL counts once."""
     if actor.use_kl_loss and algorithm.use_kl_in_reward:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.actor import Actor, Optim
-from agentrl.config.schema.algorithm import Algorithm, KLControl
+from agentrl.config.schema.algorithm import Algorithm, KLControl, RolloutCorrection
 from agentrl.config.schema.data import CustomClass, Data
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.reward import Reward, RewardFunction, SandboxFusion
@@ -45,6 +45,7 @@ __all__ = [
     "Reward",
     "RewardFunction",
     "Rollout",
+    "RolloutCorrection",
     "SandboxFusion",
     "Trainer",
     "ValSampling",

@@ -18,6 +18,18 @@ class KLControl:
 
 
 @dataclass
+class RolloutCorrection:
+    """Tokens are drawn by the engine's probabilities, not quite the trainer's: importance weights make up for it."""
+
+    rollout_is: str | None = "token"
+    """The ratio that counts, p(trainer) / p(engine): that of a token, or of a whole sequence; null: no correction."""
+    rollout_is_threshold: float = 2.0
+    """Cap of the ratio."""
+    rollout_is_mode: str = "truncate"
+    """truncate (ratios are cut at the cap), or mask (tokens outside of 1/cap to cap do not count)."""
+
+
+@dataclass
 class Algorithm:
     """The estimator and the KL in the reward."""
 
@@ -33,3 +45,5 @@ class Algorithm:
     """Estimator of that KL: kl, abs, mse, low_var_kl."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Weight of that KL."""
+    rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
+    """Off-policy correction."""
