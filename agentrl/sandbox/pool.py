@@ -67,8 +67,8 @@ class Pool:
             if self.report[-1].ok:
                 return
         await self.close()
-        reasons = "; ".join(f"{probe.tier}: {probe.why}" for probe in self.report)
-        raise UserError(f"isolation={self.wanted!r} cannot be had on this host ({reasons})")
+        reasons = "; ".join(f"{probe.tier}: {probe.why}; to have it, {probe.mend}" for probe in self.report)
+        raise UserError(f"isolation={self.wanted!r} cannot be had on this host. {reasons}")
 
     def _candidates(self) -> list[str]:
         if self.wanted == "none":
@@ -124,7 +124,11 @@ class Pool:
 
     async def _placed(self, job: Job, plan: Plan, client: str, patience: float | None) -> Result:
         """Wait for a place, then do it; once more if a process of ours was lost."""
-        entered = await self.turnstile.enter(client, patience)
+        try:
+            entered = await self.turnstile.enter(client, patience)
+        except Busy:
+            self.counts["busy"] += 1
+            raise
         try:
             try:
                 return await self._attempt(job, plan)
@@ -145,6 +149,7 @@ class Pool:
             await sending
         except BaseException:
             caller.again = False
+            self.counts["failed"] += 1
             raise
         finally:
             sending.cancel()

@@ -33,12 +33,11 @@ def serve(tier: Tier, slot: int, caller: int) -> None:
             limits = Limits(**plan["run_limits"])
             if count == 0:
                 tier.enter(slot, limits)
-            else:
-                tier.renew(limits)
             again = tier.renews and plan["plain"] and count < MOST_JOBS - 1
             if not Warden(tier, caller, plan, contents, again).work():
                 break
             del plan, contents
+            tier.renew()
     except (Broken, OSError) as error:
         wire.write(caller, {"kind": "broken", "why": f"{type(error).__name__}: {error}"})
     except wire.Closed:

@@ -170,6 +170,23 @@ async def test_runs_do_not_see_each_other(pool: Pool) -> None:
     assert (await run(pool, look)).stdout == b"[] [] ['1', '2']\n"
 
 
+async def test_no_traffic_of_a_run_is_counted_in_the_next() -> None:
+    pool = Pool(slots=1)
+    await pool.start()
+    look = "print([open('/proc/net/' + n).read() for n in ('dev', 'snmp', 'netstat', 'tcp', 'unix')])"
+    talk = (
+        "import socket\nserver = socket.create_server(('127.0.0.1', 4711))\n"
+        "with socket.create_connection(('127.0.0.1', 4711)) as c: c.send(b'x' * 999); print(server.accept()[0].recv(9))"
+    )
+    before = await run(pool, look)
+    assert [(await run(pool, talk)).stdout for _ in range(2)] == [b"b'xxxxxxxxx'\n"] * 2
+    after = await run(pool, look)
+    assert pool.link is not None
+    assert pool.link.count == 1, "another warden says nothing"
+    await pool.close()
+    assert before.stdout == after.stdout
+
+
 async def test_no_isolation_takes_two_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ALLOW, raising=False)
     with pytest.raises(UserError, match=ALLOW):

@@ -83,8 +83,8 @@ class Tier:
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-    def renew(self, limits: Limits) -> None:
-        """In the warden, between two jobs, where the tier `renews`: nothing of the last one is left to be found."""
+    def renew(self) -> None:
+        """In the warden, after a job, where the tier `renews`: nothing of it is left to be found by the next."""
         raise NotImplementedError
 
     def fresh(self, limits: Limits) -> str:

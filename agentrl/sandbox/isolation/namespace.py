@@ -113,16 +113,20 @@ class Namespace(Tier):
         # Not dumpable: the user's process must not reach into this one, which may bear the same id.
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.mount("proc", "/proc", "proc", _FLAGS | mounts.NOEXEC)
-        _bound_pids(limits.processes)
-        _loopback_up()
+        self._start_network()
 
-    def renew(self, limits: Limits) -> None:
-        """New network and IPC, process ids from the start again; `fresh` and `end` see to the rest."""
-        syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC)
-        _loopback_up()
-        _bound_pids(limits.processes)
+    def renew(self) -> None:
+        """New IPC, process ids from the start again, and a new network if the old one was used at all."""
+        syscalls.unshare(syscalls.CLONE_NEWIPC)
+        if _network_traces() != self.untouched:
+            syscalls.unshare(syscalls.CLONE_NEWNET)
+            self._start_network()
         with contextlib.suppress(OSError):  # not in every kernel, and it tells only how many ran before
             _write("/proc/sys/kernel/ns_last_pid", "1")
+
+    def _start_network(self) -> None:
+        _loopback_up()
+        self.untouched = _network_traces()
 
     def fresh(self, limits: Limits) -> str:
         """One tmpfs holds the work folder, /tmp and /dev/shm, so that they share the limits."""
@@ -136,6 +140,7 @@ class Namespace(Tier):
             os.mkdir(folder)
             syscalls.mount(folder, place, "", mounts.BIND)
         self.mounted = True
+        _bound_pids(limits.processes)
         return self.work
 
     def confine(self, limits: Limits) -> None:
@@ -205,6 +210,15 @@ def _bound_pids(processes: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOENT):
             raise
+
+
+def _network_traces() -> list[str]:
+    """All that tells of traffic in this network, past or present: a connection that has ended still counts here."""
+    texts = []
+    for name in ("dev", "snmp", "snmp6", "netstat"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/net/{name}", encoding="ascii") as file:
+            texts.append(file.read())
+    return texts
 
 
 def _loopback_up() -> None:
