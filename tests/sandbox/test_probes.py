@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.errors import UserError
 from agentrl.sandbox import mends, probes
 from agentrl.sandbox.job import CommandResult, Job, Result
 from agentrl.sandbox.pool import ALLOW, Pool
@@ -102,3 +103,15 @@ def test_advice(
     monkeypatch.setattr(mends, "_setting", lambda name: settings.get(name, ""))
     monkeypatch.setattr(mends, "in_container", lambda: container)
     assert advice in mends.mend(tier, why)
+
+
+async def test_where_nothing_isolates_the_error_names_every_tier_and_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(self: Pool, name: str) -> probes.Probe:
+        return probes.refused(name, f"{name} is out of order")
+
+    monkeypatch.setattr(Pool, "_try", refused)
+    with pytest.raises(UserError) as error:
+        await Pool().start()
+    for tier in ("namespace", "bwrap", "landlock"):
+        assert f"{tier}: {tier} is out of order; to have it, {mends.mend(tier, '')}" in str(error.value)
+    assert "\n" not in str(error.value)
