@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add one sub-command a task."""
     tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
     install = tasks.add_parser("install", help="make the environment; takes minutes and gigabytes")
-    install.add_argument("engine", metavar="ENGINE", help="sglang")
+    install.add_argument("engine", metavar="ENGINE", help="sglang or vllm")
     install.add_argument("--cpu", action="store_true", help="a build for machines without a GPU")
     install.add_argument("--dir", type=Path, metavar="DIR", help="where (default: a folder that runs look in)")
     install.add_argument("--python", metavar="PYTHON", help="the interpreter to build on (default: this one)")

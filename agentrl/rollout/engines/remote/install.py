@@ -21,20 +21,23 @@ class Step:
     """Whether pip may add what the packages ask for."""
     fallback: tuple[str, ...] = ()
     """What to install where pip finds no such packages."""
+    remove: tuple[str, ...] = ()
+    """What to take away again of what they brought."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How an engine is installed, and how to see that it is."""
 
-    package: str
+    packages: tuple[str, ...]
+    """Names that it goes by, one of them in an environment."""
     gpu: tuple[Step, ...]
     cpu: tuple[Step, ...]
     pythons: tuple[tuple[int, int], ...] = ((3, 11), (3, 12))
     """Versions of Python that its wheels are for."""
 
 
-RECIPES = {"sglang": "agentrl.rollout.engines.sglang.recipe"}
+RECIPES = {"sglang": "agentrl.rollout.engines.sglang.recipe", "vllm": "agentrl.rollout.engines.vllm.recipe"}
 """Engine -> module with its `RECIPE`."""
 
 
@@ -47,14 +50,20 @@ def install(name: str, folder: Path, *, cpu: bool, python: str | None, say: Say)
     _run([base, "-m", "venv", str(folder)], f"no environment can be made with {base}")
     for step in recipe.cpu if cpu else recipe.gpu:
         say(f"{folder}: {', '.join(step.packages)[:80]}")
-        flags = [] if step.dependencies else ["--no-deps"]
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *flags]
-        try:
-            _run([*pip, *step.packages], f"pip could not install {name}")
-        except UserError:
-            if not step.fallback:
-                raise
-            _run([*pip, *step.fallback], f"pip could not install {name}")
+        _take(step, folder, f"pip could not install {name}")
+
+
+def _take(step: Step, folder: Path, failure: str) -> None:
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    add = [*pip, "install", *([] if step.dependencies else ["--no-deps"])]
+    try:
+        _run([*add, *step.packages], failure)
+    except UserError:
+        if not step.fallback:
+            raise
+        _run([*add, *step.fallback], failure)
+    if step.remove:
+        _run([*pip, "uninstall", "--yes", *step.remove], failure)
 
 
 def installed(folder: Path, name: str) -> str:
@@ -63,9 +72,10 @@ def installed(folder: Path, name: str) -> str:
     python = folder / "bin" / "python"
     if not python.exists():
         return f"not installed; `agentrl engine install {name}` does it"
-    code = f"import importlib.metadata as m; print(m.version({recipe.package!r}))"
+    versions = f"d.version for name in {recipe.packages} for d in m.distributions(name=name)"
+    code = f"import importlib.metadata as m; print(*({versions}))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True)
-    return f"{done.stdout.strip()} in {folder}" if not done.returncode else f"broken: install it again ({folder})"
+    return f"{done.stdout.strip()} in {folder}" if done.stdout.strip() else f"broken: install it again ({folder})"
 
 
 def _check_python(base: str, recipe: Recipe) -> None:

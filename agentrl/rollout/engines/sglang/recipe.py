@@ -11,7 +11,7 @@ PLAIN = (  # noqa: SIM905
 ).split()
 
 RECIPE = Recipe(
-    package="sglang",
+    packages=("sglang",),
     gpu=(Step(("sglang==0.5.15.post1",)),),
     cpu=(
         # A build without CUDA where pip sees one: on Linux the plain name brings gigabytes of CUDA.
