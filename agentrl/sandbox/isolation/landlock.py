@@ -8,6 +8,7 @@ nothing, not even to itself, and has no shared memory. As the server's own user 
 import errno
 import os
 import platform
+import signal
 from collections.abc import Mapping
 
 from agentrl.sandbox.isolation import Host
@@ -51,6 +52,7 @@ class Landlock(Foldered):
     def confine(self, limits: Limits) -> None:
         """The slot's user, then no path but the granted ones, then no dangerous system call."""
         self.become_runner()
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         landlock.restrict([*self.readable, f"/proc/{os.getpid()}"], [self.box, self.tmp, *_DEVICES])
         drop_privileges()
         seccomp.install(self.filter)

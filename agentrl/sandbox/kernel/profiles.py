@@ -76,15 +76,18 @@ _HOST_NETWORK = (
     Rule(("connect",), "a socket's path is no path to Landlock: services of the host would answer", errno.EACCES),
 )
 
-_HOST_PROCESSES = (
+_OTHER_PROCESSES = (
     Rule(
         ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
-        "slow others' processes down",
+        "slows the process that watches the run",
         tests=(Argument(0, _OWN, inside=False),),
     ),
     Rule(("setpriority", "ioprio_set"), "as above, by pid", tests=(Argument(1, _OWN, inside=False),)),
     Rule(("setpriority",), "PRIO_USER: all of the user", tests=(Argument(0, (2,)),)),
     Rule(("ioprio_set",), "IOPRIO_WHO_USER: all of the user", tests=(Argument(0, (3,)),)),
+)
+
+_HOST_FILES = (
     Rule(
         ("inotify_init", "inotify_init1", "inotify_add_watch"),
         "tells the names of files that cannot be opened",
@@ -92,10 +95,10 @@ _HOST_PROCESSES = (
     ),
 )
 
-NAMESPACE = Profile("namespace", _KERNEL + _OWN_NETWORK)
+NAMESPACE = Profile("namespace", _KERNEL + _OTHER_PROCESSES + _OWN_NETWORK)
 """For runs whose processes, network and file system are their own."""
 
-LANDLOCK = Profile("landlock", _KERNEL + _HOST_NETWORK + _HOST_PROCESSES)
+LANDLOCK = Profile("landlock", _KERNEL + _OTHER_PROCESSES + _HOST_NETWORK + _HOST_FILES)
 """For runs that share the host's namespaces under a user of their own."""
 
 SHARED_USER = (

@@ -137,12 +137,11 @@ import resource
 for pid in pids():
     must_fail(f"prlimit {pid}", resource.prlimit, pid, resource.RLIMIT_CPU, (1, 1))
     must_fail(f"nofile {pid}", resource.prlimit, pid, resource.RLIMIT_NOFILE, (3, 3))
-for pid in {@POOL@, @DECOY@, @SUPERVISOR@}:
+for pid in {@POOL@, @DECOY@, @SUPERVISOR@, os.getppid(), 1}:
     must_fail(f"nice {pid}", os.setpriority, os.PRIO_PROCESS, pid, 19)
     must_fail(f"affinity {pid}", os.sched_setaffinity, pid, {0})
     must_fail(f"idle {pid}", os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))
-try: os.setpriority(os.PRIO_USER, 0, 19)
-except OSError: pass
+must_fail("nice, all of the user", os.setpriority, os.PRIO_USER, 0, 19)
 """,
     ),
     Attack(
