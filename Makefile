@@ -112,6 +112,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/hf_engine.py --model .cache/models/smollm2 --dtype float32
 	$(BIN)/python benchmarks/update.py --model .cache/models/smollm2
 	$(BIN)/python benchmarks/startup.py --model .cache/models/smollm2
+	$(BIN)/python benchmarks/sandbox_core.py
 	$(BIN)/python benchmarks/sandbox_throughput.py
 	$(BIN)/python benchmarks/demo_seeds.py --preset demo --model .cache/models/smollm2
 	$(BIN)/python benchmarks/demo_seeds.py --preset tiny
