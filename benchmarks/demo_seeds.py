@@ -2,6 +2,7 @@
 
     python benchmarks/demo_seeds.py --preset demo --seeds 0 1 2
     python benchmarks/demo_seeds.py --preset tiny --seeds 0 1 2 --train "actor.optim.lr=2e-4"
+    python benchmarks/demo_seeds.py --preset code
 
 Each seed has its own rows, demonstrations, warm-up and run.
 """
@@ -26,8 +27,9 @@ SLOPPY = "--slips parrot --retries 0 --sloppiness"
 DATA = {
     "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY} 0.75",
     "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY} 0.5",
+    "code": "programs --train 1000 --val 100 --demos 3000",
 }
-"""What `make demo` and `make tiny` say to `agentrl data`."""
+"""What `make demo`, `make tiny` and `make code` say to `agentrl data`."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ def run_seed(preset: str, seed: int, folder: Path, base: Path | None, extra: Ext
     made = agentrl(log, "data", *DATA[preset].split(), "--seed", str(seed), "--out", str(data), *extra.data)
     model = base or folder / "model"
     demos = str(data / "sft.jsonl")
-    if preset == "tiny":
+    if preset in ("tiny", "code"):
         agentrl(log, "model", "tiny", str(model), "--tokenizer-data", demos)
     else:
         agentrl(log, "model", "smollm2", str(model))

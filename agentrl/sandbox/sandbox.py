@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.sandbox.pool import Pool, Session
 
 
-PATIENCE = 600.0
+PATIENCE = 300.0
 """Seconds that a job may wait for its turn: a rollout's jobs come in bursts, and a burst is no failure."""
 
 TOKEN = "AGENTRL_SANDBOX_TOKEN"
