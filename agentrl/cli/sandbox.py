@@ -168,7 +168,7 @@ def make_job(args: argparse.Namespace) -> "Job":
         raise UserError(f"{args.file}: cannot be read: {error}") from None
     stdin = sys.stdin.buffer.read() if args.stdin == "-" else (args.stdin or "").encode()
     limits = Limits(wall=args.timeout, memory_mb=args.memory_mb)
-    return Job(language, code, stdins=[stdin], run_limits=limits)
+    return Job(language, code, stdins=[stdin], compile_limits=Limits(wall=60), run_limits=limits)
 
 
 async def _run_job(job: "Job", args: argparse.Namespace) -> "Result":

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from agentrl.errors import InfraError
 from agentrl.sandbox.job import Busy, CommandResult, Job, Limits
-from agentrl.sandbox.server.replies import Reply, command_reply, encoded, succeeded, text, trouble_reply
+from agentrl.sandbox.server.replies import Reply, command_reply, encoded, pod_name, succeeded, text, trouble_reply
 from agentrl.sandbox.server.schema import Cell, RunJupyter
 from agentrl.sandbox.server.service import Call, Service
 
@@ -37,7 +37,7 @@ async def run_jupyter(service: Service, body: RunJupyter, call: Call) -> Reply:
         "message": "",
         "driver": command_reply(run) | {"stdout": ""},
         "cells": cells,
-        "executor_pod_name": None,
+        "executor_pod_name": pod_name(),
         "files": encoded(result.files),
         "isolation": result.isolation,
     }

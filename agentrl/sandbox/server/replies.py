@@ -58,7 +58,7 @@ def result_reply(result: Result, *, batch: bool = False) -> Reply:
         "message": message,
         "compile_result": None if result.compiled is None else command_reply(result.compiled),
         "run_result": None if shown is None else command_reply(shown),
-        "executor_pod_name": os.environ.get("MY_POD_NAME"),
+        "executor_pod_name": pod_name(),
         "files": encoded(result.files),
         "isolation": result.isolation,
     }
@@ -74,11 +74,16 @@ def trouble_reply(error: InfraError, isolation: str) -> Reply:
         "message": str(error),
         "compile_result": None,
         "run_result": None,
-        "executor_pod_name": os.environ.get("MY_POD_NAME"),
+        "executor_pod_name": pod_name(),
         "files": {},
         "isolation": isolation,
         "reason": "unavailable" if isinstance(error, Unavailable) else "infra",
     }
+
+
+def pod_name() -> str | None:
+    """Where it ran, in a cluster that says so."""
+    return os.environ.get("MY_POD_NAME")
 
 
 def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
