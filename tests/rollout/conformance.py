@@ -37,6 +37,8 @@ class Subject:
     """Whether a seeded request goes on after a pause as if there had been none."""
     renormalised: bool = True
     """Whether log-probs are those after top-k, top-p and min-p; else they are those after temperature alone."""
+    min_p_first: bool = False
+    """Whether min-p cuts before top-k and top-p, not after them."""
 
 
 Check = Callable[[Subject], Awaitable[None]]
@@ -225,7 +227,8 @@ async def filters_follow_their_definition(subject: Subject) -> None:
     for case in cases:
         sampling = Sampling(1, temperature=1.3, **case)
         counts = await _counts(subject, ids, sampling, 400)
-        expected = filtered(probs.clone(), **case)
+        first = {"min_p": case["min_p"]} if subject.min_p_first and "min_p" in case else {}
+        expected = filtered(filtered(probs.clone(), **first), **case)
         assert_fits(counts, expected)
         got = await draw(subject, ids, replace(sampling, seed=1))
         scored = expected if subject.renormalised else probs

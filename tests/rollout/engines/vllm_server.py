@@ -61,6 +61,7 @@ async def subject(
             vocabulary=tiny.VOCABULARY,
             change_weights=lambda: tiny.change(model),
             resumes=False,
+            min_p_first=True,
         )
     finally:
         await engine.close()
