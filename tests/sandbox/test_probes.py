@@ -17,23 +17,25 @@ def answer(stdout: bytes = b"[]", stderr: bytes = b"") -> CommandResult:
 
 
 async def judge(*runs: CommandResult) -> probes.Probe:
+    left = list(runs)
+
     async def run(job: Job) -> Result:
-        return Result("some", runs=runs)
+        return Result("some", runs=[left.pop(0) for _ in job.stdins if left])
 
     return await probes.examine("some", run)
 
 
 async def test_a_tier_counts_when_every_canary_failed() -> None:
-    assert (await judge(answer(), answer())).ok
+    assert (await judge(answer(), answer(), answer())).ok
 
 
 @pytest.mark.parametrize(
     ("runs", "why"),
     [
-        ([answer(b'["reads files of the host"]'), answer()], "a canary reads files of the host"),
-        ([answer(), answer(b'["a", "b"]')], "a canary a, b"),
-        ([answer(b"", b"Traceback\nNameError: x"), answer()], "a canary does not run: NameError: x"),
-        ([answer()], "a canary does not run canaries"),
+        ([answer(b'["reads files of the host"]'), answer(), answer()], "a canary reads files of the host"),
+        ([answer(), answer(), answer(b'["a", "b"]')], "a canary a, b"),
+        ([answer(b"", b"Traceback\nNameError: x"), answer(), answer()], "a canary does not run: NameError: x"),
+        ([answer(), answer()], "a canary does not run canaries"),
     ],
 )
 async def test_a_tier_does_not_count(runs: list[CommandResult], why: str) -> None:
@@ -48,7 +50,7 @@ async def test_what_a_canary_does_is_found_out_even_if_it_keeps_silent() -> None
 
     async def run(job: Job) -> Result:
         write(job)
-        return Result("some", runs=[answer(), answer()])
+        return Result("some", runs=[answer() for _ in job.stdins])
 
     assert "writes to folders of the host" in (await probes.examine("some", run)).why
 
