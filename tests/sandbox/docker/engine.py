@@ -4,6 +4,7 @@ What it takes is kept under ~/.cache/agentrl/docker, so that only the first run 
 why there is none.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -108,6 +109,8 @@ class Engine:
     def close(self) -> None:
         """Stop the engine, if it is ours, and with it what runs in it."""
         if self.daemon is not None:
+            with contextlib.suppress(Unavailable):
+                self.docker("image", "prune", "--force")  # what newer builds have replaced
             self.daemon.terminate()
             try:
                 self.daemon.wait(60)
