@@ -16,7 +16,7 @@ TORCH_CPU_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CODE := agentrl tools interactions tests benchmarks
+CODE := agentrl tools interactions sandbox tests benchmarks
 
 # Installed without what they ask for: data is all that is used of them, and their dependencies run to a C++ compiler
 # and CUDA.
@@ -114,6 +114,8 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/startup.py --model .cache/models/smollm2
 	$(BIN)/python benchmarks/sandbox_core.py
 	$(BIN)/python benchmarks/sandbox_throughput.py
+	$(BIN)/python benchmarks/sandbox_attacks.py
+	$(BIN)/python benchmarks/sandbox_soak.py
 	$(BIN)/python benchmarks/demo_seeds.py --preset demo --model .cache/models/smollm2
 	$(BIN)/python benchmarks/demo_seeds.py --preset tiny
 
