@@ -5,6 +5,7 @@ when a process of the sandbox's own was lost under it; `close` leaves no process
 """
 
 import asyncio
+import logging
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from agentrl.sandbox.turnstile import Turnstile
 
 ALLOW = "AGENTRL_SANDBOX_ALLOW_UNISOLATED"
 """Environment variable that must be 1 before isolation="none" is obeyed."""
+MOST_SLOTS = 256
 SESSIONS = 128
 """At most so many at once."""
 _SOURCE = "main.py"
@@ -41,7 +43,9 @@ class Pool:
         self, *, isolation: str = "auto", slots: int | None = None, queue: int = 1024, python: str | None = None
     ) -> None:
         self.wanted = isolation
-        self.slots = slots or 2 * len(os.sched_getaffinity(0))
+        self.slots = slots or min(MOST_SLOTS, 2 * len(os.sched_getaffinity(0)))
+        if self.slots > MOST_SLOTS:
+            raise UserError(f"slots={slots} are more than one pool can have; give {MOST_SLOTS} at most")
         self.turnstile = Turnstile(self.slots, queue)
         self.python = python or sys.executable
         self.isolation = ""
@@ -74,6 +78,7 @@ class Pool:
         if self.wanted == "none":
             if os.environ.get(ALLOW) != "1":
                 raise UserError(f"isolation='none' lets code do all that you may; set {ALLOW}=1 if that is meant")
+            logging.getLogger(__name__).warning("the sandbox has no isolation: programs can do all that you may")
             return ["none"]
         names = [name for name in tiers.TIERS if name != "none"]
         if self.wanted not in (*names, "auto"):
@@ -97,7 +102,10 @@ class Pool:
     async def _connect(self) -> Link:
         """A supervisor whose first server is ready."""
         self.link = Link(self.told)
-        word = await asyncio.wait_for(self.link.hear(), _START)
+        try:
+            word = await asyncio.wait_for(self.link.hear(), _START)
+        except TimeoutError:
+            raise InfraError(f"the sandbox's interpreter was not ready within {_START:g} s") from None
         if word["op"] != "ready":
             raise InfraError(word["why"])
         return self.link

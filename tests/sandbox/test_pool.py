@@ -187,13 +187,29 @@ async def test_no_traffic_of_a_run_is_counted_in_the_next() -> None:
     assert before.stdout == after.stdout
 
 
-async def test_no_isolation_takes_two_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("language", ["python", "bash"])
+async def test_a_run_knows_nothing_of_the_server(pool: Pool, language: str) -> None:
+    files = ["environ", "cmdline", "comm"]
+    codes = {
+        "python": f"print([open('/proc/self/' + n).read() for n in {files}])",
+        "bash": f"cat {' '.join('/proc/self/' + name for name in files)}",
+    }
+    answer = await run(pool, codes[language], language=language)
+    assert b"HOME=/box" in answer.stdout
+    for word in (b"agentrl/sandbox", b"AGENTRL", b"PYTHONPATH", b"OPENBLAS", pool.told["folder"].encode()):
+        assert word not in answer.stdout
+
+
+async def test_no_isolation_takes_two_to_agree(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv(ALLOW, raising=False)
     with pytest.raises(UserError, match=ALLOW):
         await Pool(isolation="none").start()
     monkeypatch.setenv(ALLOW, "1")
     pool = Pool(isolation="none", slots=1)
     await pool.start()
+    assert "no isolation" in caplog.text
     result = await pool.run(DOUBLE_OF_FOUR)
     await pool.close()
     assert (result.isolation, result.runs[0].stdout) == ("none", b"8\n")

@@ -5,7 +5,9 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import os
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
 _OF_THE_INTERPRETER = ("sys", "builtins", "__main__")
@@ -20,6 +22,19 @@ def look(source: str) -> None:
     sys.orig_argv[1:] = [source]
     with contextlib.suppress(ImportError):  # the host's own, as without us
         importlib.import_module("sitecustomize")
+
+
+def forget_variables(names: Sequence[str]) -> None:
+    """In the server: unset these, and blank them where the kernel shows what a process was started with."""
+    for name in names:
+        os.environ.pop(name, None)
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        start, end = (int(field) for field in file.read().rpartition(")")[2].split()[47:49])
+    where = start
+    for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        if entry.partition(b"=")[0].decode(errors="replace") in names:
+            ctypes.memset(where, 0, len(entry))
+        where += len(entry) + 1
 
 
 def share() -> Shared:

@@ -24,14 +24,12 @@ CONTROL = "AGENTRL_SANDBOX_CONTROL"
 
 def serve() -> None:
     """Serve until the supervisor is gone. Returns only in a user's process, which then is an ordinary interpreter."""
-    told = json.loads(os.environ.pop(CONTROL))
-    os.environ.pop("PYTHONPATH", None)
+    told = json.loads(os.environ[CONTROL])
     tier = isolation.load(told["tier"])
     for name in told["preload"]:
         with contextlib.suppress(ImportError):  # then the program is to find out
             importlib.import_module(name)
-    for name in ONE_THREAD:
-        del os.environ[name]
+    ordinary.forget_variables((CONTROL, "PYTHONPATH", *ONE_THREAD))
     ordinary.look(told["source"])
     try:
         tier.settle(Host(**told["host"]))
