@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 
-from tests.sandbox.attacks.attack import SMALL, Attack, Slow, cut, fails, hits, prints, returns, takes, uses
+from agentrl.sandbox.job import Result
+from tests.sandbox.attacks.attack import SMALL, Attack, Slow, cut, fails, hits, last, prints, returns, takes, uses
 
 SHORT = replace(SMALL, wall=1.5)
 MEMORY = replace(SMALL, wall=8.0)
 LATE = takes(60)  # a hang; how long exactly is the machine's doing
 BIG = uses(700)  # the limit, and what a process can take between two looks
+
+
+def few(result: Result) -> str:
+    """It got no further than the limit, or was ended for it."""
+    return "" if last(result).limit_hit == "processes" else prints("ok")(result)
+
 
 ATTACKS = [
     Attack(
@@ -61,7 +68,7 @@ for _ in range(1000):
     except OSError: break
 print(f"made {made}", "ok" if made <= 400 else "ESCAPED", flush=True)
 """,
-        checks=[prints("ok")],
+        checks=[few],
     ),
     Attack(
         "9 fork bombs",

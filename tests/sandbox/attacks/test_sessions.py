@@ -25,7 +25,10 @@ async def session(pool: Pool) -> AsyncIterator[Session]:
 async def test_what_a_cell_started_ends_with_the_session(pool: Pool) -> None:
     linger = scene.linger()
     session = await pool.session(LIMITS)
-    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '{}'])\ntime.sleep(2)\nprint('left')"
+    daemon = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '{}'])\n"
+        "time.sleep(2)\nprint('left')"
+    )
     assert b"left" in (await session.run(daemon.format(linger))).stdout
     assert scene.lingering(linger)
     await session.close()
