@@ -120,7 +120,11 @@ class Pool:
         if plan.key is None:
             return await self._placed(job, plan, client, patience)
         while (known := self.compiled.get(plan.key)) is None:
-            if await self.compiled.claim(plan.key):
+            try:
+                first = await asyncio.wait_for(self.compiled.claim(plan.key), patience)
+            except TimeoutError:
+                raise Busy(f"the same program was still being compiled after {patience:g} s") from None
+            if first:
                 try:
                     return await self._placed(job, plan, client, patience)
                 finally:

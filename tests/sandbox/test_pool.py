@@ -47,6 +47,16 @@ async def test_compiled_once_even_when_asked_at_once(pool: Pool) -> None:
     assert len({id(result.compiled) for result in results}) == 1
 
 
+async def test_patience_ends_while_another_compiles(pool: Pool) -> None:
+    code = f'// {os.getpid()}\n#include <bits/stdc++.h>\n#include <regex>\nint main() {{ std::regex r("a"); }}'
+    job = Job("cpp", code, compile_limits=LONG, run_limits=LONG)
+    first = asyncio.ensure_future(pool.run(job))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Busy, match="compiled"):
+        await pool.run(job, patience=0.05)
+    assert (await first).runs[0].return_code == 0
+
+
 async def test_a_failed_compilation_is_an_answer(pool: Pool) -> None:
     result = await pool.run(Job("cpp", "int main() { return x; }", compile_limits=LONG))
     assert result.compiled is not None
