@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.rewards.code.harness import form
@@ -29,6 +29,7 @@ plain = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plain)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
     back = decode(json.loads(json.dumps(form(value))))
