@@ -2,7 +2,7 @@
 #
 #   make demo   a real chat model learns to use a tool, on a laptop CPU     make test        lint, types, tests
 #   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
-#   make code   a tiny model learns to write functions, in the sandbox      make bench       the figures in benchmarks/
+#   make code   a tiny model practises functions, in the sandbox         make bench       the figures in benchmarks/
 #   make check  lint and types alone                                        make test-docker  the sandbox's image, attacked
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
