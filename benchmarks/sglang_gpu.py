@@ -95,6 +95,7 @@ def demo(args: argparse.Namespace, folder: Path) -> None:
         "trainer.save_freq=-1",
         "trainer.live=false",
         f"rollout.max_num_seqs={args.prompts * args.group}",
+        "actor.ppo_max_token_len_per_gpu=16384",
         *args.set,
     ]
     start = time.monotonic()
@@ -250,8 +251,8 @@ def throughput(runtime: LocalRuntime, args: argparse.Namespace, part: str) -> No
         for i in range(args.concurrent * args.waves)
     ]
     url = runtime.engine.pool.replicas[0].url  # type: ignore[attr-defined]
-    ratios, speeds = [], []
-    for _ in range(args.repeats + 1):
+    what = f"{len(rows)} trajectories, {args.concurrent} at once, {args.turns} turns of about {args.new} tokens"
+    for i in range(args.repeats + 1):
         runtime.sync(0)  # empties the server's cache
         engine = Scripted(runtime.engine, call, answer, filler, args.turns, args.new)
         runtime.scheduler.env = dataclasses.replace(runtime.env, engine=engine)  # type: ignore[arg-type]
@@ -263,11 +264,9 @@ def throughput(runtime: LocalRuntime, args: argparse.Namespace, part: str) -> No
         assert all(len(chain) == args.turns for chain in chains), "a trajectory went astray"
         runtime.sync(0)
         theirs = runtime.runner.run(bare(url, chains, args.concurrent))
-        ratios.append(theirs / ours)
-        speeds.append(sum(new for chain in chains for _, new in chain) / ours)
-    what = f"{len(rows)} trajectories, {args.concurrent} at once, {args.turns} turns of about {args.new} tokens"
-    report(part, what, " ".join(f"{speed:,.0f}" for speed in speeds[1:] or speeds) + " tokens/s")
-    report(part, "agentrl's loop over the bare server", " ".join(f"{ratio:.3f}" for ratio in ratios[1:] or ratios))
+        tokens = sum(new for chain in chains for _, new in chain)
+        speeds = f"{tokens / ours:,.0f} tokens/s, the bare server {tokens / theirs:,.0f}: {theirs / ours:.3f}"
+        report(part, what if i else "the same to warm up", speeds)
 
 
 def weights(runtime: LocalRuntime, part: str) -> None:

@@ -74,6 +74,9 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     server.wait()
+    with suppress(ChildProcessError):  # reap the orphans, too: where nobody else does, they stay as zombies
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _children() -> list[int]:

@@ -1,0 +1,117 @@
+"""SGLang itself, on this machine's CPU: the conformance suite, and a server that is killed at work."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agentrl.rollout.engine import Sampling
+from agentrl.rollout.engines.remote import RemoteEngine, Replica, ServerProcess
+from agentrl.rollout.engines.remote.place import environments
+from agentrl.rollout.engines.remote.process import free_port
+from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.sglang import SGLang
+from tests.rollout.conformance import CHECKS, Check, Subject, assert_scores, draw, prompt, running
+from tests.rollout.engines import tiny
+
+PYTHON = environments() / "sglang" / "bin" / "python"
+LENGTH = 2500
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="`agentrl engine install sglang --cpu` comes first"),
+]
+
+
+def pids(port: int) -> list[int]:
+    """Processes that were started to serve on `port`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"sglang.launch_server" in words and str(port).encode() in words and b"-S" not in words:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[RemoteEngine, Any, int]]:
+    """A started engine, its policy, and its server's port."""
+    folder = tmp_path_factory.mktemp("sglang")
+    model = tiny.llama()
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    dialect, port = SGLang(Settings(str(PYTHON), str(folder), "cpu", "float32", LENGTH, 32)), free_port()
+    scratch = folder / "weights"
+    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "log.txt", scratch=scratch)
+    engine = RemoteEngine(
+        dialect,
+        [Replica(dialect, f"http://127.0.0.1:{port}", server)],
+        FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16),
+        max_model_len=LENGTH,
+    )
+    await engine.start()
+    yield engine, model, port
+    await engine.close()
+    assert not pids(port), "the server outlived the engine"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def subject(served: tuple[RemoteEngine, Any, int]) -> AsyncIterator[Subject]:
+    engine, model, _ = served
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    await engine.update_weights(0)
+    yield Subject(
+        engine,
+        logits=lambda ids: tiny.logits(model, ids),
+        vocabulary=tiny.VOCABULARY,
+        change_weights=lambda: tiny.change(model),
+        tolerance=2e-3,
+        seeded=False,
+        renormalised=False,
+    )
+    model.load_state_dict(start)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_conformance(subject: Subject, check: Check) -> None:
+    await check(subject)
+
+
+async def test_every_token_bears_its_version(subject: Subject) -> None:
+    (task, *_) = await running(subject, 1)
+    subject.change_weights()
+    await subject.engine.update_weights(5)
+    await asyncio.sleep(0.5)
+    await subject.engine.abort()
+    got = await task
+    assert set(got.versions) == {0, 5}
+    assert list(got.versions) == sorted(got.versions)
+    assert len(got.versions) == len(got.token_ids)
+
+
+async def test_a_killed_server_costs_time_and_no_tokens(
+    subject: Subject, served: tuple[RemoteEngine, Any, int]
+) -> None:
+    engine, _, port = served
+    prompts = [prompt(20 + i, vocabulary=subject.vocabulary) for i in range(6)]
+    tasks = [asyncio.create_task(engine.generate(p, Sampling(120), key=f"k{i}")) for i, p in enumerate(prompts)]
+    await asyncio.sleep(0.4)
+    for pid in pids(port):
+        os.kill(pid, signal.SIGKILL)
+    for ids, got in zip(prompts, await asyncio.gather(*tasks), strict=True):
+        assert got.finish_reason == "length"
+        assert len(got.token_ids) == 120
+        assert_scores(subject, ids, got)
+    assert len((await draw(subject, [5, 6], Sampling(4))).token_ids) == 4
