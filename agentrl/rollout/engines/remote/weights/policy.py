@@ -1,7 +1,7 @@
 """The policy's weights as a checkpoint would hold them: no adapters, no tied copies, in the engine's dtype.
 
 Invariant: names and values are those that `save_pretrained` of the merged model would write; the module itself is not
-changed, and no more than one merged or cast tensor is made at a time.
+changed, and no more than one merged or cast tensor is made at a time, but where fused experts must be taken apart.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,12 @@ class PolicyWeights:
         self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
         self.dtype = dtype
         self._state = {name: tensor for name, tensor in self._read() if ".lora_" not in name}
-        self._state = _as_saved(self.module, self._state)
+        saved = _as_saved(self.module, self._state)
+        mine = {tensor.untyped_storage().data_ptr() for tensor in self._state.values()}
+        self._rebuilt = any(tensor.untyped_storage().data_ptr() not in mine for tensor in saved.values())
+        """Whether a checkpoint's tensors are copies, made anew each time, rather than views that follow the policy."""
+        if not self._rebuilt:
+            self._state = saved
 
     @property
     def device(self) -> torch.device:
@@ -39,7 +44,7 @@ class PolicyWeights:
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name in a checkpoint, present value), one at a time."""
-        for name, tensor in self._state.items():
+        for name, tensor in (_as_saved(self.module, self._state) if self._rebuilt else self._state).items():
             if BASE in name:
                 tensor = self._merged(name, tensor)
             if self.dtype is not None and tensor.is_floating_point():
@@ -74,17 +79,10 @@ class PolicyWeights:
 
 
 def _as_saved(module: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names that checkpoints use, where transformers holds tensors otherwise (fused experts, say).
-
-    What it cuts are views, which follow the parameters; a model whose tensors had to be copied is refused.
-    """
+    """The names that checkpoints use, where transformers holds tensors otherwise (fused experts, say)."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:
         return state
-    saved = revert_weight_conversion(module, dict(state))
-    mine = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
-    copied = [name for name, tensor in saved.items() if tensor.untyped_storage().data_ptr() not in mine]
-    if copied:
-        raise UserError(f"{copied[0]} has to be rebuilt before an engine can read it: set rollout.name=hf")
+    saved: dict[str, Tensor] = revert_weight_conversion(module, dict(state))
     return saved
