@@ -56,7 +56,7 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Relative path in the work folder -> content. A path that leaves the folder is a ValueError."""
     fetch: Sequence[str] = ()
-    """Relative paths read back after the last run; what is missing, is no plain file or leaves the folder is skipped."""
+    """Relative paths read back after the last run; what is missing, no plain file or outside the folder is skipped."""
     compile_limits: Limits = Limits()
     run_limits: Limits = Limits()
     stop_on_failure: bool = False

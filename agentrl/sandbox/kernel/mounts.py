@@ -24,7 +24,8 @@ def sources(roots: Iterable[str]) -> list[str]:
     found = sorted({*SYSTEM, *etc, *(os.path.normpath(root) for root in roots)})
     kept: list[str] = []
     for path in found:
-        if os.path.exists(path) and not any(path.startswith(outer + "/") for outer in kept if not os.path.islink(outer)):
+        folders = (outer for outer in kept if not os.path.islink(outer))
+        if os.path.exists(path) and not any(path.startswith(outer + "/") for outer in folders):
             kept.append(path)
     return kept
 
