@@ -57,4 +57,3 @@ def test_a_server_that_is_down_masks_what_has_to_run_and_nothing_else(tmp_path: 
     assert scored
     assert all((record["reward"], record["reward_extra"]["no_code"]) == (0.0, 1.0) for record in scored)
     assert all("127.0.0.1:9" in record["error"] for record in records if record["outcome"] == "infra_error")
-
