@@ -39,6 +39,8 @@ class Subject:
     """Whether log-probs are those after top-k, top-p and min-p; else they are those after temperature alone."""
     min_p_first: bool = False
     """Whether min-p cuts before top-k and top-p, not after them."""
+    joint: bool = False
+    """Whether top-p counts the mass that top-k has cut, not only what is left."""
 
 
 Check = Callable[[Subject], Awaitable[None]]
@@ -181,12 +183,12 @@ async def _counts(subject: Subject, ids: list[int], sampling: Sampling, samples:
     return Counter(got.token_ids[0] for got in drawn)
 
 
-def filtered(probs: Tensor, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:
-    """The definition, by sorting everything: top-k, then top-p of what is left, then min-p."""
+def filtered(probs: Tensor, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, joint: bool = False) -> Tensor:
+    """The definition, by sorting everything: top-k, then top-p of what is left (`joint`: of all), then min-p."""
     values, order = probs.sort(descending=True)
     if top_k > 0:
         values[top_k:] = 0
-        values = values / values.sum()
+        values = values if joint else values / values.sum()
     before = values.cumsum(0) - values
     values = torch.where(before < top_p, values, 0.0)
     values = torch.where(values >= min_p * values[0], values, 0.0)
@@ -228,7 +230,7 @@ async def filters_follow_their_definition(subject: Subject) -> None:
         sampling = Sampling(1, temperature=1.3, **case)
         counts = await _counts(subject, ids, sampling, 400)
         first = {"min_p": case["min_p"]} if subject.min_p_first and "min_p" in case else {}
-        expected = filtered(filtered(probs.clone(), **first), **case)
+        expected = filtered(filtered(probs.clone(), **first), **case, joint=subject.joint)
         assert_fits(counts, expected)
         got = await draw(subject, ids, replace(sampling, seed=1))
         scored = expected if subject.renormalised else probs

@@ -80,6 +80,7 @@ async def subject(served: tuple[RemoteEngine, Any, int]) -> AsyncIterator[Subjec
         tolerance=2e-3,
         seeded=False,
         renormalised=False,
+        joint=True,
     )
     model.load_state_dict(start)
 
