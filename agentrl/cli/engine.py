@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrl.errors import UserError
 
-HELP = "install an engine in an environment of its own, so that its PyTorch never meets the trainer's"
+HELP = "install an inference engine in an environment of its own"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from agentrl.errors import InfraError, UserError
 if TYPE_CHECKING:
     from agentrl.sandbox.job import Job, Result
 
-HELP = "run code that a model wrote: a server, a single file, or what this host can isolate"
+HELP = "run code that a model wrote: a server, one file, or what this host can isolate"
 SUFFIXES = {
     ".py": "python",
     ".cpp": "cpp",

@@ -3,6 +3,7 @@
 # ruff: noqa: E501, ASYNC221 - a program stands on a line of its own
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,8 @@ async def test_a_run_is_what_python_makes_of_the_file(pool: Pool, tmp_path: Path
         capture_output=True,
         timeout=60,
         start_new_session=True,
+        # A shell's background jobs, and so the tests in them, ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**pool.told["env"], "PYTHONDONTWRITEBYTECODE": ""},
     )
     assert ours.return_code == real.returncode

@@ -35,6 +35,9 @@ class Bwrap(Foldered):
         with open(self.filter, "wb") as file:
             file.write(seccomp.program(profiles.NAMESPACE))
         self.view = [*self._system(), *self._identity()]
+        # What lies below /tmp would be hidden by the run's own /tmp, so it comes after that.
+        below = [path for path in mounts.sources(host.roots) if path.startswith("/tmp/") and self.reaches(path)]
+        self.late = [word for path in below for word in ("--ro-bind", path, path)]
 
     def _system(self) -> list[str]:
         words = []
@@ -62,7 +65,7 @@ class Bwrap(Foldered):
         devices = ("--dev", "/dev", "--proc", "/proc", "--size", str(self.shared_memory), "--tmpfs", "/dev/shm")
         folders = ("--bind", self.box, "/box", "--bind", self.tmp, "/tmp", "--chdir", "/box")
         closed = ("--remount-ro", "/", "--seccomp", str(_FILTER))
-        return [self.program, *own, *rights, *self.view, *devices, *folders, *closed, "--", *argv]
+        return [self.program, *own, *rights, *self.view, *devices, *folders, *self.late, *closed, "--", *argv]
 
     def enter(self, slot: int, limits: Limits) -> None:
         """The tmpfs gets the size that the files may have."""

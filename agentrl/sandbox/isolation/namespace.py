@@ -30,6 +30,7 @@ _OWN_WORLD = (
 _OWN_RUN = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
 _SCRATCH = "/.run"
 _FLAGS = mounts.NOSUID | mounts.NODEV
+_HELD = "/.held"
 _PLACES = {"/box": "box", "/tmp": "tmp", "/dev/shm": "shm"}
 
 
@@ -81,6 +82,10 @@ class Namespace(Tier):
         os.setresuid(0, 0, 0)
         mounts.build_root(mounts_base, paths, handles, identity(self.host))
         mounts.make_devices(mounts_base, devices)
+        # An interpreter below /tmp would be hidden by the run's own /tmp: it is bound there anew for each run.
+        self.hidden = [path for path in handles if path.startswith("/tmp/")]
+        for number, path in enumerate(self.hidden):
+            mounts.bind_read_only(handles[path], f"{mounts_base}{_HELD}/{number}")
         for name in ("proc", "tmp", "box", _SCRATCH[1:]):
             os.makedirs(f"{mounts_base}/{name}", exist_ok=True)
         syscalls.mount("proc", mounts_base + "/proc", "proc", _FLAGS | mounts.NOEXEC)
@@ -139,6 +144,9 @@ class Namespace(Tier):
             folder = f"{_SCRATCH}/{name}"
             os.mkdir(folder)
             syscalls.mount(folder, place, "", mounts.BIND)
+        for number, path in enumerate(self.hidden):
+            os.makedirs(path)
+            syscalls.mount(f"{_HELD}/{number}", path, "", mounts.BIND | mounts.RECURSIVE)
         self.mounted = True
         _bound_pids(limits.processes)
         return self.work

@@ -48,11 +48,16 @@ def build_root(base: str, paths: Sequence[str], handles: dict[str, int], files: 
             os.makedirs(base + os.path.dirname(path), exist_ok=True)
             os.symlink(os.readlink(path), base + path)
     for path, handle in handles.items():
-        bind(handle, base + path, _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
+        bind_read_only(handle, base + path)
     for path, text in files.items():
         os.makedirs(os.path.dirname(base + path), exist_ok=True)
         with open(base + path, "w", encoding="utf-8") as file:
             file.write(text)
+
+
+def bind_read_only(handle: int, target: str) -> None:
+    """As `bind`, for what runs may read and execute."""
+    bind(handle, target, _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
 
 
 def bind(handle: int, target: str, attributes: int) -> None:
