@@ -20,6 +20,16 @@ def processes() -> dict[int, str]:
     return found
 
 
+def is_warden(pid: int) -> bool:
+    """Whether it is the first in a pid namespace two below: wardens stay for further runs, what they ran does not."""
+    try:
+        status = Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return False
+    ids = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+    return len(ids) == 3 and ids[-1] == "1"
+
+
 def pid_of(words: str) -> str:
     """The process that was started with `words`."""
     return str(next(pid for pid, line in processes().items() if words in line and "docker-init" not in line))
@@ -31,7 +41,8 @@ def main() -> None:
     values = {**scene.values, "POOL": pid_of("sandbox serve"), "SUPERVISOR": pid_of("supervisor import main")}
     print(json.dumps({"secret": scene.secret, "values": values}), flush=True)
     for _ in sys.stdin:
-        print(json.dumps({"damage": scene.damage(), "processes": len(processes())}), flush=True)
+        count = sum(not is_warden(pid) for pid in processes())
+        print(json.dumps({"damage": scene.damage(), "processes": count}), flush=True)
     scene.close()
 
 
