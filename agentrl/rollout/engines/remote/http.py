@@ -77,3 +77,18 @@ async def quietly(call: Any) -> None:
         await call
     except InfraError:
         await asyncio.sleep(0)
+
+
+async def serves(http: Http) -> bool:
+    """Whether the server answers requests by now. Raises Lost."""
+    try:
+        await http.get("/health", timeout=30)
+    except Refused:
+        return False
+    return True
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, to compare; a version without any counts as newer than all."""
+    parts = [part for part in version.split(".")[:3] if part.isdigit()]
+    return tuple(map(int, parts)) or (999,)

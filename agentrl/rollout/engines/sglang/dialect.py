@@ -16,10 +16,11 @@ from typing import Any
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
-from agentrl.rollout.engines.remote.http import Http, Refused, quietly
+from agentrl.rollout.engines.remote.http import Http, Refused, quietly, release, serves
+from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
 from agentrl.rollout.engines.remote.weights.ipc import serialize
-from agentrl.rollout.engines.sglang.flags import Settings, command, environment
+from agentrl.rollout.engines.sglang.flags import command, environment
 
 OLDEST = (0, 5, 10)
 CONTROL = 300.0
@@ -53,16 +54,12 @@ class SGLang:
         return environment(self.settings)
 
     async def ready(self, http: Http) -> bool:
-        try:
-            await http.get("/health", timeout=30)
-        except Refused:
-            return False
-        return True
+        return await serves(http)
 
     async def greet(self, http: Http) -> None:
         info = await http.get("/server_info")
         version = str(info.get("version", "unknown"))
-        if _numbers(version) < OLDEST:
+        if release(version) < OLDEST:
             raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths
@@ -175,8 +172,3 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
 def _reason(meta: dict[str, Any]) -> FinishReason:
     reason = (meta.get("finish_reason") or {}).get("type")
     return reason if reason in ("stop", "length") else "abort"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = [part for part in version.split(".")[:3] if part.isdigit()]
-    return tuple(map(int, parts)) or (999,)

@@ -21,7 +21,7 @@ import torch
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
-from agentrl.rollout.engines.remote.http import Http, Refused, quietly
+from agentrl.rollout.engines.remote.http import Http, quietly, release, serves
 from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
 from agentrl.rollout.engines.vllm.flags import command, environment
@@ -66,15 +66,11 @@ class VLLM:
         return environment(self.settings)
 
     async def ready(self, http: Http) -> bool:
-        try:
-            await http.get("/health", timeout=30)
-        except Refused:
-            return False
-        return True
+        return await serves(http)
 
     async def greet(self, http: Http) -> None:
         version = str((await http.get("/version", timeout=CONTROL))["version"])
-        if _numbers(version) < OLDEST:
+        if release(version) < OLDEST:
             raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
         self._models[http.url] = (await http.get("/v1/models", timeout=CONTROL))["data"][0]["id"]
         self._paths[http.url] = set((await http.get("/openapi.json", timeout=CONTROL))["paths"])
@@ -211,8 +207,3 @@ def _gauge(metrics: str, name: str) -> float:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = [part for part in version.split(".")[:2] if part.isdigit()]
-    return tuple(map(int, parts)) or (999,)
