@@ -255,10 +255,10 @@ def throughput(runtime: LocalRuntime, args: argparse.Namespace, part: str) -> No
     for i in range(args.repeats + 1):
         runtime.sync(0)  # empties the server's cache
         engine = Scripted(runtime.engine, call, answer, filler, args.turns, args.new)
-        runtime.scheduler.env = dataclasses.replace(runtime.env, engine=engine)  # type: ignore[arg-type]
-        runtime.scheduler.max_concurrent = args.concurrent
+        runtime.rollouts.scheduler.env = dataclasses.replace(runtime.rollouts.env, engine=engine)  # type: ignore[arg-type]
+        runtime.rollouts.scheduler.max_concurrent = args.concurrent
         start = time.perf_counter()
-        runtime.runner.run(runtime.scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
+        runtime.runner.run(runtime.rollouts.scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
         ours = time.perf_counter() - start
         chains = list(engine.asked.values())
         assert all(len(chain) == args.turns for chain in chains), "a trajectory went astray"
@@ -270,7 +270,8 @@ def throughput(runtime: LocalRuntime, args: argparse.Namespace, part: str) -> No
 
 
 def weights(runtime: LocalRuntime, part: str) -> None:
-    size = PolicyWeights(runtime.module, dtype=torch.bfloat16 if runtime.device.type == "cuda" else None).num_bytes
+    dtype = torch.bfloat16 if runtime.device.type == "cuda" else None
+    size = PolicyWeights(runtime.learner.module, dtype=dtype).num_bytes
     engine: Any = runtime.engine
     engine.check = None
     times = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentrl.config.schema import Config
 from agentrl.data import Loader, Row, filter_overlong, load_dataset
 from agentrl.errors import UserError
-from agentrl.runtime.local import LocalRuntime
+from agentrl.runtime.runtime import Runtime
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Feed:
     total_steps: int
 
 
-def load_feed(config: Config, runtime: LocalRuntime) -> Feed:
+def load_feed(config: Config, runtime: Runtime) -> Feed:
     """Read, filter and batch what `config.data` names. Raises UserError."""
     data, trainer = config.data, config.trainer
     train = _read(config, runtime, data.train_files, "data.train_files")
@@ -28,7 +28,7 @@ def load_feed(config: Config, runtime: LocalRuntime) -> Feed:
     return Feed(loader, validation_batches(config, runtime), total_steps)
 
 
-def validation_batches(config: Config, runtime: LocalRuntime) -> list[Sequence[Row]]:
+def validation_batches(config: Config, runtime: Runtime) -> list[Sequence[Row]]:
     """Validation rows, `data.val_batch_size` at a time."""
     data = config.data
     if data.val_files is None:
@@ -39,7 +39,7 @@ def validation_batches(config: Config, runtime: LocalRuntime) -> list[Sequence[R
     return [loader.next_batch() for _ in range(loader.steps_per_epoch)]
 
 
-def _read(config: Config, runtime: LocalRuntime, files: object, key: str) -> Sequence[Row]:
+def _read(config: Config, runtime: Runtime, files: object, key: str) -> Sequence[Row]:
     data = config.data
     if files is None:
         raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")

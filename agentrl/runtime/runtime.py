@@ -18,6 +18,12 @@ OnDone = Callable[[Trajectory], None]
 class Runtime(Protocol):
     """One policy, its engine, and the tools around it."""
 
+    tokenizer: Any
+    """The policy's."""
+
+    def prompt_length(self, row: Row) -> int:
+        """Tokens of a row's first prompt, tools included."""
+
     def prepare(self, total_steps: int) -> None:
         """Make ready to train for `total_steps` steps in all."""
 

@@ -1,0 +1,93 @@
+"""The side of a run that makes trajectories: the engine, what trajectories meet, and what judges them."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.data.row import Row
+from agentrl.rollout.engine import Engine, Sampling
+from agentrl.rollout.loops import AgentLoop, loop_class
+from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.runtime.environment import environment, sandbox_for, scorer
+from agentrl.runtime.runtime import OnDone
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class Rollouts:
+    """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
+
+    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run) -> None:
+        """`run` carries an awaitable out to its end, always on the same event loop."""
+        self.config = config
+        self.engine = engine
+        self.run = run
+        self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
+        self.sandbox = sandbox_for(config)
+        self.env = environment(config, tokenizer, engine, self.sandbox)
+        rollout = config.rollout
+        self.scheduler = Scheduler(
+            self.env,
+            self._loop_for,
+            scorer(config, tokenizer, self.sandbox),
+            max_concurrent=rollout.max_concurrent_trajectories,
+            timeout=rollout.trajectory_timeout,
+            retries=rollout.infra_retries,
+        )
+
+    def train(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """`rollout.n` scored trajectories a row, group by group. Raises InfraError when all of them failed."""
+        rollout = self.config.rollout
+        sampling = replace(
+            self._sampling(),
+            temperature=rollout.temperature if rollout.do_sample else 0.0,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+        )
+        return self._trajectories(rows, n=rollout.n, sampling=sampling, tag=str(step), on_done=on_done)
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """The same with `rollout.val_kwargs`."""
+        val_kwargs = self.config.rollout.val_kwargs
+        sampling = replace(
+            self._sampling(),
+            temperature=val_kwargs.temperature if val_kwargs.do_sample else 0.0,
+            top_p=val_kwargs.top_p,
+            top_k=val_kwargs.top_k,
+        )
+        return self._trajectories(rows, n=val_kwargs.n, sampling=sampling, tag=f"val-{step}", on_done=on_done)
+
+    def prompt_length(self, row: Row) -> int:
+        """Tokens of a row's first prompt, tools included."""
+        schemas = self.env.tools.schemas(row.tool_selection) if self._loop_for(row).uses_tools else []
+        return len(self.env.chat.prompt(row.prompt, schemas))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+        return self.env.chat.decode(ids)
+
+    def close(self) -> None:
+        """Stop engine, tools, interactions and sandbox."""
+        for part in (self.engine, self.env.tools, self.env.interactions, self.sandbox):
+            self.run(part.close())
+
+    def _trajectories(
+        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone
+    ) -> list[Trajectory]:
+        done: list[Trajectory] = self.run(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done))
+        return done
+
+    def _sampling(self) -> Sampling:
+        rollout = self.config.rollout
+        return Sampling(
+            max_new_tokens=self.config.data.max_response_length, seed=rollout.seed, ignore_eos=rollout.ignore_eos
+        )
+
+    def _loop_for(self, row: Row) -> type[AgentLoop]:
+        agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn
+        # A row without agent_name must not quietly run without tools when multi-turn is on.
+        default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
+        return self._loops(row.agent_name or default, agent.agent_loop_config_path)
