@@ -65,8 +65,10 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
+# One file a process at a time: what a file's tests share is made once. One thread each, or two processes on two cores
+# would fight over them.
 test: check
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800

@@ -74,10 +74,10 @@ async def test_many_files(pool: Pool) -> None:
 
 
 async def test_each_run_of_a_batch_has_a_fresh_folder(pool: Pool) -> None:
-    code = "import os; print(sorted(os.listdir()), os.listdir('/tmp'), os.listdir('/dev/shm'), open('data').read())\n"
+    code = "import os; print(sorted(os.listdir()), os.path.exists('/tmp/t'), os.listdir('/dev/shm'), open('data').read())\n"
     code += "open('data', 'w').write('spoilt'); open('main.py', 'w').write('print(0)'); open('/tmp/t', 'w'); open('/dev/shm/s', 'w')"
     result = await pool.run(Job("python", code, [b"", b"", b""], files={"data": b"good"}))
-    assert [run.stdout for run in result.runs] == [b"['data', 'main.py'] [] [] good\n"] * 3
+    assert [run.stdout for run in result.runs] == [b"['data', 'main.py'] False [] good\n"] * 3
 
 
 async def test_collect_refuses_what_it_could_not_give_back(tmp_path: Path) -> None:

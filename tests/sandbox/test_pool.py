@@ -174,10 +174,8 @@ async def test_nothing_of_a_run_is_in_the_memory_of_the_next() -> None:
 async def test_runs_do_not_see_each_other(pool: Pool) -> None:
     hide = "import os; open('/tmp/left', 'w'); open('/dev/shm/left', 'w'); os.fork() or os.execvp('sleep', ['sleep', '60'])"
     await run(pool, hide)
-    look = (
-        "import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in os.listdir('/proc') if p.isdigit()])"
-    )
-    assert (await run(pool, look)).stdout == b"[] [] ['1', '2']\n"
+    look = "import os; print('left' in os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in os.listdir('/proc') if p.isdigit()])"
+    assert (await run(pool, look)).stdout == b"False [] ['1', '2']\n"
 
 
 async def test_no_traffic_of_a_run_is_counted_in_the_next() -> None:
