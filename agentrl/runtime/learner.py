@@ -9,7 +9,9 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
+from agentrl.training.actor import actor_cut
 from agentrl.training.ranks import Ranks
+from agentrl.training.reference import Reference
 
 
 class Learner:
@@ -22,19 +24,21 @@ class Learner:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        self.module = load_model(config.model, device=self.device, seed=config.trainer.seed)
+        self.module = self._load()
         self.actor: PolicyActor | None = None
+        self.reference: Reference | None = None
 
     def prepare(self, total_steps: int) -> None:
         """Make ready to train for `total_steps` steps in all."""
         algorithm, data = self.config.algorithm, self.config.data
+        if algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
+            self.reference = self._reference()
         self.actor = PolicyActor(
             self.module,
             actor=self.config.actor,
             temperature=self.config.rollout.temperature,
             device=self.device,
             total_steps=total_steps,
-            reference=algorithm.use_kl_in_reward,
             max_response_length=data.max_response_length,
             rollout_correction=algorithm.rollout_correction,
         )
@@ -45,8 +49,8 @@ class Learner:
         batch = batch.to(self.device)
         if penalised or not actor.single_step(batch):
             batch.old_logprobs = actor.logprobs(batch)[0]
-        if penalised or self.config.actor.use_kl_loss:
-            batch.ref_logprobs = actor.ref_logprobs(batch)
+        if self.reference is not None:
+            batch.ref_logprobs = self.reference.logprobs(batch)
         return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -64,6 +68,19 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._trained().load_state_dict(state)
+
+    def _reference(self) -> Reference:
+        adapter = hasattr(self.module, "disable_adapter")
+        return Reference(
+            self.module if adapter else self._load(),
+            temperature=self.config.rollout.temperature,
+            cut=actor_cut(self.config.actor),
+            device=self.device,
+        )
+
+    def _load(self) -> Any:
+        """The policy as the run begins."""
+        return load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
 
     def _trained(self) -> PolicyActor:
         if self.actor is None:

@@ -1,15 +1,11 @@
 """The policy's update: from a packed batch with advantages to new weights and the figures that describe the step.
 
 Invariants:
-- the loss of a mini-batch does not depend on how it is cut into micro-batches;
 - with one optimizer step a training step, the policy before the step is the policy in the step: `old_logprobs` may be
   missing, and the ratio is exactly 1;
-- sequences that cannot move the weights (advantage 0 throughout, no KL, no entropy) get no backward pass; their
-  share in the loss's denominator stays;
-- the module is in eval mode outside `update`.
+- sequences with advantage 0 throughout, where no KL and no entropy counts, get no backward pass.
 """
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +18,14 @@ from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.report import Report
+from agentrl.training.passes import Cut, score_batch
+from agentrl.training.report import PolicyReport
 from agentrl.training.rng import rng_state, set_rng_state
-from agentrl.training.splitting import micro_batches, mini_batches
+from agentrl.training.splitting import mini_batches
+from agentrl.training.trainee import Steps, Trainee
 
 
-class PolicyActor:
+class PolicyActor(Trainee):
     """Scores and trains the policy `module` (a causal LM, maybe wrapped by peft), which it shares with the engine."""
 
     def __init__(
@@ -38,43 +36,31 @@ class PolicyActor:
         temperature: float,
         device: torch.device,
         total_steps: int,
-        reference: bool = False,
         max_response_length: int | None = None,
         rollout_correction: RolloutCorrection | None = None,
     ) -> None:
-        """`total_steps`: training steps of the whole run, for the schedule. `reference`: `ref_logprobs` will be
-        asked for, even without `actor.use_kl_loss`; the reference is the policy as it is now, so it must be built
-        before a checkpoint is loaded. `max_response_length`: the divisor of seq-mean-token-sum-norm.
-        `rollout_correction`: how tokens are weighted for having been drawn by the engine; None: not at all.
+        """`total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
+        seq-mean-token-sum-norm. `rollout_correction`: how tokens are weighted for having been drawn by the engine;
+        None: not at all.
         """
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
-        self.module: Any = module
+        super().__init__(
+            module,
+            optimizer=Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps),
+            cut=actor_cut(actor),
+            steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
+            device=device,
+        )
         self.actor = actor
-        self.device = device
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.max_response_length = max_response_length or 1
         self.score = TokenLogprobs(module, temperature=temperature)
-        self.optimizer = Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps)
-        self.shuffling = torch.Generator().manual_seed(actor.data_loader_seed)
-        self._adapter = hasattr(module, "disable_adapter")
-        self._reference: TokenLogprobs | None = None
-        if (reference or actor.use_kl_loss) and not self._adapter:
-            frozen = copy.deepcopy(module).requires_grad_(False).eval()
-            self._reference = TokenLogprobs(frozen, temperature=temperature)
 
     def logprobs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask."""
-        return self._scored(self.score, batch)
-
-    def ref_logprobs(self, batch: Batch) -> Tensor:
-        """Log-probs f32 [T] under the policy that the run began with: the base model, with LoRA."""
-        if self._adapter:
-            with self.module.disable_adapter():
-                return self._scored(self.score, batch)[0]
-        if self._reference is None:
-            raise RuntimeError("the actor was built without a reference policy")
-        return self._scored(self._reference, batch)[0]
+        logprobs, entropy = score_batch(self.score, batch.to(self.device), self.cut, columns=2)
+        return logprobs, entropy
 
     def single_step(self, batch: Batch) -> bool:
         """Whether `update` makes one optimizer step: then `old_logprobs` are not needed."""
@@ -91,57 +77,30 @@ class PolicyActor:
             raise ValueError("the batch has no advantages")
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        report = Report(batch, lr=self.optimizer.lr)
-        self.module.train()
-        for _ in range(self.actor.ppo_epochs):
-            generator = self.shuffling if self.actor.shuffle else None
-            for rows in mini_batches(batch, self.actor.ppo_mini_batch_size, generator=generator):
-                self._mini_step(batch.select(rows), report)
-        self.module.eval()
-        self.optimizer.advance()
+        report = PolicyReport(batch, lr=self.optimizer.lr)
+        self.learn(batch, report)
         return report.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that bit-for-bit continuation needs: trainable parameters, optimizer, schedule, random generators."""
-        parameters = {n: p.detach().clone() for n, p in self.module.named_parameters() if p.requires_grad}
-        return {
-            "parameters": parameters,
-            "optimizer": self.optimizer.state_dict(),
-            "shuffling": self.shuffling.get_state(),
-            "rng": rng_state(),
-        }
+        """All that bit-for-bit continuation needs: what the trainee has, and the random generators."""
+        return super().state_dict() | {"rng": rng_state()}
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; parameters are written in place. Raises UserError when it is of another model."""
-        mine = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        saved = state["parameters"]
-        if mine.keys() != saved.keys() or any(mine[n].shape != saved[n].shape for n in mine):
-            raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
-        for name, parameter in mine.items():
-            parameter.copy_(saved[name])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.shuffling.set_state(state["shuffling"])
+        """Go on from a checkpoint. Raises UserError when it is of another model."""
+        super().load_state_dict(state)
         set_rng_state(state["rng"])
 
-    def _mini_step(self, mini: Batch, report: Report) -> None:
-        mini.weights = token_weights(
+    def weigh(self, mini: Batch) -> Tensor:
+        """Each token's share in the loss, by `actor.loss_agg_mode`."""
+        return token_weights(
             mini.mask,
             mini.cu_seqlens,
             self.actor.loss_agg_mode,
             trajectory=mini.trajectory,
             norm=self.max_response_length,
         )
-        teaching, silent = self._teaching(mini)
-        for rows in self._passes(mini, teaching):
-            micro = mini.select(rows)
-            self._loss(micro, report).backward()
-        for rows in self._passes(mini, silent):
-            with torch.no_grad():
-                self._loss(mini.select(rows), report)
-        report.optimizer_step(self.optimizer.step() if teaching else 0.0)
 
-    def _loss(self, micro: Batch, report: Report) -> Tensor:
+    def loss(self, micro: Batch, report: PolicyReport) -> Tensor:
         """This micro-batch's part of the mini-batch's loss: a scalar."""
         actor = self.actor
         assert micro.advantages is not None
@@ -185,7 +144,7 @@ class PolicyActor:
         details |= {"rollout_is": weights, "rollout_is_capped": capped}
         return losses * weights
 
-    def _teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
+    def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""
         everything = list(range(mini.num_sequences))
         if self.actor.use_kl_loss or self.actor.entropy_coeff != 0:
@@ -195,23 +154,7 @@ class PolicyActor:
         teaches = [bool(advantages.count_nonzero()) for advantages in per_sequence]
         return [i for i in everything if teaches[i]], [i for i in everything if not teaches[i]]
 
-    def _passes(self, batch: Batch, sequences: list[int]) -> list[list[int]]:
-        """Cut the given sequences of a batch into forward passes, each a list of the batch's sequence indices."""
-        actor = self.actor
-        lengths = batch.lengths
-        cut = micro_batches(
-            [lengths[i] for i in sequences],
-            max_tokens=actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None,
-            max_sequences=actor.ppo_micro_batch_size_per_gpu,
-        )
-        return [[sequences[i] for i in rows] for rows in cut]
 
-    @torch.no_grad()
-    def _scored(self, score: TokenLogprobs, batch: Batch) -> tuple[Tensor, Tensor]:
-        batch = batch.to(self.device)
-        logprobs = torch.zeros(batch.num_tokens, dtype=torch.float32, device=self.device)
-        entropy = torch.zeros_like(logprobs)
-        for rows in self._passes(batch, list(range(batch.num_sequences))):
-            tokens = batch.tokens_of(rows)
-            logprobs[tokens], entropy[tokens] = score(batch.select(rows))
-        return logprobs, entropy
+def actor_cut(actor: Actor) -> Cut:
+    """Forward passes of the policy's update."""
+    return Cut(actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None, actor.ppo_micro_batch_size_per_gpu)

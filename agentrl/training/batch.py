@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-_PER_SEQUENCE = ("trajectory", "group")
+_PER_SEQUENCE = ("trajectory", "group", "baselines")
 
 
 @dataclass
@@ -38,10 +38,18 @@ class Batch:
     """f32 [T]; of the policy before the step."""
     ref_logprobs: Tensor | None = None
     """f32 [T]; of the reference policy."""
+    baselines: Tensor | None = None
+    """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
+    values: Tensor | None = None
+    """f32 [T]; the critic's, before the step: what it expects of the state that token t was chosen in."""
     advantages: Tensor | None = None
     """f32 [T]."""
+    returns: Tensor | None = None
+    """f32 [T]; what the critic learns to expect."""
     weights: Tensor | None = None
     """f32 [T]; each token's share of the loss."""
+    chosen: Tensor | None = None
+    """bool [T]; the tokens that the policy loss singles out."""
 
     @property
     def num_tokens(self) -> int:

@@ -10,32 +10,15 @@ from agentrl.training.batch import Batch
 
 
 class Report:
-    """Gathers the figures of one update. Nothing waits for the device before `metrics`."""
+    """Gathers the figures of one update of policy or critic. Nothing waits for the device before `metrics`."""
 
-    def __init__(self, batch: Batch, *, lr: float) -> None:
+    def __init__(self, section: str, *, lr: float, device: torch.device) -> None:
+        """`section` begins the names of all figures about the optimizer."""
+        self._section = section
         self._lr = lr
-        self._tokens = batch.num_tokens
-        self._model_tokens = batch.mask.sum()
-        self._sequences = batch.num_sequences
         self._sums: dict[str, Tensor] = {}
-        self._scored = torch.zeros((), dtype=torch.float64, device=batch.ids.device)
-        self._gaps: list[Tensor] = []
+        self._scored = torch.zeros((), dtype=torch.float64, device=device)
         self._grad_norms: list[float] = []
-
-    def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
-        """Take in one forward pass. `details`, each [T]: pg_loss, entropy, ratio, clipped, clipped_dual, old,
-        logprobs, maybe kl_loss, rollout_is, rollout_is_capped."""
-        mask = micro.mask
-        values = {name: value.detach()[mask].double() for name, value in details.items()}
-        old, logprobs = values.pop("old"), values.pop("logprobs")
-        values["ppo_kl"] = old - logprobs
-        if micro.weights is not None:
-            # The loss as it is minimised: the weights of one mini-batch make its mean.
-            values["pg_loss"] *= micro.weights[mask].double()
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.sum()
-        self._scored += mask.sum()
-        self._gaps.append(old - micro.rollout_logprobs[mask].double())
 
     def optimizer_step(self, grad_norm: float) -> None:
         """Take in the gradient norm of one optimizer step."""
@@ -44,35 +27,73 @@ class Report:
     def metrics(self) -> dict[str, float]:
         """All figures by name."""
         finite = [norm for norm in self._grad_norms if isfinite(norm)]
-        metrics = {
-            "actor/lr": self._lr,
-            "actor/skipped_steps": float(len(self._grad_norms) - len(finite)),
-            "actor/optimizer_steps": float(len(self._grad_norms)),
+        figures = {
+            "lr": self._lr,
+            "skipped_steps": float(len(self._grad_norms) - len(finite)),
+            "optimizer_steps": float(len(self._grad_norms)),
+        }
+        if finite and float(self._scored):
+            figures["grad_norm"] = sum(finite) / len(finite)
+        return {f"{self._section}/{name}": value for name, value in figures.items()}
+
+    def add(self, mask: Tensor, details: dict[str, Tensor]) -> None:
+        """Add up each of `details` [T] over the mask."""
+        for name, value in details.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.detach()[mask].double().sum()
+        self._scored += mask.sum()
+
+    def means(self, *losses: str) -> dict[str, float]:
+        """Of what was added: a mean per token; of `losses`, whose weights make a mini-batch's mean, per mini-batch."""
+        scored, steps = float(self._scored), len(self._grad_norms)
+        return {name: float(total) / (steps if name in losses else scored) for name, total in self._sums.items()}
+
+
+NAMES = {
+    "pg_loss": "actor/pg_loss",
+    "clipped": "actor/pg_clipfrac",
+    "clipped_dual": "actor/pg_clipfrac_lower",
+    "ratio": "actor/ratio",
+    "ppo_kl": "actor/ppo_kl",
+    "entropy": "actor/entropy",
+    "kl_loss": "actor/kl_loss",
+    "rollout_is": "rollout_is/mean",
+    "rollout_is_capped": "rollout_is/capped",
+}
+
+
+class PolicyReport(Report):
+    """The policy's figures."""
+
+    def __init__(self, batch: Batch, *, lr: float) -> None:
+        super().__init__("actor", lr=lr, device=batch.ids.device)
+        self._tokens = batch.num_tokens
+        self._model_tokens = batch.mask.sum()
+        self._sequences = batch.num_sequences
+        self._gaps: list[Tensor] = []
+
+    def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
+        """Take in one forward pass. `details`, each [T]: pg_loss, entropy, ratio, clipped, clipped_dual, old,
+        logprobs, maybe kl_loss, rollout_is, rollout_is_capped."""
+        old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
+        details["ppo_kl"] = old.double() - logprobs.double()
+        if micro.weights is not None:
+            # The loss as it is minimised: the weights of one mini-batch make its mean.
+            details["pg_loss"] = details["pg_loss"].double() * micro.weights.double()
+        self.add(micro.mask, details)
+        self._gaps.append((old.double() - micro.rollout_logprobs.double())[micro.mask])
+
+    def metrics(self) -> dict[str, float]:
+        """All figures by name."""
+        metrics = super().metrics() | {
             "batch/tokens": float(self._tokens),
             "batch/model_tokens": float(self._model_tokens),
             "batch/mask_share": float(self._model_tokens) / max(self._tokens, 1),
             "batch/sequences": float(self._sequences),
         }
-        scored = float(self._scored)
-        if not scored:
+        if not float(self._scored):
             return metrics
-        means = {name: float(total) / scored for name, total in self._sums.items()}
-        means["pg_loss"] = float(self._sums["pg_loss"]) / len(self._grad_norms)
-        names = {
-            "pg_loss": "actor/pg_loss",
-            "clipped": "actor/pg_clipfrac",
-            "clipped_dual": "actor/pg_clipfrac_lower",
-            "ratio": "actor/ratio",
-            "ppo_kl": "actor/ppo_kl",
-            "entropy": "actor/entropy",
-            "kl_loss": "actor/kl_loss",
-            "rollout_is": "rollout_is/mean",
-            "rollout_is_capped": "rollout_is/capped",
-        }
-        metrics |= {names[name]: value for name, value in means.items()}
-        if finite:
-            metrics["actor/grad_norm"] = sum(finite) / len(finite)
-        return metrics | self._gap_metrics()
+        means = {NAMES[name]: value for name, value in self.means("pg_loss").items()}
+        return metrics | means | self._gap_metrics()
 
     def _gap_metrics(self) -> dict[str, float]:
         """How far the trainer's log-probs are from the engine's, over model tokens, in nats.

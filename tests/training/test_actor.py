@@ -5,19 +5,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from agentrl.algorithms import ADVANTAGES, LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim
 from agentrl.errors import UserError
 from agentrl.training import PolicyActor
 from agentrl.training.logprobs import TokenLogprobs
-from tests.training.tiny import CPU, random_batch, tiny
+from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
 
 
-def actor_of(module, *, temperature=1.0, total_steps=10, reference=False, max_response_length=20, **settings):
+def actor_of(module, *, temperature=1.0, total_steps=10, max_response_length=20, **settings):
     settings = {"ppo_mini_batch_size": 99, "optim": Optim(lr=1e-3)} | settings
     return PolicyActor(
         module,
@@ -25,18 +24,8 @@ def actor_of(module, *, temperature=1.0, total_steps=10, reference=False, max_re
         temperature=temperature,
         device=CPU,
         total_steps=total_steps,
-        reference=reference,
         max_response_length=max_response_length,
     )
-
-
-def lora(module, std=0.05):
-    torch.manual_seed(1)
-    module = get_peft_model(module, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-    for name, parameter in module.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=std)
-    return module
 
 
 def gradient_of(module, batch, **settings):
@@ -135,7 +124,7 @@ def test_sequences_without_advantage_cost_no_backward_pass_and_change_nothing():
     assert_same(mine, gradient_of(module, replace(batch, ref_logprobs=ref), use_kl_loss=True, kl_loss_coef=0.0))
     backward_passes = 0
     actor = actor_of(module, ppo_micro_batch_size_per_gpu=1)
-    loss = actor._loss
+    loss = actor.loss
 
     def counting(*args):
         nonlocal backward_passes
@@ -143,7 +132,7 @@ def test_sequences_without_advantage_cost_no_backward_pass_and_change_nothing():
         backward_passes += out.requires_grad
         return out
 
-    actor._loss = counting
+    actor.loss = counting
     metrics = actor.update(batch)
     assert backward_passes == 5
     assert metrics["batch/sequences"] == 8
@@ -185,24 +174,6 @@ def test_it_learns_what_is_rewarded():
         actor.update(batch)
     assert share[0] < 0.65
     assert share[-1] > 0.85
-
-
-def test_the_reference_is_the_policy_of_the_start():
-    batch = random_batch(LENGTHS)
-    for module in (tiny(), lora(tiny(), std=0.0)):
-        actor = actor_of(module, reference=True, optim=Optim(lr=1e-2))
-        start = actor.logprobs(batch)[0]
-        assert torch.equal(actor.ref_logprobs(batch), start)
-        actor.update(batch)
-        torch.testing.assert_close(actor.ref_logprobs(batch), start)
-        assert not torch.allclose(actor.logprobs(batch)[0], start)
-
-
-def test_no_reference_is_kept_unless_asked_for():
-    actor = actor_of(tiny())
-    assert actor._reference is None
-    with pytest.raises(RuntimeError, match="without a reference"):
-        actor.ref_logprobs(random_batch([3]))
 
 
 def test_logprobs_do_not_depend_on_the_passes():

@@ -1,6 +1,7 @@
 """Tiny random models of real architectures, and random batches."""
 
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.chat import Ledger, Source
@@ -37,6 +38,16 @@ def tiny(kind: str = "llama", *, seed: int = 0, packed: bool = True, **fields) -
     if packed:
         assert use_packed_attention(module)
     return module.eval()
+
+
+def lora(module: PreTrainedModel, std: float = 0.05) -> PeftModel:
+    """The model with an adapter, one that does nothing where `std` is 0."""
+    torch.manual_seed(1)
+    module = get_peft_model(module, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in module.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=std)
+    return module
 
 
 def ledger(*turns: int, prompt: int = 3, tool: int = 2, seed: int = 0) -> Ledger:
