@@ -1,6 +1,7 @@
 """What a run leaves behind and shows while it goes: its folder, metrics, live view, dumps.
 
-Invariant: nothing in here changes what is trained; a run with every logger off takes the same steps.
+Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
+sampled is written as soon as its advantages are known, and without them when the step ends before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,8 @@ from agentrl.config.schema import Config
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
-from agentrl.tracking import LiveView, Phases, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking import Advantages, LiveView, Phases, memory_metrics, open_loggers, write_trajectories
+from agentrl.training import Batch
 
 
 class Journal:
@@ -34,11 +36,13 @@ class Journal:
         )
         self._phases = Phases(self.view.phase)
         self._tokens: dict[str, int] = {}
+        self._rolled: tuple[int, Sequence[Trajectory]] | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
+        self._stack.callback(self._write_rolled, {})
         return self
 
     def __exit__(
@@ -72,18 +76,43 @@ class Journal:
 
     def step(self, step: int, metrics: Metrics) -> None:
         """Close a step: add its times and memory, log, show."""
+        self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics()
         self._tokens.clear()
         self.loggers.log(step, metrics)
 
     def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Write a training step's trajectories for people to read, where `trainer.rollout_data_dir` says."""
-        self._dump(self.trainer.rollout_data_dir, step, trajectories)
+        """Keep a training step's trajectories to be written where `trainer.rollout_data_dir` says."""
+        self._rolled = step, trajectories
+
+    def weighed(self, trajectories: Sequence[Trajectory], batch: Batch) -> None:
+        """Write them with their advantages. `batch` is what `trajectories`, some or all of them, were packed into."""
+        wanted = self.trainer.rollout_data_dir is not None
+        self._write_rolled(_advantages(trajectories, batch) if wanted else {})
 
     def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """The same for validation."""
-        self._dump(self.trainer.validation_data_dir, step, trajectories)
+        """Write a validation's trajectories."""
+        self._dump(self.trainer.validation_data_dir, step, trajectories, {})
 
-    def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory]) -> None:
+    def _write_rolled(self, advantages: Advantages) -> None:
+        if self._rolled is not None:
+            self._dump(self.trainer.rollout_data_dir, *self._rolled, advantages)
+            self._rolled = None
+
+    def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
-            write_trajectories(dump_file(folder, step), step, trajectories, self.decode)
+            with self._phases("dump"):
+                write_trajectories(dump_file(folder, step), step, trajectories, self.decode, advantages)
+
+
+def _advantages(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:
+    """By key: the advantages of each ledger, none for one that `pack` left out."""
+    assert batch.advantages is not None
+    columns = iter(batch.advantages.cpu().split(batch.lengths))
+    owners = dict.fromkeys(batch.trajectory.tolist())
+    return {
+        trajectories[i].key: [
+            next(columns).tolist() if ledger.model_tokens else [] for ledger in trajectories[i].ledgers
+        ]
+        for i in owners
+    }

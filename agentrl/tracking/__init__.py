@@ -2,7 +2,7 @@
 
 from agentrl.tracking.closing import before_after_table, summary
 from agentrl.tracking.conversation import conversation
-from agentrl.tracking.dumps import load_trajectories, trajectory_record, write_trajectories
+from agentrl.tracking.dumps import Advantages, load_trajectories, trajectory_record, write_trajectories
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
 from agentrl.tracking.memory import memory_metrics
@@ -11,6 +11,7 @@ from agentrl.tracking.phases import Phases
 from agentrl.tracking.waiting import Waiting
 
 __all__ = [
+    "Advantages",
     "LiveView",
     "Logger",
     "Loggers",

@@ -2,14 +2,15 @@
 
 Invariants:
 - a file is whole or absent; writing it again replaces it, so a resumed run leaves what an unbroken one leaves;
-- tokens are written twice, as text by segment and as columns by token; the columns are the truth.
+- tokens are written twice, as text by segment and as columns by token; the columns are the truth;
+- beside it lies its index (see `index`), so that a viewer need not read it all.
 """
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import accumulate, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,22 @@ from agentrl.chat.ledger import Ledger, Source
 from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.files import write_atomic
-from agentrl.tracking.text import Decode, continuation
-
-Record = dict[str, Any]
+from agentrl.tracking.index import Index, Record
+from agentrl.tracking.text import Decode, TokenTexts
 
 LOGPROB_DIGITS = 4
 
+Advantages = Mapping[str, Sequence[Sequence[float]]]
+"""By trajectory key: one value a token, for each of its ledgers; a ledger that was not trained on has none."""
 
-def write_trajectories(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+
+def write_trajectories(
+    path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode, advantages: Advantages | None = None
+) -> None:
     """Write the trajectories of `step` to `path`. `decode` turns token ids into text, special tokens included."""
-    write_atomic(path, (_json(trajectory_record(step, trajectory, decode)) + "\n" for trajectory in trajectories))
+    texts, index = TokenTexts(decode), Index()
+    write_atomic(path, _lines(step, trajectories, texts, advantages or {}, index))
+    index.save(path)
 
 
 def load_trajectories(path: Path) -> list[Record]:
@@ -40,9 +47,12 @@ def load_trajectories(path: Path) -> list[Record]:
         ) from None
 
 
-def trajectory_record(step: int, trajectory: Trajectory, decode: Decode) -> Record:
+def trajectory_record(
+    step: int, trajectory: Trajectory, decode: Decode | TokenTexts, advantages: Sequence[Sequence[float]] = ()
+) -> Record:
     """A trajectory as one JSON-ready dict: first what a person asks for, the token columns last."""
     row = trajectory.row
+    texts = decode if isinstance(decode, TokenTexts) else TokenTexts(decode)
     return {
         "step": step,
         "key": trajectory.key,
@@ -65,25 +75,44 @@ def trajectory_record(step: int, trajectory: Trajectory, decode: Decode) -> Reco
         "tool_calls": [asdict(call) for call in trajectory.tool_calls],
         "spans": [asdict(span) for span in trajectory.spans],
         "extra": trajectory.extra,
-        "samples": [sample_record(ledger, decode) for ledger in trajectory.ledgers],
+        "samples": [
+            sample_record(ledger, texts, column)
+            for ledger, column in zip_longest(trajectory.ledgers, advantages[: len(trajectory.ledgers)], fillvalue=())
+        ],
     }
 
 
-def sample_record(ledger: Ledger, decode: Decode) -> Record:
+def sample_record(ledger: Ledger, texts: TokenTexts, advantages: Sequence[float] = ()) -> Record:
     """A ledger as text segments and columns."""
-    return {
-        "prompt_length": ledger.prompt_length,
-        "segments": list(_segments(ledger, decode)),
-        "columns": {
-            "ids": ledger.ids,
-            "mask": ledger.mask,
-            "logprobs": [round(logprob, LOGPROB_DIGITS) for logprob in ledger.logprobs],
-        },
+    widths: list[int] = []
+    segments = list(_segments(ledger, texts, widths))
+    columns = {
+        "ids": ledger.ids,
+        "mask": ledger.mask,
+        "logprobs": [round(logprob, LOGPROB_DIGITS) for logprob in ledger.logprobs],
+        "chars": widths,
     }
+    if advantages:
+        columns["advantages"] = _runs(advantages)
+    return {"prompt_length": ledger.prompt_length, "segments": segments, "columns": columns}
 
 
-def _segments(ledger: Ledger, decode: Decode) -> Iterator[Record]:
-    """Runs of tokens that share source, turn and weight version."""
+def token_texts(sample: Record) -> list[str] | None:
+    """The text of each token of a dumped sample; None in dumps that were written without."""
+    if "chars" not in sample["columns"]:
+        return None
+    stream = "".join(segment["text"] for segment in sample["segments"])
+    ends = list(accumulate(sample["columns"]["chars"]))
+    return [stream[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _runs(values: Sequence[float]) -> list[tuple[int, float]]:
+    """(how many tokens, their value) in a row: most estimators give a whole turn the same advantage."""
+    return [(sum(1 for _ in run), value) for value, run in groupby(round(v, LOGPROB_DIGITS) for v in values)]
+
+
+def _segments(ledger: Ledger, texts: TokenTexts, widths: list[int]) -> Iterator[Record]:
+    """Runs of tokens that share source, turn and weight version; the characters of each token go to `widths`."""
     before: list[int] = []
     start = 0
     columns = zip(ledger.sources, ledger.turns, ledger.versions, strict=True)
@@ -91,6 +120,8 @@ def _segments(ledger: Ledger, decode: Decode) -> Iterator[Record]:
         n = sum(1 for _ in run)
         ids, logprobs = ledger.ids[start : start + n], ledger.logprobs[start : start + n]
         made_by_model = source == Source.MODEL
+        pieces = texts.pieces(ids, before)
+        widths.extend(map(len, pieces))
         yield {
             "source": Source(source).name.lower(),
             "turn": turn,
@@ -98,13 +129,23 @@ def _segments(ledger: Ledger, decode: Decode) -> Iterator[Record]:
             "mask": int(made_by_model),
             "version": version if made_by_model else None,
             "logprob": round(math.fsum(logprobs) / n, LOGPROB_DIGITS) if made_by_model else None,
-            "text": continuation(before, ids, decode),
+            "text": "".join(pieces),
         }
         before, start = ids, start + n
 
 
+def _lines(
+    step: int, trajectories: Sequence[Trajectory], texts: TokenTexts, advantages: Advantages, index: Index
+) -> Iterator[str]:
+    for trajectory in trajectories:
+        record = trajectory_record(step, trajectory, texts, advantages.get(trajectory.key, ()))
+        line = _json(record)
+        index.add(record, len(line.encode()))
+        yield line + "\n"
+
+
 def _json(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False, default=_plain)
+    return json.dumps(record, ensure_ascii=False, default=_plain, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

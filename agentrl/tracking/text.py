@@ -37,3 +37,40 @@ def pieces(ids: Sequence[int], decode: Decode, *, before: Sequence[int] = ()) ->
     if pending:
         texts[-1] = continuation(context, pending, decode)
     return texts
+
+
+class TokenTexts:
+    """`pieces` for a whole dump: a token that has a text of its own is decoded once, then looked up.
+
+    That is most tokens of most tokenizers. Bytes of a character that several tokens share are decoded together; and
+    where the pieces do not join to the text of the whole, all of it goes the slow way.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self.decode = decode
+        self._texts: dict[int, str] = {}
+
+    def pieces(self, ids: Sequence[int], before: Sequence[int] = ()) -> list[str]:
+        """One string a token; joined they are the text that `ids` add to the stream after `before`."""
+        texts: list[str] = []
+        pending: list[int] = []
+        context = before[-1:]
+        for token in ids:
+            text = "" if pending else self._own(token, context)
+            if not text:
+                pending.append(token)
+                text = continuation(context, pending, self.decode)
+                if text.endswith(UNFINISHED):
+                    texts.append("")
+                    continue
+            texts.append(text)
+            context, pending = [token], []
+        whole = continuation(before, ids, self.decode)
+        return texts if "".join(texts) == whole else pieces(ids, self.decode, before=before)
+
+    def _own(self, token: int, context: Sequence[int]) -> str:
+        """The token's text, or "" where it is none on its own."""
+        if token not in self._texts:
+            text = continuation(context, [token], self.decode)
+            self._texts[token] = "" if text.endswith(UNFINISHED) else text
+        return self._texts[token]

@@ -9,6 +9,7 @@ import pytest
 from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Outcome
 from agentrl.tracking import load_trajectories, write_trajectories
+from agentrl.tracking.dumps import token_texts
 
 
 @pytest.fixture
@@ -37,8 +38,32 @@ def test_columns_are_the_ledger(record, told):
         "ids": ledger.ids,
         "mask": ledger.mask,
         "logprobs": [round(value, 4) for value in ledger.logprobs],
+        "chars": sample["columns"]["chars"],
     }
     assert sample["prompt_length"] == ledger.prompt_length
+
+
+def test_each_token_can_be_read_without_the_tokenizer(record, told, decode):
+    sample = record["samples"][0]
+    texts = token_texts(sample)
+    assert "".join(texts) == decode(told.ledgers[0].ids)
+    assert len(texts) == len(told.ledgers[0])
+    assert " 🙂" in texts  # its last byte brings the character, the others nothing
+    assert texts.count("") >= 1
+    assert {"What", " is", "<|im_end|>"} <= set(texts)
+
+
+def test_a_dump_of_old_has_no_texts_by_token(record):
+    del record["samples"][0]["columns"]["chars"]
+    assert token_texts(record["samples"][0]) is None
+
+
+def test_advantages_are_written_in_runs(tmp_path, told, decode):
+    n = len(told.ledgers[0])
+    values = [0.0] * (n - 3) + [-1.234567] * 2 + [0.5]
+    write_trajectories(tmp_path / "3.jsonl", 3, [told], decode, {told.key: [values]})
+    columns = load_trajectories(tmp_path / "3.jsonl")[0]["samples"][0]["columns"]
+    assert columns["advantages"] == [[n - 3, 0.0], [2, -1.2346], [1, 0.5]]
 
 
 def test_segments_tell_the_stream_in_text(record, told, decode):
@@ -92,7 +117,7 @@ def test_writing_again_replaces_and_failing_changes_nothing(tmp_path, told, deco
     with pytest.raises(RuntimeError):
         write_trajectories(path, 1, [told], broken)
     assert path.read_bytes() == before
-    assert [p.name for p in path.parent.iterdir()] == ["1.jsonl"]
+    assert sorted(p.name for p in path.parent.iterdir()) == [".1.jsonl.index", "1.jsonl"]
 
 
 def test_a_file_that_is_no_dump(tmp_path):

@@ -1,0 +1,155 @@
+"""What a dump holds, in small columns beside it: finding one trajectory of 100,000 without reading the others.
+
+Invariants:
+- an index is made of the dump alone, and the same whether it was written along with it or built later;
+- one that does not fit its dump (other size, other last bytes) is never used: it is built again;
+- a folder that cannot be written to costs time, not a failure: the index then lives in memory only.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_args
+
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import SpanKind
+from agentrl.tracking.files import write_atomic
+
+Record = dict[str, Any]
+
+VERSION = 1
+KINDS: tuple[str, ...] = get_args(SpanKind)
+TAIL = 65536
+COLUMNS = (
+    "offset",  # of the line, in bytes
+    "length",  # of the line, without its end
+    "key",
+    "uid",
+    "sample",
+    "source",  # data_source
+    "reward",
+    "outcome",
+    "finish",
+    "turns",
+    "calls",
+    "failed",  # calls that were no success
+    "tokens",
+    "trained",  # tokens that the model made
+    "start",  # seconds since the epoch; None where nothing was timed
+    "end",
+)
+
+
+@dataclass
+class Index:
+    """Columns of one dump, an entry a trajectory in the order of the file."""
+
+    columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    spans: list[list[int]] = field(default_factory=list)
+    """Per trajectory: kind (its place in KINDS), start and end in ms since `start`, thrice and thrice again."""
+    position: int = 0
+    """Bytes of the dump that are indexed."""
+
+    def __len__(self) -> int:
+        return len(self.columns["key"])
+
+    def add(self, record: Record, length: int) -> None:
+        """Take in the next line, `length` bytes long without its line end."""
+        for name, value in zip(COLUMNS, (self.position, length, *_summary(record)), strict=True):
+            self.columns[name].append(value)
+        self.spans.append(_spans(record["spans"]))
+        self.position += length + 1
+
+    def save(self, dump: Path) -> None:
+        """Write it beside its dump."""
+        head = {"version": VERSION, "size": self.position, "tail": _tail(dump), "columns": self.columns}
+        write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans)))
+
+
+def read_index(dump: Path) -> Index:
+    """The index of a dump: the one beside it where that fits, else a new one. Raises UserError for no dump."""
+    index = _saved(dump)
+    if index is None:
+        index = _built(dump)
+        with suppress(OSError):
+            index.save(dump)
+    return index
+
+
+def read_lines(dump: Path, index: Index, lines: Iterable[int]) -> Iterable[Record]:
+    """The records on the given lines, counted from 0."""
+    with dump.open("rb") as file:
+        for line in lines:
+            file.seek(index.columns["offset"][line])
+            yield json.loads(file.read(index.columns["length"][line]))
+
+
+def _saved(dump: Path) -> Index | None:
+    with suppress(OSError, ValueError, KeyError), _path(dump).open(encoding="utf-8") as file:
+        head = json.loads(file.readline())
+        fits = (head["version"], head["size"], head["tail"]) == (VERSION, dump.stat().st_size, _tail(dump))
+        return Index(head["columns"], json.loads(file.readline()), head["size"]) if fits else None
+    return None
+
+
+def _built(dump: Path) -> Index:
+    index = Index()
+    with dump.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break  # torn: somebody is still writing it
+            try:
+                index.add(json.loads(line), len(line) - 1)
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{dump}, line {number}, is no trajectory; mend or remove that line") from None
+    return index
+
+
+def _summary(record: Record) -> tuple[Any, ...]:
+    """The columns of a record after the first two."""
+    columns = [sample["columns"] for sample in record["samples"]]
+    calls, spans = record["tool_calls"], record["spans"]
+    return (
+        record["key"],
+        record["uid"],
+        record["sample"],
+        record["data_source"],
+        record["reward"],
+        record["outcome"],
+        record["finish"],
+        record["turns"],
+        len(calls),
+        sum(call["outcome"] != "ok" for call in calls),
+        sum(len(column["ids"]) for column in columns),
+        sum(sum(column["mask"]) for column in columns),
+        min((span["start"] for span in spans), default=None),
+        max((span["end"] for span in spans), default=None),
+    )
+
+
+def _spans(spans: list[Record]) -> list[int]:
+    origin = min((span["start"] for span in spans), default=0.0)
+    numbers = (
+        (KINDS.index(span["kind"]), *(round((span[edge] - origin) * 1000) for edge in ("start", "end")))
+        for span in spans
+    )
+    return list(chain.from_iterable(numbers))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=float)
+
+
+def _path(dump: Path) -> Path:
+    return dump.with_name(f".{dump.name}.index")
+
+
+def _tail(dump: Path) -> int:
+    """A checksum of the last bytes: a dump written anew ends in other log-probs."""
+    with dump.open("rb") as file:
+        file.seek(max(0, dump.stat().st_size - TAIL))
+        return zlib.crc32(file.read())
