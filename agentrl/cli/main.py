@@ -30,6 +30,9 @@ COMMANDS = {
     "model": Command(
         "agentrl.cli.model", "prepare a model: a small pretrained chat model, or a tiny one from scratch", "Prepare"
     ),
+    "config": Command(
+        "agentrl.cli.config", "what a key means, and what becomes of a configuration written for verl", "Prepare"
+    ),
     "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
     "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
     "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),

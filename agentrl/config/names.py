@@ -69,6 +69,8 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             path, value = new
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
+    if value is None and path != original and not _may_be_null(path, keys):
+        return Translation(None, None)  # verl's way of not setting it
     return Translation(path, value, tuple(notes), moved=path != original)
 
 
@@ -96,6 +98,11 @@ def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Entry | None:
         if entry := table().get(ancestor):
             return entry
     return None
+
+
+def _may_be_null(path: str, keys: Mapping[str, Key]) -> bool:
+    key = keys.get(path)
+    return key is None or "null" in key.type_name or key.type_name == "any"
 
 
 def written(value: Any) -> str:

@@ -20,7 +20,7 @@ def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tu
     choices: list[str] = []
     settings: list[Setting] = []
     for text in texts:
-        override = _parse(text)
+        override = parse_override(text)
         name = override.get_key_element().lstrip("+~")
         name = name.replace("/", ".") if name.startswith("hydra/") else name  # all of hydra's own is one note
         if _is_choice(name, override, reader, presets):
@@ -32,7 +32,8 @@ def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tu
     return choices, settings
 
 
-def _parse(text: str) -> "Override":
+def parse_override(text: str) -> "Override":
+    """One override as Hydra reads it. Raises UserError."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -52,6 +52,8 @@ class Reader:
                 yield from self.read(f"{path}.{name}", below, origin)
             return
         empty = value is None or value == {}
+        if path.endswith("._target_") and not self.known(path):
+            return  # the class that verl makes of a section
         if value == "???" or (empty and destination(path, self.keys) in self.sections):
             return  # OmegaConf's mark for "not set", or a section with nothing in it
         found = translate(path, value, self.keys)

@@ -17,12 +17,14 @@ Check = Callable[..., str | None]
 
 SETTINGS: tuple[Check, ...] = (
     algorithm.positive_sizes,
+    algorithm.cluster,
     algorithm.sampling,
     algorithm.server_memory,
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
     algorithm.correction_cap,
+    algorithm.group_filter,
     algorithm.tools_without_turns,
     files.data_files,
     files.model_files,
@@ -39,17 +41,21 @@ TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS, ready.something_scores
 def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:
     """Run the checks that apply; the notes they return."""
     check_words(config, CHOICES)
-    results = [check(**sections) for check in checks if (sections := _sections(check, config)) is not None]
+    results = [check(**sections) for check in checks if (sections := sections_for(check, config)) is not None]
     return [note for note in results if note]
 
 
 def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
     """Raises UserError for a value, or a member of a list, that is none of its key's words."""
     for path, words in choices.items():
-        value = _get(config, path)
-        for word in value if isinstance(value, list) else [value]:
-            if word is not None and word not in words:
-                raise UserError(f"{path}={word}: choose {_either(words)}")
+        check_word(path, _get(config, path), words)
+
+
+def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
+    """The same for one key."""
+    for word in value if isinstance(value, list) else [value]:
+        if word is not None and word not in words:
+            raise UserError(f"{path}={word}: choose {_either(words)}")
 
 
 def _get(config: Any, path: str) -> Any:
@@ -60,6 +66,7 @@ def _either(words: tuple[str, ...]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _sections(check: Check, config: Any) -> dict[str, Any] | None:
+def sections_for(check: Check, config: Any) -> dict[str, Any] | None:
+    """The sections that a check asks for; None where the configuration does not have them all."""
     names = inspect.signature(check).parameters
     return {name: getattr(config, name) for name in names} if all(hasattr(config, name) for name in names) else None

@@ -1,0 +1,197 @@
+"""`agentrl config`: what a key means, what becomes of a file written for verl, and the reference of all keys.
+
+agentrl config explain rollout.n actor_rollout_ref.rollout.tensor_parallel_size
+agentrl config check run_grpo.sh
+agentrl config reference --out docs/config-reference.md
+"""
+
+import argparse
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from agentrl.config.explain import Explanation
+    from agentrl.config.sources import Source
+    from agentrl.config.verdict import Verdict
+
+HELP = "what a key means, and what becomes of a configuration written for verl"
+
+MARKS = {
+    "same": ("=", "green"),
+    "moved": ("+", "green"),
+    "differs": ("!", "yellow"),
+    "anyway": ("·", "dim"),
+    "ignored": ("-", "dim"),
+    "refused": ("✗", "bold red"),
+    "unknown": ("?", "bold red"),
+    "wrong": ("✗", "bold red"),
+}
+COUNTED = {
+    "same": "stay as they are",
+    "moved": "have another name here",
+    "differs": "work, and mean not quite the same",
+    "anyway": "say what agentrl does anyway",
+    "ignored": "have no effect",
+    "refused": "would stop the run",
+    "unknown": "are unknown",
+    "wrong": "have a value that does not fit",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """One sub-command each."""
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    explain = commands.add_parser("explain", help="home, type, default, meaning and old names of keys")
+    explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a name of verl's")
+    check = commands.add_parser("check", help="report line by line what becomes of a verl YAML or shell script")
+    check.add_argument("file", type=Path, metavar="FILE", help="YAML (its defaults are followed) or a shell script")
+    check.add_argument(
+        "--command", choices=["train", "sft", "eval"], help="what it is meant for (default: what it looks like)"
+    )
+    check.add_argument("--only", choices=["all", "trouble"], default="all", help="trouble: leave out what simply works")
+    reference = commands.add_parser("reference", help="every key of every command, as Markdown")
+    reference.add_argument("--out", type=Path, metavar="FILE", help="write there instead of to stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; check gives 1 when something in the file would stop a run."""
+    actions = {"explain": _explain, "check": _check, "reference": _reference}
+    return actions[args.action](args)
+
+
+def _reference(args: argparse.Namespace) -> int:
+    from agentrl.config.reference import reference
+
+    if args.out is not None:
+        args.out.write_text(reference(), encoding="utf-8")
+        return 0
+    import sys
+
+    sys.stdout.write(reference())
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from agentrl.config.explain import explain
+    from agentrl.config.schema.commands import SCHEMAS
+
+    console, unknown = Console(highlight=False, soft_wrap=True), []
+    for name in args.keys:
+        try:
+            for explanation in explain(name, SCHEMAS):
+                _print_explanation(console, name, explanation)
+        except UserError as error:
+            unknown.append(str(error))
+    if unknown:
+        raise UserError("; ".join(unknown))
+    return 0
+
+
+def _print_explanation(console: "Console", name: str, found: "Explanation") -> None:
+    from rich.markup import escape
+
+    from agentrl.config.names import written
+
+    title = found.name if name == found.name else f"{name} [not bold]is[/] {found.name}"
+    commands = ", ".join(f"agentrl {command}" for command in found.commands)
+    console.print(f"\n[bold]{title}[/]  [dim]{commands}[/]")
+    lines: list[tuple[str, str]] = []
+    if found.key is not None:
+        lines += [
+            ("type", " | ".join(found.words) or found.key.type_name),
+            ("default", written(found.key.default)),
+            ("meaning", found.key.doc),
+        ]
+    if found.section is not None:
+        lines += [("section", " ".join((found.section.__doc__ or "").split())), ("keys", ", ".join(found.below))]
+    lines += [("unlike verl", text) for text in found.differs]
+    lines += [(action, f"{entry}{': ' if text else ''}{text}") for entry, action, text in found.fates]
+    lines += [("old names", ", ".join(found.old_names))] if found.old_names else []
+    for label, text in lines:
+        console.print(f"  [cyan]{label:<12}[/]{escape(text)}")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from agentrl.config.schema.commands import SCHEMAS
+    from agentrl.config.sources import read_source
+    from agentrl.config.verdict import FATAL, judge, together
+    from agentrl.resources import find
+
+    file = find(args.file, what="agentrl config check")
+    source = read_source(file)
+    command = args.command or guess_command(source)
+    verdicts = judge(source, SCHEMAS[command])
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{file.name}[/] as settings of [bold]agentrl {command}[/]\n")
+    for line in _lines(verdicts, source, file, quiet=args.only == "trouble"):
+        console.print(line)
+    complaints = list(together(verdicts, SCHEMAS[command]))
+    for text, stops in complaints:
+        console.print(f"[{'bold red' if stops else 'yellow'}]together[/]  ", text, markup=True)
+    _summary(console, verdicts, source)
+    stops = any(verdict.kind in FATAL for verdict in verdicts) or any(stops for _, stops in complaints)
+    return int(stops or bool(source.mistakes))
+
+
+def guess_command(source: "Source") -> str:
+    """The command that a file's settings belong to, by the program a script calls or by the sections that it has."""
+    roots = {given.path.split(".")[0] for given in source.settings}
+    paths = {given.path for given in source.settings}
+    if "sft" in source.program or "optim" in roots:
+        return "sft"
+    if source.program.endswith(("main_eval", "eval")) or paths & {"data.response_key", "data.path"}:
+        return "eval"
+    return "train"
+
+
+def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bool) -> "list[Text]":
+    """A line each: where, what was written, what becomes of it."""
+    from rich.text import Text
+
+    rows = [
+        (str(line), "·", "dim", f"defaults: {name}", "agentrl's own defaults stand in")
+        for line, name in source.includes
+    ]
+    rows += [(str(line), "✗", "bold red", text, "") for line, text in source.mistakes]
+    for verdict in verdicts:
+        if not quiet or verdict.kind not in ("same", "moved", "anyway"):
+            given = verdict.given
+            place = str(given.line) if given.file.name == file.name else f"{given.file.name}:{given.line}"
+            rows.append((place, *MARKS[verdict.kind], _setting(verdict), _outcome(verdict)))
+    width = max((len(place) for place, *_ in rows), default=0)
+    return [
+        Text.assemble((place.rjust(width), "dim"), " ", (mark, style), " ", setting, (f"  {outcome}".rstrip(), style))
+        for place, mark, style, setting, outcome in rows
+    ]
+
+
+def _setting(verdict: "Verdict") -> str:
+    from agentrl.config.names import written
+
+    text = re.sub(r"\$\{oc\.env:(\w+)\}", r"$\1", f"{verdict.given.path}={written(verdict.given.value)}")
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _outcome(verdict: "Verdict") -> str:
+    new = f"→ {verdict.home}" if verdict.home and verdict.home != verdict.given.path else ""
+    said = {"unknown": "unknown: ", "ignored": "no effect: ", "refused": "refused: ", "wrong": "wrong: "}
+    reason = said.get(verdict.kind, "") + verdict.text
+    return "; ".join(part for part in (new, reason) if part)
+
+
+def _summary(console: "Console", verdicts: "list[Verdict]", source: "Source") -> None:
+    counts = Counter(verdict.kind for verdict in verdicts)
+    parts = [f"{counts[kind]} {text}" for kind, text in COUNTED.items() if counts[kind]]  # type: ignore[index]
+    parts += [f"{len(source.mistakes)} cannot be read"] if source.mistakes else []
+    console.print(f"\n{len(verdicts)} settings: {', '.join(parts)}")

@@ -1,0 +1,117 @@
+"""What there is to know about one name: a key, a section, or a name of verl's."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agentrl.config.choices import CHOICES
+from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
+from agentrl.config.names import destination, lookup, table
+from agentrl.config.verdict import meanings
+from agentrl.errors import UserError
+
+REASONS = ("silent", "ignored", "refused")
+
+
+@dataclass
+class Explanation:
+    """All of it, as data."""
+
+    name: str
+    commands: list[str] = field(default_factory=list)
+    """Commands that take the key."""
+    key: Key | None = None
+    section: type | None = None
+    below: list[str] = field(default_factory=list)
+    """A section's keys."""
+    words: tuple[str, ...] = ()
+    old_names: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    """How it is not quite verl's."""
+    fates: list[tuple[str, str, str]] = field(default_factory=list)
+    """(name, with a value where it holds for that one; refused, ignored, ...; why) of a name that is no key."""
+
+
+def explain(name: str, schemas: Mapping[str, type]) -> list[Explanation]:
+    """Everything that `name` (perhaps `name=value`) means to the commands of `schemas`. Raises UserError for nothing.
+
+    Commands that mean the same by it share an explanation.
+    """
+    path = name.partition("=")[0].lstrip("+~")
+    found: list[Explanation] = []
+    for command, schema in schemas.items():
+        explanation = _explain(path, schema)
+        same = next(
+            (e for e in found if explanation and (e.key, e.fates) == (explanation.key, explanation.fates)), None
+        )
+        if same is not None:
+            same.commands.append(command)
+        elif explanation is not None:
+            explanation.commands.append(command)
+            found.append(explanation)
+    with_key = [e for e in found if e.key or e.section]
+    if not found:
+        raise UserError(_nothing(path, schemas))
+    return with_key or found
+
+
+def _explain(path: str, schema: type) -> Explanation | None:
+    keys, sections = schema_keys(schema), schema_sections(schema)
+    target = destination(path, keys)
+    if key := home(target, keys):
+        return Explanation(
+            key.path,
+            key=key,
+            words=CHOICES.get(key.path, ()),
+            old_names=sorted(old_names(key.path, keys)),
+            differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
+            fates=[fate for fate in _fates(path, keys) if "=" in fate[0]],
+        )
+    if target in sections:
+        below = [key for key in keys if key.rpartition(".")[0] == target]
+        return Explanation(target, section=sections[target], below=below, fates=list(_fates(path, keys)))
+    fates = list(_fates(target, keys))
+    return Explanation(path, fates=fates) if fates else None
+
+
+def old_names(path: str, keys: Mapping[str, Key]) -> set[str]:
+    """Every name of verl's that leads to the key `path`, whatever its value."""
+    found: set[str] = set()
+    fresh = {path}
+    while fresh:
+        fresh = {name for new in fresh for name in _one_back(new)} - found
+        found |= fresh
+    return {name for name in found if destination(name, keys) == path and name != path}
+
+
+def _one_back(path: str) -> Iterator[str]:
+    above = set(ancestors(path))
+    for entry in table().values():
+        again = f"{path}.".startswith(f"{entry.name}.")  # a name below its own target would lead on for ever
+        if entry.action == "moved" and not again and "=" not in entry.name and entry.text in above:
+            yield entry.name + path[len(entry.text) :]
+
+
+def _fates(path: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, str, str]]:
+    """Entries for the name, for single values of it, and for names below it."""
+    entry = lookup(path, object(), keys)
+    if entry is not None and entry.action != "moved":
+        yield entry.name, entry.action, entry.text
+    for other in table().values():
+        name = other.name.partition("=")[0]
+        if other is not entry and (name == path or name.startswith(f"{path}.")) and other.action in REASONS:
+            yield other.name, other.action, other.text
+        elif other.action == "moved" and name == path and "=" in other.name:
+            yield other.name, "moved", other.text
+
+
+def _differences() -> Iterator[tuple[str, str]]:
+    yield from meanings().items()
+    for entry in table().values():
+        if entry.action == "noted":
+            yield entry.name, f"{entry.name.rpartition('.')[2]}: {entry.text}"
+
+
+def _nothing(path: str, schemas: Mapping[str, type]) -> str:
+    known = [key for schema in schemas.values() for key in (*schema_keys(schema), *schema_sections(schema)) if key]
+    guess = nearest(path, [*dict.fromkeys(known), *(entry.name for entry in table().values() if "=" not in entry.name)])
+    return f"{path}: no such key, here or in verl; " + (f"did you mean {guess}?" if guess else "see --help-keys")

@@ -1,0 +1,183 @@
+"""What becomes of each setting that someone brings along.
+
+Invariant: a verdict is what a run would do with the setting, and comes from the same table and the same schema: where
+a run would stop, the verdict is one of FATAL.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from agentrl.config.checks import algorithm
+from agentrl.config.choices import CHOICES
+from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
+from agentrl.config.names import destination, lookup, table, translate, written
+from agentrl.config.sources import Given, Source
+from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved
+from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
+from agentrl.errors import UserError
+
+MEANINGS = Path(__file__).with_name("verl_meanings.yaml")
+
+Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
+FATAL = ("refused", "unknown", "wrong")
+UNKNOWABLE = object()
+"""Stands for a value that a reference hides."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One setting and what becomes of it."""
+
+    given: Given
+    kind: Kind
+    home: str | None = None
+    """The key here, with `=value` where the value changes too."""
+    text: str = ""
+
+
+@cache
+def meanings() -> Mapping[str, str]:
+    """What differs from verl, by key or key=value."""
+    found: Mapping[str, str] = yaml.safe_load(MEANINGS.read_text())
+    return found
+
+
+def meaning(path: str, value: Any) -> str | None:
+    """How a key of ours differs from verl's of the same name, with this value."""
+    exact = f"{path}={written(value)}"
+    noted = table().get(exact)
+    if noted is not None and noted.action == "noted":
+        return noted.text
+    return meanings().get(exact) or meanings().get(path)
+
+
+class Judge:
+    """Judges settings against a schema."""
+
+    def __init__(self, schema: type, settings: Sequence[Given]) -> None:
+        self.schema = schema
+        self.keys: Mapping[str, Key] = schema_keys(schema)
+        self.sections = schema_sections(schema)
+        self.origin = _tree(settings)
+        self.typed = OmegaConf.structured(schema)
+
+    def verdict(self, given: Given) -> Verdict:
+        """What a run would do with it."""
+        path, value = given.path, self._value(given)
+        if path.rpartition(".")[2] == "_target_":
+            return Verdict(given, "anyway", None, "classes are chosen by agentrl")
+        if value == "???":
+            return Verdict(given, "anyway", None, "not set")
+        if value is UNKNOWABLE:
+            return self._named(given, destination(path, self.keys))
+        try:
+            found = translate(path, value, self.keys)
+        except UserError as error:
+            return Verdict(given, "refused", None, str(error).partition(": ")[2])
+        if found.path is None:
+            text = found.notes[0].partition(": ")[2] if found.notes else self._reason(path, value)
+            return Verdict(given, "ignored" if found.notes else "anyway", None, text)
+        named = self._named(given, found.path)
+        if named.kind not in ("same", "moved"):
+            return named
+        if trouble := self._misfit(found.path, found.value):
+            return Verdict(given, "wrong", found.path, trouble)
+        shown = found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
+        if differs := meaning(found.path, found.value):
+            return Verdict(given, "differs", shown, differs)
+        return Verdict(given, named.kind, shown)
+
+    def _named(self, given: Given, path: str) -> Verdict:
+        if home(path, self.keys):
+            return Verdict(given, "same" if path == given.path else "moved", path)
+        entry = lookup(path, UNKNOWABLE, self.keys)
+        if entry is not None:
+            kind: Kind = "refused" if entry.action == "refused" else "ignored"
+            return Verdict(given, kind, None, entry.text or "what agentrl does anyway")
+        if path in self.sections:
+            empty = given.value is None or given.value == {}
+            return Verdict(given, "anyway" if empty else "wrong", path, "" if empty else "a section; set its keys")
+        guess = nearest(path, self.keys)
+        return Verdict(given, "unknown", None, f"did you mean {guess}?" if guess else "agentrl has no such key")
+
+    def _reason(self, path: str, value: Any) -> str:
+        return "not set" if value is None or value in ({}, [], "") else "what agentrl does anyway"
+
+    def _value(self, given: Given) -> Any:
+        if not isinstance(given.value, str) or not INTERPOLATION.search(given.value):
+            return given.value
+        with suppress(UserError):
+            return resolved(self.origin, given.path)
+        return UNKNOWABLE
+
+    def _misfit(self, path: str, value: Any) -> str | None:
+        """Why a key cannot have this value."""
+        key = self.keys.get(path)
+        if key is None:
+            return None
+        value = [value] if key.is_list and isinstance(value, str) else value
+        try:
+            OmegaConf.update(self.typed, path, value, merge=True)
+            if path in CHOICES:
+                check_word(path, value, CHOICES[path])
+        except OmegaConfBaseException:
+            return f"must be {key.type_name}"
+        except UserError as error:
+            return str(error).partition(": ")[2]
+        return None
+
+
+def judge(source: Source, schema: type) -> list[Verdict]:
+    """A verdict for each setting, in the order of the file."""
+    found = Judge(schema, source.settings)
+    return [found.verdict(given) for given in source.settings]
+
+
+def together(verdicts: Iterable[Verdict], schema: type) -> Iterator[tuple[str, bool]]:
+    """What is wrong, or worth knowing, only when the accepted settings come together: (line, whether it stops a run).
+
+    Files that settings name are not looked for: they may be on another machine.
+    """
+    reader = Reader(schema)
+    settings: list[Setting] = []
+    for verdict in verdicts:
+        path, value = verdict.given.path, verdict.given.value
+        if verdict.kind in ("same", "moved", "differs") and not INTERPOLATION.search(str(value)):
+            settings += reader.read(path, value)
+    tree = OmegaConf.create({})
+    apply(settings, tree)
+    yield from _complaints(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree)))
+
+
+def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
+    for check in _numbers():
+        sections = sections_for(check, config)
+        if sections is None:
+            continue
+        try:
+            note = check(**sections)
+        except UserError as error:
+            yield str(error), True
+        else:
+            if note:
+                yield note, False
+
+
+def _numbers() -> list[Check]:
+    return [check for check in SETTINGS if check.__module__ == algorithm.__name__]
+
+
+def _tree(settings: Iterable[Given]) -> DictConfig:
+    tree = OmegaConf.create({})
+    for given in settings:
+        with suppress(OmegaConfBaseException, AttributeError, TypeError):
+            OmegaConf.update(tree, given.path, given.value, merge=True, force_add=True)
+    return tree

@@ -1,0 +1,83 @@
+"""`agentrl config explain` and the generated reference."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.config.choices import CHOICES
+from agentrl.config.explain import explain, old_names
+from agentrl.config.keys import schema_keys
+from agentrl.config.names import destination, table
+from agentrl.config.reference import reference
+from agentrl.config.schema import Config
+from agentrl.config.schema.commands import SCHEMAS
+from agentrl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_key() -> None:
+    (found,) = explain("rollout.tensor_model_parallel_size", SCHEMAS)[:1]
+    assert found.key is not None
+    assert (found.key.default, found.key.type_name) == (1, "int")
+    assert "train" in found.commands
+    assert {"rollout.tensor_parallel_size", "actor_rollout_ref.rollout.tensor_parallel_size"} <= set(found.old_names)
+
+
+def test_an_old_name_leads_to_its_key() -> None:
+    assert explain("actor_rollout_ref.actor.optim.warmup_style", SCHEMAS)[0].name == "actor.optim.lr_scheduler_type"
+    assert explain("custom_reward_function.path", SCHEMAS)[0].name == "reward.custom_reward_function.path"
+    assert explain("trainer.default_local_dir", SCHEMAS)[0].name == "trainer.default_local_dir"
+    assert {e.name for e in explain("trainer.default_local_dir", SCHEMAS)} >= {"trainer.output_dir"}
+
+
+def test_a_name_without_a_home_gives_its_reason() -> None:
+    (found,) = explain("rollout.quantization", SCHEMAS)
+    assert found.fates == [("rollout.quantization", "refused", "weights travel unquantised; remove it")]
+
+
+def test_a_section_lists_its_keys() -> None:
+    (found,) = explain("rollout.val_kwargs", {"train": Config})
+    assert "rollout.val_kwargs.n" in found.below
+
+
+def test_a_typo_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean rollout.temperature"):
+        explain("rollout.temprature", SCHEMAS)
+
+
+def test_old_names_are_whole() -> None:
+    """Every moved entry of the table shows up at the key it leads to."""
+    keys = schema_keys(Config)
+    for entry in table().values():
+        target = destination(entry.name, keys)
+        if entry.action == "moved" and "=" not in entry.name and target in keys:
+            assert entry.name in old_names(target, keys), entry
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["config", "explain", "actor_rollout_ref.rollout.name", "rollout.multi_turn.tool_response_truncate_side"])
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert "actor_rollout_ref.rollout.name is rollout.name" in shown
+    assert " | ".join(CHOICES["rollout.name"]) in shown
+    assert "trtllm" in shown
+    assert "as verl does since 0.8" in shown
+    assert main(["config", "explain", "rollout.n", "rolout.m"]) == 2
+    assert "rollout.n" in capsys.readouterr().out
+
+
+def test_the_reference_is_fresh() -> None:
+    """`agentrl config reference --out docs/config-reference.md` makes it."""
+    page = ROOT / "docs" / "config-reference.md"
+    assert page.read_text() == reference(), "stale: run `agentrl config reference --out docs/config-reference.md`"
+
+
+def test_the_reference_has_every_key() -> None:
+    text = reference()
+    for schema in SCHEMAS.values():
+        for path in schema_keys(schema):
+            assert f"| `{path.rpartition('.')[2]}` |" in text

@@ -1,0 +1,213 @@
+"""`agentrl config check`: files in the shape that verl's users have them, judged line by line."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.config import resolve
+from agentrl.config.keys import home, schema_keys
+from agentrl.config.names import lookup
+from agentrl.config.schema import Config
+from agentrl.config.schema.commands import SCHEMAS
+from agentrl.config.sources import read_source
+from agentrl.config.verdict import FATAL, Verdict, judge, meanings, together
+from agentrl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / ".venv" / "reference" / "verl" / "trainer" / "config"
+needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
+
+SCRIPT = r"""#!/usr/bin/env bash
+# multi-turn GRPO
+set -x
+MODEL=${MODEL:-Qwen/Qwen2.5-3B-Instruct}
+export GPUS=8
+train_files="['/data/a.parquet', '/data/b.parquet']"
+ARGS=(
+    actor_rollout_ref.rollout.n=4
+    actor_rollout_ref.rollout.max_num_seqs=512   # a comment
+)
+
+python3 -m verl.trainer.main_ppo \
+    --config-path="$HERE/config" \
+    data.train_files="$train_files" \
+    data.train_batch_size=512 data.return_raw_chat=True \
+    actor_rollout_ref.model.path=$MODEL \
+    +actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side=left \
+    actor_rollout_ref.rollout.multi_turn.max_turns=2 \
+    actor_rollout_ref.rollout.temprature=0.9 \
+    actor_rollout_ref.rollout.name=trtllm \
+    actor_rollout_ref.rollout.gpu_memory_utilization=lots \
+    'trainer.logger=["console"]' \
+    trainer.experiment_name="run-$stamp" "${ARGS[@]}" $@
+"""
+
+FILE = """hydra:
+  searchpath:
+    - file://verl/trainer/config
+defaults:
+  - ppo_trainer
+  - rollout@actor_rollout_ref.rollout: mine
+  - _self_
+
+data:
+  max_prompt_length: 1024
+  truncation: ${data.side}
+actor_rollout_ref:
+  hybrid_engine: True
+  actor: {optim: {lr: 1e-5}, ppo_mini_batch_size: 64}
+  rollout:
+    response_length: ${data.max_response_length}
+    multi_turn:
+      tokenization_sanity_check_mode: strict
+      formt: hermes
+trainer:
+  test_freq: -1
+"""
+
+
+def judged(file: Path, command: str = "train") -> dict[str, Verdict]:
+    return {verdict.given.path: verdict for verdict in judge(read_source(file), SCHEMAS[command])}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    return file
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Path:
+    (tmp_path / "rollout").mkdir()
+    (tmp_path / "rollout" / "mine.yaml").write_text("n: 16\ntensor_parallel_size: 2\n")
+    file = tmp_path / "exp.yaml"
+    file.write_text(FILE)
+    return file
+
+
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "kind", "where"),
+    [
+        ("data.train_files", 14, "same", "data.train_files"),
+        ("data.train_batch_size", 15, "same", "data.train_batch_size"),
+        ("data.return_raw_chat", 15, "ignored", None),
+        ("actor_rollout_ref.model.path", 16, "moved", "model.path"),
+        (f"{ROLLOUT}.n", 8, "moved", "rollout.n"),
+        (f"{ROLLOUT}.max_num_seqs", 9, "moved", "rollout.max_num_seqs"),
+        (f"{ROLLOUT}.multi_turn.max_turns", 18, "moved", "rollout.multi_turn.max_assistant_turns"),
+        (f"{ROLLOUT}.temprature", 19, "unknown", None),
+        (f"{ROLLOUT}.name", 20, "refused", None),
+        (f"{ROLLOUT}.gpu_memory_utilization", 21, "wrong", "rollout.gpu_memory_utilization"),
+        ("trainer.logger", 22, "same", "trainer.logger"),
+        ("trainer.experiment_name", 23, "same", "trainer.experiment_name"),
+    ],
+)
+def test_a_shell_script(script: Path, path: str, line: int, kind: str, where: str | None) -> None:
+    verdict = judged(script)[path]
+    assert (verdict.given.line, verdict.kind, verdict.home) == (line, kind, where)
+
+
+def test_what_verl_itself_changed_is_told(script: Path) -> None:
+    verdict = judged(script)[f"{ROLLOUT}.multi_turn.tool_response_truncate_side"]
+    assert verdict.kind == "differs"
+    assert "keeps the end, as verl does since 0.8" in verdict.text
+
+
+def test_a_scripts_variables_are_filled_in(script: Path) -> None:
+    found = judged(script)
+    assert found["actor_rollout_ref.model.path"].given.value == "Qwen/Qwen2.5-3B-Instruct"
+    assert found["data.train_files"].given.value == ["/data/a.parquet", "/data/b.parquet"]
+
+
+def test_a_yaml_file_and_what_it_includes(yaml_file: Path) -> None:
+    source, found = read_source(yaml_file), judged(yaml_file)
+    assert source.includes == [(5, "ppo_trainer")]
+    assert (found[f"{ROLLOUT}.n"].given.file.name, found[f"{ROLLOUT}.n"].given.line) == ("mine.yaml", 1)
+    assert found[f"{ROLLOUT}.tensor_parallel_size"].home == "rollout.tensor_model_parallel_size"
+    assert (found["actor_rollout_ref.actor.optim.lr"].given.line, found["actor_rollout_ref.actor.optim.lr"].kind) == (
+        14,
+        "moved",
+    )
+    assert found[f"{ROLLOUT}.response_length"].home == "data.max_response_length"
+    assert found["data.truncation"].kind == "same", "a reference that leads nowhere yet hides the value"
+    assert found[f"{ROLLOUT}.multi_turn.tokenization_sanity_check_mode"].kind == "differs"
+    assert found["trainer.test_freq"].kind == "differs"
+    assert found[f"{ROLLOUT}.multi_turn.formt"].text == "did you mean rollout.multi_turn.format?"
+
+
+def test_a_setting_alone_is_judged_as_a_run_would(script: Path, yaml_file: Path) -> None:
+    """FATAL is what resolve() refuses, nothing else."""
+    for verdict in [*judged(script).values(), *judged(yaml_file).values()]:
+        if "${" in str(verdict.given.value):
+            continue
+        value = f"'{verdict.given.value}'" if isinstance(verdict.given.value, str) else verdict.given.value
+        try:
+            resolve([f"{verdict.given.path}={'null' if value is None else value}"], checks=())
+            stopped = False
+        except UserError:
+            stopped = True
+        assert stopped == (verdict.kind in FATAL), verdict
+
+
+def test_settings_are_looked_at_together(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=1 \\\n"
+        "  algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True data.train_batch_size=10 \\\n"
+        "  actor_rollout_ref.actor.ppo_mini_batch_size=4\n"
+    )
+    complaints = [text for text, stops in together(judge(read_source(file), Config), Config) if stops]
+    assert len(complaints) == 3
+    assert "rollout.n=1" in complaints[0]
+    assert "no multiple" in complaints[1]
+    assert "twice" in complaints[2]
+
+
+def test_the_command_shows_lines_and_gives_its_verdict(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "check", str(script)]) == 1
+    shown = capsys.readouterr().out
+    assert "19 ? actor_rollout_ref.rollout.temprature=0.9  unknown: did you mean rollout.temperature?" in shown
+    assert "run-$stamp" in shown
+    assert "1 are unknown" in shown
+    (tmp_path / "fine.yaml").write_text("rollout: {n: 4}\ndata: {train_batch_size: 16}\n")
+    assert main(["config", "check", str(tmp_path / "fine.yaml")]) == 0
+    (tmp_path / "sft.sh").write_text(
+        "torchrun -m verl.trainer.fsdp_sft_trainer optim.lr=1e-4 model.partial_pretrain=x\n"
+    )
+    assert main(["config", "check", str(tmp_path / "sft.sh")]) == 0
+    assert "settings of agentrl sft" in capsys.readouterr().out
+
+
+def test_what_is_no_configuration_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    assert main(["config", "check", str(tmp_path / "list.yaml")]) == 2
+    assert main(["config", "check", str(tmp_path / "nowhere.sh")]) == 2
+    (tmp_path / "bad.sh").write_text("verl x \\\n  data.train_files=[a,\n")
+    assert main(["config", "check", str(tmp_path / "bad.sh")]) == 1
+    assert "not in Hydra's grammar" in capsys.readouterr().out
+
+
+@needs_verl
+def test_verls_own_defaults_lead_somewhere() -> None:
+    """Of verl 0.9.1's nine hundred defaults none is unknown: a file dumped by verl can be brought along."""
+    source = read_source(REFERENCE / "ppo_trainer.yaml")
+    assert len(source.settings) > 900
+    assert len({given.file.name for given in source.settings}) > 15, "its defaults were followed"
+    verdicts = judge(source, Config)
+    assert not [v for v in verdicts if v.kind == "unknown"]
+    assert {v.given.path for v in verdicts if v.kind in FATAL} <= {"trainer.logger", "algorithm.adv_estimator"}
+
+
+def test_meanings_are_of_real_keys() -> None:
+    keys = {**schema_keys(SCHEMAS["sft"]), **schema_keys(Config)}
+    for name, text in meanings().items():
+        assert home(name.partition("=")[0], keys), name
+        assert lookup(name.partition("=")[0], None, keys) is None
+        assert len(text) < 200
