@@ -4,16 +4,13 @@ Invariants: step k samples with the weights that step k - 1 left; a step whose t
 weights alone, and its metrics say so; a checkpoint of step k holds all that step k + 1 depends on.
 """
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from agentrl.algorithms import ADVANTAGES, KLController, kl_controller, kl_penalty, penalise
 from agentrl.config.schema import Config
-from agentrl.data import Row
-from agentrl.runtime import Checkpoints, Feed, Journal, LocalRuntime, Metrics, Runtime, load_feed
+from agentrl.runtime import Checkpoints, Feed, Journal, LocalRuntime, Metrics, Runtime, Sampler, load_feed
 from agentrl.tracking import rollout_metrics, validation_metrics
-from agentrl.training import Batch, pack
+from agentrl.training import Weighing, pack
 
 
 def train(config: Config) -> None:
@@ -21,13 +18,13 @@ def train(config: Config) -> None:
     with closing(LocalRuntime(config)) as runtime:
         feed = load_feed(config, runtime)
         runtime.prepare(feed.total_steps)
-        kl_ctrl = config.algorithm.kl_ctrl
-        kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
-        checkpoints = Checkpoints(config.trainer, {"policy": runtime, "rows": feed.train, "kl": kl}, runtime.save)
+        weigh = Weighing(config.algorithm, seed=config.trainer.seed)
+        checkpoints = Checkpoints(config.trainer, {"policy": runtime, "rows": feed.train, "kl": weigh.kl}, runtime.save)
         start = checkpoints.resume()
         runtime.sync(start)
         with Journal(config, feed.total_steps, start, runtime.decode) as journal:
-            Training(config, runtime, feed, kl, checkpoints, journal).run(start)
+            sample = Sampler(config, runtime, feed.train, journal)
+            Training(config, runtime, feed, sample, weigh, checkpoints, journal).run(start)
 
 
 @dataclass
@@ -37,7 +34,8 @@ class Training:
     config: Config
     runtime: Runtime
     feed: Feed
-    kl: KLController
+    sample: Sampler
+    weigh: Weighing
     checkpoints: Checkpoints
     journal: Journal
 
@@ -47,7 +45,7 @@ class Training:
         if trainer.val_only or (start == 0 and trainer.val_before_train):
             self.journal.step(start, self.validate(start))
         for step in range(start + 1, 0 if trainer.val_only else last + 1):
-            metrics = self.step(step, self.feed.train.next_batch())
+            metrics = self.step(step)
             if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
                 metrics |= self.validate(step)
             # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
@@ -56,38 +54,26 @@ class Training:
                 with self.journal.phase("save"):
                     self.checkpoints.save(step)
 
-    def step(self, step: int, rows: Sequence[Row]) -> Metrics:
+    def step(self, step: int) -> Metrics:
         """One round of the algorithm; returns its metrics."""
         reward = self.config.reward
-        with self.journal.rolling("rollout", len(rows) * self.config.rollout.n) as on_done:
-            trajectories = self.runtime.rollout(rows, step, on_done)
-        self.journal.rolled(step, trajectories)
-        metrics = rollout_metrics(trajectories)
+        sample = self.sample(step)
+        self.journal.rolled(step, sample.rolled)
+        metrics = rollout_metrics(sample.rolled) | sample.metrics
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        batch = pack(trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        batch = pack(sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
         if batch.num_sequences == 0:
             return metrics | {"rollout/nothing_to_learn": 1.0}
+        batch.baselines = sample.baselines(batch)
         with self.journal.phase("logprobs"):
             batch = self.runtime.annotate(batch)
         metrics |= self.weigh(batch)
+        self.journal.weighed(sample.kept, batch)
+        batch = self.weigh.filtered(batch, step)
         with self.journal.phase("update", tokens=batch.num_tokens):
             metrics |= self.runtime.update(batch)
         with self.journal.phase("sync"):
             self.runtime.sync(step)
-        return metrics
-
-    def weigh(self, batch: Batch) -> Metrics:
-        """Set the batch's advantages from its rewards, less the KL where that belongs to the reward."""
-        algorithm, rewards, metrics = self.config.algorithm, batch.rewards, {}
-        if algorithm.use_kl_in_reward:
-            penalty = kl_penalty(*batch.penalised, algorithm.kl_penalty)
-            rewards, mean = penalise(rewards, penalty, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
-            metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
-            self.kl.update(mean, batch.num_sequences)
-        columns = rewards, batch.mask, batch.cu_seqlens, batch.trajectory, batch.group
-        batch.advantages = ADVANTAGES[algorithm.adv_estimator](
-            *columns, norm_by_std=algorithm.norm_adv_by_std_in_grpo, gamma=algorithm.gamma
-        )
         return metrics
 
     def validate(self, step: int) -> Metrics:

@@ -4,25 +4,35 @@ T tokens lie in a row; B sequences are bounded by `cu_seqlens` int32 [B+1]. Entr
 token t itself: `logprobs[t]` is log p(token t | the tokens before it in its sequence), 0 for a sequence's first.
 """
 
-from agentrl.algorithms.advantages import ADVANTAGES
+from agentrl.algorithms.advantages import ADVANTAGES, GROUPED, estimate, reads
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
-from agentrl.algorithms.correction import importance_weights
+from agentrl.algorithms.correction import importance_weights, rejection_mask
 from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.filtration import PF_PPO_METHODS, draw
 from agentrl.algorithms.kl import KL_ESTIMATORS, AdaptiveKL, FixedKL, KLController, kl_controller, kl_penalty, penalise
-from agentrl.algorithms.policy_loss import ppo_clip_loss
+from agentrl.algorithms.losses import POLICY_LOSSES, PolicyLoss, bind_loss, ppo_clip_loss
 
 __all__ = [
     "ADVANTAGES",
+    "GROUPED",
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
+    "PF_PPO_METHODS",
+    "POLICY_LOSSES",
     "AdaptiveKL",
     "FixedKL",
     "KLController",
+    "PolicyLoss",
+    "bind_loss",
+    "draw",
     "entropy_from_logits",
+    "estimate",
     "importance_weights",
     "kl_controller",
     "kl_penalty",
     "penalise",
     "ppo_clip_loss",
+    "reads",
+    "rejection_mask",
     "token_weights",
 ]

@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.errors import UserError
-
-# Beyond this exp() only overflows.
-MAX_LOG_RATIO = 20.0
 
 
 def _k1(d: Tensor) -> Tensor:

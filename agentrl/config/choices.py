@@ -1,17 +1,24 @@
 """Keys whose value is one of a few words. A test compares them with what the code behind each key offers."""
 
 KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
+# What says nothing with one answer a prompt.
+GROUP_ESTIMATORS = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
+ESTIMATORS = (*GROUP_ESTIMATORS, "reinforce_plus_plus", "remax", "gae", "gae_turn", "reward", "none")
+POLICY_LOSSES = ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean", "clip_cov", "kl_cov")
 SCHEDULES = ("constant", "linear", "cosine")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
     "actor.loss_agg_mode": ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    "actor.policy_loss.loss_mode": POLICY_LOSSES,
     "actor.optim.lr_scheduler_type": SCHEDULES,
     "algorithm.adv_estimator": ("grpo", "rloo", "reinforce_plus_plus"),
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": KL_ESTIMATORS,
+    "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),
+    "algorithm.rollout_correction.rollout_rs": ("token", "sequence", "geometric"),
     "data.truncation": ("error", "left", "right", "middle"),
     "model.dtype": ("float32", "bfloat16"),
     "optim.lr_scheduler_type": SCHEDULES,

@@ -5,5 +5,6 @@ from agentrl.runtime.feed import Feed, load_feed
 from agentrl.runtime.journal import Journal
 from agentrl.runtime.local import LocalRuntime
 from agentrl.runtime.runtime import Metrics, Runtime
+from agentrl.runtime.sampler import Sampler
 
-__all__ = ["Checkpoints", "Feed", "Journal", "LocalRuntime", "Metrics", "Runtime", "load_feed"]
+__all__ = ["Checkpoints", "Feed", "Journal", "LocalRuntime", "Metrics", "Runtime", "Sampler", "load_feed"]

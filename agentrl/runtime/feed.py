@@ -23,7 +23,9 @@ def load_feed(config: Config, runtime: Runtime) -> Feed:
     """Read, filter and batch what `config.data` names. Raises UserError."""
     data, trainer = config.data, config.trainer
     train = _read(config, runtime, data.train_files, "data.train_files")
-    loader = Loader(train, data.train_batch_size, shuffle=data.shuffle, seed=data.seed)
+    filter_groups = config.algorithm.filter_groups
+    size = data.gen_batch_size if filter_groups.enable and data.gen_batch_size else data.train_batch_size
+    loader = Loader(train, size, shuffle=data.shuffle, seed=data.seed)
     total_steps = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
     return Feed(loader, validation_batches(config, runtime), total_steps)
 

@@ -42,6 +42,9 @@ class LocalRuntime:
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done)
 
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        return self.rollouts.greedy(rows, step, on_done)
+
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.validate(rows, step, on_done)
 

@@ -49,6 +49,11 @@ class Rollouts:
         )
         return self._trajectories(rows, n=rollout.n, sampling=sampling, tag=str(step), on_done=on_done)
 
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """One scored trajectory a row, at temperature 0."""
+        sampling = replace(self._sampling(), temperature=0.0)
+        return self._trajectories(rows, n=1, sampling=sampling, tag=f"greedy-{step}", on_done=on_done)
+
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """The same with `rollout.val_kwargs`."""
         val_kwargs = self.config.rollout.val_kwargs

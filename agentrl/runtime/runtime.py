@@ -30,6 +30,9 @@ class Runtime(Protocol):
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """`rollout.n` scored trajectories a row, group by group. Raises InfraError when all of them failed."""
 
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """One scored trajectory a row, at temperature 0."""
+
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """The same with `rollout.val_kwargs`."""
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from agentrl.training.device import device_for
     from agentrl.training.model import load_model, load_tokenizer, save_pretrained
     from agentrl.training.packing import pack, pack_ledgers
+    from agentrl.training.weighing import Weighing
 
 _HOMES = {
     "Batch": "batch",
     "PolicyActor": "actor",
+    "Weighing": "weighing",
     "device_for": "device",
     "load_model": "model",
     "load_tokenizer": "model",
@@ -29,6 +31,7 @@ _HOMES = {
 __all__ = [
     "Batch",
     "PolicyActor",
+    "Weighing",
     "device_for",
     "load_model",
     "load_tokenizer",

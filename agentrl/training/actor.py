@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import importance_weights, kl_penalty, ppo_clip_loss, token_weights
+from agentrl.algorithms import kl_penalty, token_weights
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.objective import corrected, loss_of
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.passes import Cut, score_batch
 from agentrl.training.report import PolicyReport
@@ -55,6 +56,7 @@ class PolicyActor(Trainee):
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.max_response_length = max_response_length or 1
+        self.policy_loss = loss_of(actor)
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -63,13 +65,14 @@ class PolicyActor(Trainee):
         return logprobs, entropy
 
     def single_step(self, batch: Batch) -> bool:
-        """Whether `update` makes one optimizer step: then `old_logprobs` are not needed."""
-        return self.actor.ppo_epochs == 1 and len(mini_batches(batch, self.actor.ppo_mini_batch_size)) <= 1
+        """Whether `update` makes one optimizer step, and its loss asks for no `old_logprobs`."""
+        once = self.actor.ppo_epochs == 1 and len(mini_batches(batch, self.actor.ppo_mini_batch_size)) <= 1
+        return once and not self.policy_loss.chooses
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages, and with `ref_logprobs` where `actor.use_kl_loss` is on; gives metrics.
 
-        Missing `old_logprobs` are computed where more than one optimizer step needs them. A batch without sequences
+        Missing `old_logprobs` are computed where `single_step` says so. A batch without sequences
         moves nothing but the schedule.
         """
         batch = batch.to(self.device)
@@ -91,11 +94,15 @@ class PolicyActor(Trainee):
         set_rng_state(state["rng"])
 
     def weigh(self, mini: Batch) -> Tensor:
-        """Each token's share in the loss, by `actor.loss_agg_mode`."""
+        """Each token's share in the loss; where the loss singles out tokens, they are chosen here."""
+        if self.policy_loss.chooses:
+            assert mini.old_logprobs is not None
+            assert mini.advantages is not None
+            mini.chosen = self.policy_loss.choose(mini.old_logprobs, mini.advantages, mini.mask, self.shuffling)
         return token_weights(
             mini.mask,
             mini.cu_seqlens,
-            self.actor.loss_agg_mode,
+            self.policy_loss.aggregation(self.actor.loss_agg_mode),
             trajectory=mini.trajectory,
             norm=self.max_response_length,
         )
@@ -107,15 +114,9 @@ class PolicyActor(Trainee):
         assert micro.weights is not None
         logprobs, entropy = self.score(micro)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
-        losses, details = ppo_clip_loss(
-            logprobs,
-            old,
-            micro.advantages,
-            low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
-            high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
-            c=actor.clip_ratio_c,
-        )
-        losses = self._corrected(losses, old, micro, details)
+        columns = {"mask": micro.mask, "cu_seqlens": micro.cu_seqlens, "chosen": micro.chosen}
+        losses, details = self.policy_loss(logprobs, old, micro.advantages, **columns)
+        losses = corrected(losses, old, micro, self.rollout_correction, details)
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * entropy
@@ -126,23 +127,6 @@ class PolicyActor(Trainee):
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
         return (losses * micro.weights).sum()
-
-    def _corrected(self, losses: Tensor, old: Tensor, micro: Batch, details: dict[str, Tensor]) -> Tensor:
-        """The losses, weighted as `rollout_correction` says."""
-        rollout_correction = self.rollout_correction
-        if rollout_correction.rollout_is is None:
-            return losses
-        weights, capped = importance_weights(
-            old,
-            micro.rollout_logprobs,
-            micro.mask,
-            micro.cu_seqlens,
-            level=rollout_correction.rollout_is,
-            cap=rollout_correction.rollout_is_threshold,
-            mode=rollout_correction.rollout_is_mode,
-        )
-        details |= {"rollout_is": weights, "rollout_is_capped": capped}
-        return losses * weights
 
     def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""

@@ -58,6 +58,7 @@ NAMES = {
     "kl_loss": "actor/kl_loss",
     "rollout_is": "rollout_is/mean",
     "rollout_is_capped": "rollout_is/capped",
+    "rollout_rejected": "rollout_is/rejected",
 }
 
 
@@ -72,8 +73,7 @@ class PolicyReport(Report):
         self._gaps: list[Tensor] = []
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
-        """Take in one forward pass. `details`, each [T]: pg_loss, entropy, ratio, clipped, clipped_dual, old,
-        logprobs, maybe kl_loss, rollout_is, rollout_is_capped."""
+        """Take in one forward pass. `details`, each [T]: old, logprobs, and of NAMES those that apply."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:

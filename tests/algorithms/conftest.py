@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None, max_examples=40)
+settings.register_profile("untimed", deadline=None, max_examples=25)
 settings.load_profile("untimed")

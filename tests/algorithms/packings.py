@@ -41,8 +41,8 @@ def pack_up(sequences: list[tuple[int, int, list[tuple[float, bool]]]]) -> Packi
         rewards=torch.tensor([r for r, _ in tokens], dtype=torch.float32),
         mask=torch.tensor([m for _, m in tokens], dtype=torch.bool),
         cu_seqlens=torch.tensor(bounds, dtype=torch.int32),
-        trajectory=torch.tensor([t for t, _, _ in sequences]),
-        group=torch.tensor([g for _, g, _ in sequences]),
+        trajectory=torch.tensor([t for t, _, _ in sequences], dtype=torch.long),
+        group=torch.tensor([g for _, g, _ in sequences], dtype=torch.long),
     )
 
 
@@ -60,3 +60,26 @@ def packings(draw: st.DrawFn) -> Packing:
                 column = [(0.0, False), *zip(rewards, mask, strict=True)]
                 sequences.append((number, group * 7, column))
     return pack_up(sequences)
+
+
+def padded(packing: Packing, column: Tensor) -> dict[int, list[tuple[int, float]]]:
+    """By trajectory: (token index, value) of its model tokens in order, over all of its sequences."""
+    return {
+        trajectory: [(t, column[t].item()) for t in packing.tokens(trajectory) if packing.mask[t]]
+        for trajectory in dict.fromkeys(packing.trajectory.tolist())
+    }
+
+
+def turns_of(packing: Packing) -> dict[int, list[list[int]]]:
+    """By trajectory: the token indices of each of its turns, found token by token."""
+    owners = packing.trajectory.tolist()
+    turns: dict[int, list[list[int]]] = {owner: [] for owner in owners}
+    for span, owner in zip(packing.spans, owners, strict=True):
+        open_turn = False
+        for t in span:
+            if packing.mask[t] and not open_turn:
+                turns[owner].append([])
+            if packing.mask[t]:
+                turns[owner][-1].append(t)
+            open_turn = bool(packing.mask[t])
+    return turns

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from agentrl.config.choices import GROUP_ESTIMATORS
 from agentrl.config.schema import Actor, Algorithm, Data, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
 
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
     """Counts and lengths are at least 1."""
-    at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size val_batch_size")
+    at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size gen_batch_size val_batch_size")
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
     at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
     at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
@@ -51,8 +52,7 @@ def server_memory(rollout: Rollout) -> None:
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
     """Estimators that compare the answers to one prompt need several."""
-    grouped = algorithm.adv_estimator in ("grpo", "rloo")
-    if grouped and rollout.n == 1 and not trainer.val_only:
+    if algorithm.adv_estimator in GROUP_ESTIMATORS and rollout.n == 1 and not trainer.val_only:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
             "is 0; set rollout.n=8, say, or algorithm.adv_estimator=reinforce_plus_plus"
@@ -77,9 +77,28 @@ def batch_sizes(data: Data, actor: Actor) -> None:
 
 
 def correction_cap(algorithm: Algorithm) -> None:
-    """A cap of at least 1: on-policy tokens count whole."""
+    """Caps of at least 1, and a lower bound of at most 1: on-policy tokens count whole."""
     rollout_correction = algorithm.rollout_correction
-    at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold")
+    at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold rollout_rs_threshold")
+    lower = rollout_correction.rollout_rs_threshold_lower
+    if lower is not None and lower > 1:
+        raise UserError(
+            f"algorithm.rollout_correction.rollout_rs_threshold_lower={lower}: every on-policy token would be dropped; "
+            "set it below 1"
+        )
+
+
+def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | None:
+    """Answers to one prompt differ only where there are several."""
+    filter_groups = algorithm.filter_groups
+    if filter_groups.enable and rollout.n == 1:
+        raise UserError(
+            "algorithm.filter_groups.enable=true with rollout.n=1: one answer never differs from the others; "
+            "set rollout.n=8, say"
+        )
+    if data.gen_batch_size and not filter_groups.enable:
+        return "data.gen_batch_size has no effect without algorithm.filter_groups.enable=true"
+    return None
 
 
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from agentrl.config.schema.actor import Actor, Optim
-from agentrl.config.schema.algorithm import Algorithm, KLControl, RolloutCorrection
+from agentrl.config.schema.actor import Actor, Optim, PolicyLoss
+from agentrl.config.schema.algorithm import PFPPO, Algorithm, FilterGroups, KLControl, RolloutCorrection
 from agentrl.config.schema.data import CustomClass, Data
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.reward import Reward, RewardFunction, SandboxFusion
@@ -32,16 +32,19 @@ class Config:
 
 
 __all__ = [
+    "PFPPO",
     "Actor",
     "Agent",
     "Algorithm",
     "Config",
     "CustomClass",
     "Data",
+    "FilterGroups",
     "KLControl",
     "Model",
     "MultiTurn",
     "Optim",
+    "PolicyLoss",
     "Reward",
     "RewardFunction",
     "Rollout",

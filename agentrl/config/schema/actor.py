@@ -26,6 +26,29 @@ class Optim:
 
 
 @dataclass
+class PolicyLoss:
+    """What an optimizer step minimises."""
+
+    loss_mode: str = "vanilla"
+    """vanilla (PPO), gspo, cispo, gpg, sapo, geo_mean, clip_cov or kl_cov. gspo, geo_mean and sapo aggregate by
+    seq-mean-token-mean, whatever `loss_agg_mode` says."""
+    clip_cov_ratio: float = 0.0002
+    """clip_cov: share of the tokens that get no gradient (arXiv 2505.22617)."""
+    clip_cov_lb: float = 1.0
+    """clip_cov: the least covariance of those."""
+    clip_cov_ub: float = 5.0
+    """clip_cov: the greatest."""
+    kl_cov_ratio: float = 0.0002
+    """kl_cov: share of the tokens, those of the greatest covariance, that get a KL penalty (arXiv 2505.22617)."""
+    ppo_kl_coef: float = 0.1
+    """kl_cov: weight of that penalty."""
+    tau_pos: float = 1.0
+    """sapo: how fast the gate closes where the advantage is positive (arXiv 2511.20347)."""
+    tau_neg: float = 1.05
+    """sapo: the same elsewhere."""
+
+
+@dataclass
 class Actor:
     """The policy update of one step."""
 
@@ -51,6 +74,8 @@ class Actor:
     """Lower clip range; null: `clip_ratio`."""
     clip_ratio_high: float | None = None
     """Upper clip range (clip-higher, arXiv 2503.14476); null: `clip_ratio`."""
+    policy_loss: PolicyLoss = field(default_factory=PolicyLoss)
+    """The loss."""
     clip_ratio_c: float = 3.0
     """Dual clip's bound on the loss where the advantage is negative (arXiv 1912.09729)."""
     loss_agg_mode: str = "token-mean"

@@ -27,6 +27,38 @@ class RolloutCorrection:
     """Cap of the ratio."""
     rollout_is_mode: str = "truncate"
     """truncate (ratios are cut at the cap), or mask (tokens outside of 1/cap to cap do not count)."""
+    rollout_rs: str | None = None
+    """Rejection: token drops tokens, sequence and geometric whole sequences (by the product, or the geometric mean, of
+    their tokens' ratios) outside of the thresholds; null: nothing is dropped."""
+    rollout_rs_threshold: float = 2.0
+    """The greatest ratio that is kept."""
+    rollout_rs_threshold_lower: float | None = None
+    """The least one; null: 1 / `rollout_rs_threshold`."""
+    rollout_token_veto_threshold: float | None = None
+    """A token with a ratio below this drops its whole sequence; null: none does."""
+
+
+@dataclass
+class FilterGroups:
+    """Dynamic sampling (DAPO, arXiv 2503.14476): prompts whose answers all score alike are replaced."""
+
+    enable: bool = False
+    """Draw prompts until `data.train_batch_size` of them have answers that differ."""
+    metric: str = "score"
+    """What must differ: score, or a value that the reward function returns beside it, such as acc."""
+    max_num_gen_batches: int = 10
+    """Batches of prompts that a step may draw; then it trains on what there is. 0: as many as an epoch has."""
+
+
+@dataclass
+class PFPPO:
+    """Which trajectories an update sees (PF-PPO, arXiv 2409.06957)."""
+
+    reweight_method: str = "pow"
+    """pow (likelier the larger their score), max_min (the best and the worst), or max_random (the best four times as
+    likely as the others)."""
+    weight_pow: float = 2.0
+    """pow: the exponent."""
 
 
 @dataclass
@@ -34,11 +66,16 @@ class Algorithm:
     """The estimator and the KL in the reward."""
 
     adv_estimator: str = "grpo"
-    """grpo (arXiv 2402.03300), rloo (arXiv 2402.14740), reinforce_plus_plus (arXiv 2501.03262)."""
+    """grpo, grpo_turn, grpo_passk, rloo, opo, gpg, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, gae,
+    gae_turn, reward or none; docs/algorithms.md says which to take."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
+    """grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
     gamma: float = 1.0
-    """Discount per model token, for reinforce_plus_plus."""
+    """Discount per model token, for gae, reinforce_plus_plus and remax; per turn for gae_turn and grpo_turn."""
+    lam: float = 1.0
+    """gae, gae_turn: how far advantages look ahead (arXiv 1506.02438)."""
+    vf_coef: float = 1.0
+    """Weight of the critic's loss; its gradient is clipped after it."""
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference policy from each token's reward; not together with actor.use_kl_loss."""
     kl_penalty: str = "kl"
@@ -47,3 +84,9 @@ class Algorithm:
     """Weight of that KL."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
     """Off-policy correction."""
+    filter_groups: FilterGroups = field(default_factory=FilterGroups)
+    """Dynamic sampling."""
+    use_pf_ppo: bool = False
+    """Train on trajectories drawn by their scores, with replacement."""
+    pf_ppo: PFPPO = field(default_factory=PFPPO)
+    """How they are drawn."""

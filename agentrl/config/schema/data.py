@@ -32,6 +32,8 @@ class Data:
     """Tokens after the prompt, over all turns, tool and user tokens included."""
     train_batch_size: int = 16
     """Prompts a step; trajectories a step are this times `rollout.n`."""
+    gen_batch_size: int | None = None
+    """Prompts that are rolled out at a time with `algorithm.filter_groups`; null: `train_batch_size`."""
     val_batch_size: int | None = None
     """Prompts a validation batch; null: all at once."""
     shuffle: bool = True

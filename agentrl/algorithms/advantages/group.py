@@ -1,0 +1,90 @@
+"""Estimators that compare the answers to one prompt. All give f32 [T], 0 off the mask.
+
+Invariants: a trajectory counts once in its group, into however many sequences its history was split; where a group
+cannot compare (one trajectory, or all scores equal) the advantage is exactly 0, never NaN.
+"""
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.advantages.scores import (
+    EPSILON,
+    comparable,
+    group_statistics,
+    groups_of,
+    spread,
+    trajectory_scores,
+)
+from agentrl.algorithms.segments import sequence_of, sum_by
+
+
+def grpo(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
+) -> Tensor:
+    """Score minus the group's mean, over its standard deviation (GRPO, arXiv 2402.03300).
+
+    `norm_by_std=False` leaves out the division (Dr.GRPO, arXiv 2503.20783). The deviation is the unbiased one.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    advantages = scores - mean
+    if norm_by_std:
+        advantages = advantages / (std + EPSILON)
+    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+
+
+def grpo_passk(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
+) -> Tensor:
+    """The group's best trajectory gets its lead over the second, the others nothing (pass@k, arXiv 2503.19595).
+
+    For tasks where one right answer in k is enough. Two that share the lead get 0. `norm_by_std` divides by the
+    group's standard deviation.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    owner, groups = groups_of(index, group, scores.numel())
+    count, mean, std = group_statistics(scores, owner, groups)
+    advantages = torch.zeros_like(scores)
+    for members in owner.argsort(stable=True).split(torch.bincount(owner, minlength=groups).tolist()):
+        if members.numel() > 1:
+            best, second = scores[members].topk(2).values
+            advantages[members[scores[members].argmax()]] = best - second
+    if norm_by_std:
+        advantages = advantages / (std + EPSILON)
+    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+
+
+def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+    """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    # x - (sum - x) / (n - 1) = (x - mean) * n / (n - 1)
+    advantages = (scores - mean) * count / (count - 1).clamp(min=1)
+    return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
+
+
+def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+    """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
+
+    That baseline has the least variance where a trajectory's gradient grows with its length. For strictly
+    on-policy training: one optimizer step per step.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    owner, groups = groups_of(index, group, scores.numel())
+    count, mean, std = group_statistics(scores, owner, groups)
+    lengths = sum_by(mask.double(), index[sequence_of(cu_seqlens)], scores.numel())
+    baseline = sum_by(lengths * scores, owner, groups) / sum_by(lengths, owner, groups).clamp(min=1)
+    return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
+
+
+def gpg(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+    """Score minus the group's mean, made up for groups that say nothing (GPG, arXiv 2504.02546).
+
+    The factor is all trajectories over those in groups whose scores differ, as in the paper; verl counts those
+    whose score is not 0 instead. Goes with the policy loss gpg.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    speaking = comparable(torch.ones_like(scores), count, std, mean)
+    factor = scores.numel() / speaking.sum().clamp(min=1)
+    return spread(factor * (scores - mean) * speaking, index, mask, cu_seqlens)

@@ -1,0 +1,72 @@
+"""Estimators of the REINFORCE family: returns against the batch, a greedy answer, or nothing. All give f32 [T]."""
+
+from torch import Tensor
+
+from agentrl.algorithms.advantages.scores import (
+    discounted_returns,
+    group_statistics,
+    groups_of,
+    spread,
+    trajectory_scores,
+    whiten,
+)
+from agentrl.algorithms.segments import sequence_of
+
+
+def reinforce_plus_plus(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, gamma: float = 1.0
+) -> Tensor:
+    """Discounted return of each model token, whitened over the batch (REINFORCE++, arXiv 2501.03262).
+
+    Returns are carried across tool and user tokens (mask 0), which neither reset nor discount them, and from a
+    trajectory's later sequences into its earlier ones. Needs no groups: works with `rollout.n=1`.
+    """
+    return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask)
+
+
+def reinforce_plus_plus_baseline(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor
+) -> Tensor:
+    """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
+
+    The spread of all prompts together scales, not that of each: easy prompts are not blown up.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    _, mean, _ = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    return whiten(spread(scores - mean, index, mask, cu_seqlens), mask)
+
+
+def remax(
+    rewards: Tensor,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    trajectory: Tensor,
+    group: Tensor,
+    *,
+    baselines: Tensor,
+    gamma: float = 1.0,
+) -> Tensor:
+    """Return of each model token minus the score of the prompt's greedy answer (ReMax, arXiv 2310.10505).
+
+    `baselines` f32 [B]: that score for each sequence. NaN where the greedy rollout failed: the advantage is 0 there.
+    Works with `rollout.n=1`; the greedy answer, one more rollout a prompt, is not trained on.
+    """
+    returns = discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma)
+    return (returns - baselines[sequence_of(cu_seqlens)]).nan_to_num(nan=0.0).float() * mask
+
+
+def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+    """The trajectory's score on each of its model tokens, against no baseline (REINFORCE, Williams 1992).
+
+    For rewards that are centred already; unbiased, of high variance.
+    """
+    scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
+    return spread(scores, index, mask, cu_seqlens)
+
+
+def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
+    """The rewards of the model tokens, as they lie (no estimation).
+
+    For credit that was given token by token already; a reward at the end teaches the last token alone.
+    """
+    return rewards.float() * mask

@@ -1,0 +1,85 @@
+"""What the estimators share: scores of trajectories, statistics of groups, returns, whitening."""
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.segments import dense, sequence_of, sum_by
+
+EPSILON = 1e-6
+# Scores nearer than this, relative to their size, are equal: what differs is the order of summation.
+EQUAL = 1e-9
+
+
+def trajectory_scores(rewards: Tensor, cu_seqlens: Tensor, trajectory: Tensor) -> tuple[Tensor, Tensor]:
+    """(float64 [N] scores, int64 [B] which of the N trajectories each sequence belongs to)."""
+    index, n = dense(trajectory)
+    return sum_by(rewards.double(), index[sequence_of(cu_seqlens)], n), index
+
+
+def groups_of(index: Tensor, group: Tensor, trajectories: int) -> tuple[Tensor, int]:
+    """(int64 [N] the group of each trajectory, numbered from 0; how many groups)."""
+    owner = torch.empty(trajectories, dtype=group.dtype, device=group.device)
+    owner[index] = group
+    return dense(owner)
+
+
+def group_statistics(scores: Tensor, owner: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(count, mean, unbiased standard deviation) of the group of each trajectory: float64 [N] each."""
+    count = sum_by(torch.ones_like(scores), owner, groups)
+    mean = sum_by(scores, owner, groups) / count
+    variance = sum_by((scores - mean[owner]) ** 2, owner, groups) / (count - 1).clamp(min=1)
+    return count[owner], mean[owner], variance.sqrt()[owner]
+
+
+def comparable(advantages: Tensor, count: Tensor, std: Tensor, mean: Tensor) -> Tensor:
+    """`advantages` [N], exactly 0 in groups of one and in groups whose scores are equal."""
+    silent = (count < 2) | (std <= EQUAL * (1 + mean.abs()))
+    return torch.where(silent, torch.zeros_like(advantages), advantages)
+
+
+def spread(values: Tensor, index: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Each trajectory's value [N] on its model tokens, 0 elsewhere: f32 [T]."""
+    return values[index][sequence_of(cu_seqlens)].float() * mask
+
+
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """Zero mean, unit (unbiased) deviation over the mask; all 0 where the values do not differ. f32 [T]."""
+    kept = values[mask].double()
+    if kept.numel() < 2 or (kept.max() - kept.min()) <= EQUAL * (1 + kept.abs().max()):
+        return torch.zeros_like(values, dtype=torch.float32)
+    whitened = (values.double() - kept.mean()) / (kept.std() + EPSILON)
+    return (whitened * mask).float()
+
+
+def discounted_returns(
+    rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, *, gamma: float
+) -> Tensor:
+    """Sum of the rewards from each model token to its trajectory's end, discounted per model token: f32 [T]."""
+    values = torch.zeros_like(rewards)
+    return temporal_differences(rewards, values, mask, cu_seqlens, trajectory, gamma=gamma, lam=1.0)
+
+
+def temporal_differences(
+    rewards: Tensor, values: Tensor, steps: Tensor, cu_seqlens: Tensor, trajectory: Tensor, *, gamma: float, lam: float
+) -> Tensor:
+    """Discounted sum of TD errors from each step to its trajectory's end: f32 [T], 0 where no step begins.
+
+    `steps` bool [T] marks the tokens at which a step begins; `values` f32 [T] counts there only. A step earns all
+    rewards up to its trajectory's next step, so none is lost that sits on a tool's token. The next step of a
+    sequence's last one is the first in its trajectory's next sequence; what lies between steps discounts nothing.
+    """
+    # A walk over plain floats: below a second for a million tokens, and it reads as the definition.
+    reward, value, begins = rewards.tolist(), values.tolist(), steps.tolist()
+    bounds, owners = cu_seqlens.tolist(), trajectory.tolist()
+    sums = [0.0] * len(reward)
+    ahead: dict[int, tuple[float, float, float]] = {}
+    for sequence in reversed(range(len(owners))):
+        earned, following, running = ahead.get(owners[sequence], (0.0, 0.0, 0.0))
+        for t in reversed(range(bounds[sequence], bounds[sequence + 1])):
+            earned += reward[t]
+            if begins[t]:
+                running = earned + gamma * following - value[t] + gamma * lam * running
+                sums[t] = running
+                earned, following = 0.0, value[t]
+        ahead[owners[sequence]] = earned, following, running
+    return torch.tensor(sums, dtype=torch.float32, device=rewards.device)

@@ -1,0 +1,56 @@
+"""Losses whose ratio belongs to a whole sequence.
+
+A sequence is never cut, so every split into micro-batches gives the same loss. Where a trajectory owns several
+sequences, because its history was rewritten, each has a ratio of its own: it is what the policy saw in one context.
+"""
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.losses.clipped import Details, clipped_terms
+from agentrl.algorithms.ratios import MAX_LOG_RATIO
+from agentrl.algorithms.segments import sequence_mean
+
+
+def gspo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    low: float,
+    high: float,
+) -> tuple[Tensor, Details]:
+    """PPO's clip on the sequence's ratio, the geometric mean of its tokens' (GSPO, arXiv 2507.18071).
+
+    All tokens of a sequence are clipped together, or none; the gradient goes to each token's log-prob (GSPO-token).
+    Its clip ranges are small: 3e-4 and 4e-4 in the paper. Steadier than vanilla for mixtures of experts.
+    """
+    mean = sequence_mean((logprobs - old_logprobs).detach(), mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = mean.exp() * (logprobs - logprobs.detach()).exp()
+    free, cut, details = clipped_terms(ratio, advantages, low=low, high=high)
+    return torch.maximum(free, cut), details
+
+
+def geo_mean(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    low: float,
+    high: float,
+) -> tuple[Tensor, Details]:
+    """The geometric mean of token ratios that are clipped one by one (GMPO, arXiv 2507.20673).
+
+    The clip is on log-ratios, to [-low, high], and pessimistic as PPO's. One runaway token moves the mean little,
+    so the ranges can be wide: 0.4 in the paper.
+    """
+    gap = logprobs - old_logprobs
+    sign = advantages.sign()
+    cut = gap.clamp(-low, high)
+    kept = sign * torch.minimum(sign * gap, sign * cut)
+    ratio = sequence_mean(kept, mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return -advantages * ratio, {"ratio": ratio.detach(), "clipped": (kept != gap).float()}

@@ -1,0 +1,127 @@
+"""Between the loop and the runtime: which trajectories a step trains on.
+
+Invariants: the rows that a step draws come from the loader alone, so a run that resumes draws the same ones; what a
+step does not keep is gone with it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isclose, nan
+
+import torch
+
+from agentrl.algorithms import reads
+from agentrl.config.schema import Config
+from agentrl.data import Loader, Row
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.runtime.journal import Journal
+from agentrl.runtime.runtime import Metrics, OnDone, Runtime
+from agentrl.training import Batch
+
+# What verl calls the score itself, in its several versions.
+SCORE = ("score", "seq_reward", "seq_final_reward")
+
+
+@dataclass
+class Sample:
+    """What a step's rollouts gave."""
+
+    rolled: list[Trajectory] = field(default_factory=list)
+    """All of them."""
+    kept: list[Trajectory] = field(default_factory=list)
+    """Those of the prompts that are trained on, group by group."""
+    metrics: Metrics = field(default_factory=dict)
+    greedy: dict[str, float] | None = None
+    """By row uid, the score of the prompt's greedy answer; None: nobody asks for it."""
+
+    def baselines(self, batch: Batch) -> torch.Tensor | None:
+        """`Batch.baselines` of what `kept` was packed into."""
+        if self.greedy is None:
+            return None
+        scores = [self.greedy.get(self.kept[i].row.uid, nan) for i in batch.trajectory.tolist()]
+        return torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
+
+
+class Sampler:
+    """Draws rows and has them rolled out."""
+
+    def __init__(self, config: Config, runtime: Runtime, loader: Loader, journal: Journal) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.loader = loader
+        self.journal = journal
+
+    def __call__(self, step: int) -> Sample:
+        """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for."""
+        filter_groups = self.config.algorithm.filter_groups
+        sample = self._dynamic(step) if filter_groups.enable else self._plain(step)
+        if "baselines" in reads(self.config.algorithm.adv_estimator):
+            rows = list({t.row.uid: t.row for t in sample.kept}.values())
+            greedy = self._roll("baseline", rows, len(rows), step, self.runtime.greedy)
+            sample.greedy = {t.row.uid: t.reward for t in greedy if t.trainable and t.reward is not None}
+            sample.metrics["rollout/baseline_mean"] = sum(sample.greedy.values()) / max(len(sample.greedy), 1)
+        return sample
+
+    def _plain(self, step: int) -> Sample:
+        trajectories = self._train(self.loader.next_batch(), step)
+        return Sample(trajectories, trajectories)
+
+    def _dynamic(self, step: int) -> Sample:
+        """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476)."""
+        data, filter_groups = self.config.data, self.config.algorithm.filter_groups
+        sample, groups, drawn = Sample(), dict[str, list[Trajectory]](), 0
+        most = filter_groups.max_num_gen_batches or self.loader.steps_per_epoch
+        while len(groups) < data.train_batch_size and drawn < most:
+            trajectories = self._train(self.loader.next_batch(), step)
+            groups |= differing(trajectories, filter_groups.metric)
+            sample.rolled += trajectories
+            drawn += 1
+        kept = list(groups.values())[: data.train_batch_size]
+        sample.kept = [trajectory for group in kept for trajectory in group]
+        sample.metrics = {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(len(kept))}
+        return sample
+
+    def _train(self, rows: Sequence[Row], step: int) -> list[Trajectory]:
+        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, self.runtime.rollout)
+
+    def _roll(
+        self,
+        phase: str,
+        rows: Sequence[Row],
+        total: int,
+        step: int,
+        rollout: Callable[[Sequence[Row], int, OnDone], list[Trajectory]],
+    ) -> list[Trajectory]:
+        with self.journal.rolling(phase, total) as on_done:
+            return rollout(rows, step, on_done)
+
+
+def differing(trajectories: Sequence[Trajectory], metric: str) -> dict[str, list[Trajectory]]:
+    """By row uid, the groups whose scored trajectories do not all have the same `metric`.
+
+    Raises UserError when a reward function does not return it.
+    """
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.row.uid, []).append(trajectory)
+    return {uid: group for uid, group in groups.items() if _differ([_value(t, metric) for t in group if _scored(t)])}
+
+
+def _scored(trajectory: Trajectory) -> bool:
+    return trajectory.reward is not None and trajectory.outcome is not Outcome.INFRA_ERROR
+
+
+def _value(trajectory: Trajectory, metric: str) -> float:
+    if metric in SCORE:
+        return trajectory.reward or 0.0
+    if metric not in trajectory.reward_extra:
+        known = ", ".join(["score", *trajectory.reward_extra])
+        raise UserError(
+            f"algorithm.filter_groups.metric={metric}: the reward function does not return it; take {known}"
+        )
+    return float(trajectory.reward_extra[metric])
+
+
+def _differ(values: Sequence[float]) -> bool:
+    return any(not isclose(value, values[0], rel_tol=1e-9, abs_tol=1e-9) for value in values)
