@@ -3,25 +3,34 @@
 KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
 # What says nothing with one answer a prompt.
 GROUP_ESTIMATORS = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
-ESTIMATORS = (*GROUP_ESTIMATORS, "reinforce_plus_plus", "remax", "gae", "gae_turn", "reward", "none")
+# What compares with a critic's values.
+CRITIC_ESTIMATORS = ("gae", "gae_turn")
+ESTIMATORS = (*GROUP_ESTIMATORS, *CRITIC_ESTIMATORS, "reinforce_plus_plus", "remax", "reward", "none")
 POLICY_LOSSES = ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean", "clip_cov", "kl_cov")
+DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("constant", "linear", "cosine")
+
+LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
-    "actor.loss_agg_mode": ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.policy_loss.loss_mode": POLICY_LOSSES,
     "actor.optim.lr_scheduler_type": SCHEDULES,
-    "algorithm.adv_estimator": ("grpo", "rloo", "reinforce_plus_plus"),
+    "algorithm.adv_estimator": ESTIMATORS,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": KL_ESTIMATORS,
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),
     "algorithm.rollout_correction.rollout_rs": ("token", "sequence", "geometric"),
+    "critic.loss_agg_mode": LOSS_AGG_MODES,
+    "critic.model.dtype": DTYPES,
+    "critic.optim.lr_scheduler_type": SCHEDULES,
     "data.truncation": ("error", "left", "right", "middle"),
-    "model.dtype": ("float32", "bfloat16"),
+    "model.dtype": DTYPES,
     "optim.lr_scheduler_type": SCHEDULES,
+    "reward.reward_model.model.dtype": DTYPES,
     "rollout.multi_turn.format": (
         "hermes",
         "qwen",

@@ -1,17 +1,22 @@
-"""All that trains, as one process sees it: the policy, and what its update needs beside it.
+"""All that trains, as one process sees it: the policy, and what its update needs beside it: reference and critic.
 
 Invariant: every method is called on every rank, in the same order, with the same whole batch; each rank does its share
 and gives the whole answer. So one process and many are the same program.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
+from agentrl.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
 from agentrl.training.actor import actor_cut
+from agentrl.training.critic import ValueCritic
 from agentrl.training.ranks import Ranks
 from agentrl.training.reference import Reference
+from agentrl.training.value_model import load_value_model
 
 
 class Learner:
@@ -27,12 +32,15 @@ class Learner:
         self.module = self._load()
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
+        self.critic: ValueCritic | None = None
 
     def prepare(self, total_steps: int) -> None:
         """Make ready to train for `total_steps` steps in all."""
         algorithm, data = self.config.algorithm, self.config.data
         if algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self._reference()
+        if has_critic(self.config):
+            self.critic = self._critic(total_steps)
         self.actor = PolicyActor(
             self.module,
             actor=self.config.actor,
@@ -51,11 +59,17 @@ class Learner:
             batch.old_logprobs = actor.logprobs(batch)[0]
         if self.reference is not None:
             batch.ref_logprobs = self.reference.logprobs(batch)
+        if self.critic is not None:
+            batch.values = self.critic.values(batch)
         return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on the batch, which has its advantages."""
-        return self._trained().update(batch)
+        """Train on the batch, which has its advantages. In the first `trainer.critic_warmup` steps the policy waits."""
+        if self.critic is None:
+            return self._trained().update(batch)
+        waits = self.critic.optimizer.schedule_step < self.config.trainer.critic_warmup
+        metrics = self.critic.update(batch)
+        return metrics if waits else metrics | self._trained().update(batch)
 
     def save(self, folder: Path) -> None:
         """Write the policy in Hugging Face format."""
@@ -63,10 +77,15 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a restart needs to go on bit for bit."""
-        return self._trained().state_dict()
+        state = self._trained().state_dict()
+        return state if self.critic is None else state | {"critic": self.critic.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        if self.critic is not None:
+            if "critic" not in state:
+                raise UserError("the checkpoint has no critic; set trainer.resume_mode=disable")
+            self.critic.load_state_dict(state["critic"])
         self._trained().load_state_dict(state)
 
     def _reference(self) -> Reference:
@@ -78,6 +97,19 @@ class Learner:
             device=self.device,
         )
 
+    def _critic(self, total_steps: int) -> ValueCritic:
+        critic = self.config.critic
+        network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
+        return ValueCritic(
+            load_value_model(network, device=self.device, seed=self.config.trainer.seed),
+            critic=critic,
+            actor=self.config.actor,
+            device=self.device,
+            total_steps=total_steps,
+            vf_coef=self.config.algorithm.vf_coef,
+            max_response_length=self.config.data.max_response_length,
+        )
+
     def _load(self) -> Any:
         """The policy as the run begins."""
         return load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
@@ -86,3 +118,9 @@ class Learner:
         if self.actor is None:
             raise RuntimeError("prepare() comes before anything that trains")
         return self.actor
+
+
+def has_critic(config: Config) -> bool:
+    """Whether values are wanted: as `critic.enable` says, or by the estimator."""
+    critic = config.critic
+    return config.algorithm.adv_estimator in CRITIC_ESTIMATORS if critic.enable is None else critic.enable

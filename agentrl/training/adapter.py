@@ -8,7 +8,7 @@ from typing import Any
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-from agentrl.config.schema import Model
+from agentrl.config.schema import Network
 from agentrl.errors import UserError
 
 CONFIG = "adapter_config.json"
@@ -29,14 +29,17 @@ def base_and_adapter(place: str, lora_rank: int) -> tuple[str, str | None]:
     return base, place
 
 
-def new_adapter(module: PreTrainedModel, model: Model) -> PeftModel:
-    """Wrap a model with an adapter that does nothing yet. Raises UserError when the target modules do not exist."""
+def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM") -> PeftModel:
+    """Wrap a model with an adapter that does nothing yet; `task` is peft's name for what the model does.
+
+    Raises UserError when the target modules do not exist.
+    """
     targets = model.target_modules
     lora = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
+        task_type=task,
     )
     try:
         with warnings.catch_warnings():  # peft asks transformers under an older name

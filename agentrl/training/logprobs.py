@@ -29,7 +29,6 @@ class TokenLogprobs:
         self.module = module
         causal_lm: Any = module
         self.causal_lm = causal_lm.get_base_model() if hasattr(module, "get_base_model") else causal_lm
-        self.packed = self.causal_lm.config._attn_implementation == PACKED
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
         self.linear_head = self._probe()
@@ -50,19 +49,12 @@ class TokenLogprobs:
         """Log-probs and entropies of the tokens at `targets` [N], each from the position before it."""
         ids = batch.ids[targets]
         if self.linear_head:
-            hidden = self._run(batch, self._hidden)[targets - 1]
+            hidden = run(self.causal_lm, batch, self._hidden)[targets - 1]
             head = self.causal_lm.get_output_embeddings()
             return ChunkedLogprobs.apply(hidden, head.weight, head.bias, ids, self.scale)
-        logits = self._run(batch, self._logits)[targets - 1].float() * self.scale
+        logits = run(self.causal_lm, batch, self._logits)[targets - 1].float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         return logprobs, entropy_from_logits(logits)
-
-    def _run(self, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
-        """`forward` over all tokens [T, ...]: packed in one row, or sequence by sequence where the model cannot."""
-        if self.packed:
-            arguments = packing_arguments(batch.cu_seqlens, max(batch.lengths))
-            return forward(batch.ids, batch.positions, **arguments)
-        return torch.cat([forward(ids, positions, use_cache=False) for ids, positions in _sequences(batch)])
 
     def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         backbone = self.causal_lm.base_model
@@ -82,6 +74,13 @@ class TokenLogprobs:
         linear = head(self._hidden(ids, ids, use_cache=False)).float()
         tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
+
+
+def run(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
+    """`forward` of a network over all tokens [T, ...]: packed in one row, or one by one where it cannot do that."""
+    if network.config._attn_implementation == PACKED:
+        return forward(batch.ids, batch.positions, **packing_arguments(batch.cu_seqlens, max(batch.lengths)))
+    return torch.cat([forward(ids, positions, use_cache=False) for ids, positions in _sequences(batch)])
 
 
 def _sequences(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:

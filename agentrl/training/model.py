@@ -18,7 +18,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from agentrl import resources
-from agentrl.config.schema import Model
+from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
@@ -28,9 +28,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
-    _import_external(model.external_lib)
+    _import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
-    place = _place(path, key)
+    place = folder_or_id(path, key)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model.trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
@@ -41,35 +41,52 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(model: Model, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
-    """The policy on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
+def load_model(
+    model: Network,
+    *,
+    device: torch.device,
+    seed: int,
+    head: Any = AutoModelForCausalLM,
+    task: str = "CAUSAL_LM",
+    section: str = "model",
+) -> PreTrainedModel | PeftModel:
+    """The model on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
 
-    `seed` decides what is not in the files: a new adapter's weights. Dropout is off for good: with it the policy
-    that trains would not be the policy that sampled. Raises UserError when the model cannot be had.
+    `seed` decides what is not in the files: a new adapter's weights. `head`: whose `from_pretrained` makes it; `task`:
+    peft's name for what it does; `section`: how errors call the keys. Raises UserError when the model cannot be had.
     """
-    transformers_logging.disable_progress_bar()  # it would write over the live view
-    _import_external(model.external_lib)
     torch.manual_seed(seed)
-    place, saved = base_and_adapter(_place(model.path, "model.path"), model.lora_rank)
-    config = _model_config(model, place)
-    try:
-        module = AutoModelForCausalLM.from_pretrained(
-            place,
-            config=config,
-            dtype=_dtype(model.dtype),
-            trust_remote_code=model.trust_remote_code,
-        )
-    except Exception as error:
-        raise UserError(f"model.path: no model can be loaded from {model.path}: {first_line(error)}") from error
-    use_packed_attention(module)
-    _drop_dropout(module)
+    place, saved = base_and_adapter(folder_or_id(model.path, f"{section}.path"), model.lora_rank)
+    module: Any = load_pretrained(model, place, head=head, section=section)
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
-        module = new_adapter(module, model)
+        module = new_adapter(module, model, task)
     return module.to(device).eval()
+
+
+def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str) -> PreTrainedModel:
+    """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
+
+    Dropout is off for good: with it the policy that trains would not be the policy that sampled. Raises UserError.
+    """
+    transformers_logging.disable_progress_bar()  # it would write over the live view
+    _import_external(model.external_lib, section)
+    config = _model_config(model, place, section)
+    try:
+        module: PreTrainedModel = head.from_pretrained(
+            place,
+            config=config,
+            dtype=_dtype(model.dtype, section),
+            trust_remote_code=model.trust_remote_code,
+        )
+    except Exception as error:
+        raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
+    use_packed_attention(module)
+    _drop_dropout(module)
+    return module
 
 
 def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
@@ -83,21 +100,21 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
     tokenizer.save_pretrained(path)
 
 
-def _model_config(model: Model, place: str) -> PretrainedConfig:
+def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
     except Exception as error:
-        raise UserError(f"model.path: {model.path} is no model: {first_line(error)}") from error
+        raise UserError(f"{section}.path: {model.path} is no model: {first_line(error)}") from error
     for key, value in model.override_config.items():
         if not hasattr(config, key):
-            raise UserError(f"model.override_config.{key} is no field of {type(config).__name__}; leave it out")
+            raise UserError(f"{section}.override_config.{key} is no field of {type(config).__name__}; leave it out")
         present = getattr(config, key)
         setattr(config, key, present | value if isinstance(present, dict) and isinstance(value, dict) else value)
     return config
 
 
-def _place(path: str | None, key: str) -> str:
-    """A folder, or a hub id as it is."""
+def folder_or_id(path: str | None, key: str) -> str:
+    """A folder, or a hub id as it is. Raises UserError where there is neither."""
     if not path:
         raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
     folder = Path(path).expanduser()
@@ -109,19 +126,19 @@ def _place(path: str | None, key: str) -> str:
     return path
 
 
-def _dtype(name: str) -> torch.dtype:
+def _dtype(name: str, section: str) -> torch.dtype:
     if name not in DTYPES:
-        raise UserError(f"model.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
+        raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _import_external(name: str | None) -> None:
+def _import_external(name: str | None, section: str) -> None:
     if name is None:
         return
     try:
         importlib.import_module(name)
     except Exception as error:
-        raise UserError(f"model.external_lib: {name} does not import: {first_line(error)}") from error
+        raise UserError(f"{section}.external_lib: {name} does not import: {first_line(error)}") from error
 
 
 def _drop_dropout(module: nn.Module) -> None:

@@ -60,7 +60,7 @@ def test_values_and_gradients_equal_the_plain_way(name, monkeypatch):
     monkeypatch.setattr(chunked, "CHUNK_LOGITS", 97 * 40)  # several chunks
     module = model(name)
     score = TokenLogprobs(module, temperature=0.7)
-    assert score.packed == (name not in NOT_PACKED)
+    assert (score.causal_lm.config._attn_implementation == PACKED) == (name not in NOT_PACKED)
     assert score.linear_head == (name not in NOT_LINEAR)
     batch = random_batch(LENGTHS)
     weights = torch.linspace(-1, 1, batch.num_tokens)
@@ -115,7 +115,7 @@ def test_an_adapter_counts_and_only_it_gets_gradients():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     score = TokenLogprobs(module)
-    assert score.packed
+    assert score.causal_lm.config._attn_implementation == PACKED
     assert score.linear_head
     after = score(batch)[0]
     assert (after - before).abs().max() > 0.01

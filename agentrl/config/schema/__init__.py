@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 from agentrl.config.schema.actor import Actor, Optim, PolicyLoss
 from agentrl.config.schema.algorithm import PFPPO, Algorithm, FilterGroups, KLControl, RolloutCorrection
+from agentrl.config.schema.critic import Critic
 from agentrl.config.schema.data import CustomClass, Data
-from agentrl.config.schema.model import Model
-from agentrl.config.schema.reward import Reward, RewardFunction, SandboxFusion
+from agentrl.config.schema.model import Model, Network, Pretrained
+from agentrl.config.schema.reward import Reward, RewardFunction, RewardModel, RewardNetwork, SandboxFusion
 from agentrl.config.schema.rollout import Agent, MultiTurn, Rollout, ValSampling
-from agentrl.config.schema.trainer import Trainer
+from agentrl.config.schema.trainer import RayInit, Trainer
 
 
 @dataclass
@@ -21,6 +22,8 @@ class Config:
     """The policy."""
     actor: Actor = field(default_factory=Actor)
     """Its update."""
+    critic: Critic = field(default_factory=Critic)
+    """The value function, where the estimator compares with one."""
     rollout: Rollout = field(default_factory=Rollout)
     """Trajectories."""
     reward: Reward = field(default_factory=Reward)
@@ -29,6 +32,8 @@ class Config:
     """Advantages."""
     trainer: Trainer = field(default_factory=Trainer)
     """The run."""
+    ray_init: RayInit = field(default_factory=RayInit)
+    """Ray, where several processes need it."""
 
 
 __all__ = [
@@ -37,16 +42,22 @@ __all__ = [
     "Agent",
     "Algorithm",
     "Config",
+    "Critic",
     "CustomClass",
     "Data",
     "FilterGroups",
     "KLControl",
     "Model",
     "MultiTurn",
+    "Network",
     "Optim",
     "PolicyLoss",
+    "Pretrained",
+    "RayInit",
     "Reward",
     "RewardFunction",
+    "RewardModel",
+    "RewardNetwork",
     "Rollout",
     "RolloutCorrection",
     "SandboxFusion",

@@ -1,19 +1,15 @@
-"""The policy model and its tokenizer."""
+"""Models: the policy with its tokenizer, and the others."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
-class Model:
-    """What is trained."""
+class Pretrained:
+    """A model from files."""
 
     path: str | None = None
-    """Folder in Hugging Face format, or a hub id."""
-    tokenizer_path: str | None = None
-    """Tokenizer folder or hub id; null: that of `path`."""
-    chat_template: str | None = None
-    """Jinja file that replaces the tokenizer's template; ready-made ones lie in configs/templates."""
+    """Folder in Hugging Face format, or a hub id; for a critic, null: the policy's."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     external_lib: str | None = None
@@ -22,6 +18,12 @@ class Model:
     """Fields of the model's own configuration to change."""
     dtype: str = "float32"
     """Parameter dtype: float32, or bfloat16 (sensible with LoRA: small updates of bf16 parameters are lost)."""
+
+
+@dataclass
+class Network(Pretrained):
+    """A model that is trained."""
+
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     lora_rank: int = 0
@@ -30,3 +32,13 @@ class Model:
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Any = "all-linear"
     """Modules that get an adapter: a list of names, or all-linear."""
+
+
+@dataclass
+class Model(Network):
+    """The policy."""
+
+    tokenizer_path: str | None = None
+    """Tokenizer folder or hub id; null: that of `path`."""
+    chat_template: str | None = None
+    """Jinja file that replaces the tokenizer's template; ready-made ones lie in configs/templates."""

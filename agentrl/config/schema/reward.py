@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.config.schema.model import Pretrained
+
 
 @dataclass
 class RewardFunction:
@@ -31,12 +33,45 @@ class SandboxFusion:
 
 
 @dataclass
+class RewardNetwork(Pretrained):
+    """The reward model's files."""
+
+    dtype: str = "bfloat16"
+    """Parameter dtype: float32 or bfloat16."""
+    input_tokenizer: str | None = None
+    """null: the model reads the policy's own tokens. Any name: it has a tokenizer and a chat template of its own, and
+    the conversation is written anew with them."""
+
+
+@dataclass
+class RewardModel:
+    """A sequence classification model with one label, which scores whole conversations."""
+
+    enable: bool = False
+    """Score trajectories with it, beside the reward function if there is one."""
+    model: RewardNetwork = field(default_factory=RewardNetwork)
+    """Its network."""
+    weight: float = 1.0
+    """What its score is multiplied by."""
+    micro_batch_size_per_gpu: int | None = None
+    """Conversations per forward pass; null: as many as the token budget takes."""
+    forward_max_token_len_per_gpu: int = 16384
+    """Token budget of a forward pass."""
+    max_length: int | None = None
+    """Tokens that it reads of a conversation: the last ones; null: all."""
+    device: str | None = None
+    """cpu, cuda, or one GPU such as cuda:1; null: `trainer.device`."""
+
+
+@dataclass
 class Reward:
-    """Scores and how they combine: reward = function + tool_weight * sum of tools' calc_reward +
-    interaction_weight * the interaction's score; turn rewards land on their own turns, each with its weight."""
+    """Scores and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
+    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards land on their own turns."""
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
     """The reward function; without one the tools' and the interaction's scores are the reward."""
+    reward_model: RewardModel = field(default_factory=RewardModel)
+    """The reward model."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
     """The code sandbox."""
     tool_weight: float = 1.0

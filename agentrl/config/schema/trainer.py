@@ -19,6 +19,16 @@ class Trainer:
     """Steps; null: what the epochs give."""
     device: str = "auto"
     """cpu, cuda, or auto: cuda where there is one."""
+    nnodes: int = 1
+    """Machines that train."""
+    n_gpus_per_node: int = 1
+    """GPUs of each, with a process to a GPU; with device=cpu: processes. More than one process in all run on Ray."""
+    max_restarts: int = 3
+    """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
+    ray_wait_register_center_timeout: float = 300.0
+    """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    critic_warmup: int = 0
+    """First steps in which only the critic learns."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
@@ -45,3 +55,16 @@ class Trainer:
     """Folder for training trajectories, one jsonl file a step; null: not written."""
     validation_data_dir: str | None = None
     """The same for validation."""
+
+
+@dataclass
+class RayInit:
+    """The Ray cluster of a run with several processes."""
+
+    address: str | None = None
+    """Cluster to join, host:port; local: one of the run's own; null: that of RAY_ADDRESS or of `ray start` on this
+    machine, or else one of the run's own."""
+    num_cpus: int | None = None
+    """CPUs of a cluster of the run's own; null: those that the machine has."""
+    timeline_json_file: str | None = None
+    """File for what ran when on Ray, which chrome://tracing and Perfetto show; null: not written."""

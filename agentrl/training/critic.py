@@ -1,0 +1,143 @@
+"""The critic's update: values that come nearer to the returns that were seen (PPO, arXiv 1707.06347).
+
+Entry t of `values` is what the critic expects of the state in which token t was chosen; both are of model tokens only.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.algorithms import token_weights
+from agentrl.algorithms.value_loss import clipped_value_loss
+from agentrl.config.schema import Actor
+from agentrl.config.schema.critic import Critic
+from agentrl.errors import UserError
+from agentrl.training.batch import Batch
+from agentrl.training.optimizer import Optimizer
+from agentrl.training.passes import Cut, score_batch
+from agentrl.training.report import Report
+from agentrl.training.trainee import Steps, Trainee
+from agentrl.training.value_model import TokenValues
+
+T = TypeVar("T")
+
+
+class ValueCritic(Trainee):
+    """Values and trains with `module`, a value model."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        critic: Critic,
+        actor: Actor,
+        device: torch.device,
+        total_steps: int,
+        vf_coef: float = 1.0,
+        max_response_length: int | None = None,
+    ) -> None:
+        """`actor`: whose settings count where the critic's are null. `vf_coef`: what the loss is multiplied by."""
+        self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode)
+        if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
+            raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
+        super().__init__(
+            module,
+            optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps),
+            cut=critic_cut(critic, actor),
+            steps=Steps(
+                own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
+                own(critic.ppo_epochs, actor.ppo_epochs),
+                own(critic.shuffle, actor.shuffle),
+                own(critic.data_loader_seed, actor.data_loader_seed),
+            ),
+            device=device,
+        )
+        self.critic = critic
+        self.vf_coef = vf_coef
+        self.max_response_length = max_response_length or 1
+        self.score = TokenValues(module)
+
+    def values(self, batch: Batch) -> Tensor:
+        """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
+        forward = Cut(
+            self.critic.forward_max_token_len_per_gpu or self.cut.max_tokens,
+            self.critic.forward_micro_batch_size_per_gpu or self.cut.max_sequences,
+        )
+        return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch with `returns`; gives metrics. Missing `values` are computed first."""
+        batch = batch.to(self.device)
+        if batch.returns is None:
+            raise ValueError("the batch has no returns")
+        if batch.values is None:
+            batch = replace(batch, values=self.values(batch))
+        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device)
+        self.learn(batch, report)
+        return report.metrics()
+
+    def weigh(self, mini: Batch) -> Tensor:
+        """Each token's share in the loss, by `critic.loss_agg_mode`."""
+        return token_weights(
+            mini.mask, mini.cu_seqlens, self.loss_agg_mode, trajectory=mini.trajectory, norm=self.max_response_length
+        )
+
+    def loss(self, micro: Batch, report: "ValueReport") -> Tensor:
+        """This micro-batch's part of the mini-batch's loss: a scalar."""
+        assert micro.values is not None
+        assert micro.returns is not None
+        assert micro.weights is not None
+        (values,) = self.score(micro)
+        losses, clipped = clipped_value_loss(values, micro.values, micro.returns, cliprange=self.critic.cliprange_value)
+        weighted = self.vf_coef * losses * micro.weights
+        report.micro_batch(micro, values=values, loss=weighted, clipped=clipped)
+        return weighted.sum()
+
+
+class ValueReport(Report):
+    """The critic's figures."""
+
+    def micro_batch(self, micro: Batch, *, values: Tensor, loss: Tensor, clipped: Tensor) -> None:
+        """Take in one forward pass; each [T]."""
+        assert micro.returns is not None
+        returns, error = micro.returns.double(), micro.returns.double() - values.detach().double()
+        squares = {"returns_square": returns.square(), "error_square": error.square(), "error": error}
+        self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
+
+    def metrics(self) -> dict[str, float]:
+        """All figures by name."""
+        metrics = super().metrics()
+        if not float(self._scored):
+            return metrics
+        means = self.means("loss")
+        spread = means["returns_square"] - means["returns"] ** 2
+        missed = means["error_square"] - means["error"] ** 2
+        metrics |= {
+            "critic/vf_loss": means["loss"],
+            "critic/vf_clipfrac": means["clipped"],
+            "critic/values": means["values"],
+            "critic/returns": means["returns"],
+        }
+        if spread > SAME * max(means["returns_square"], 1.0):
+            metrics["critic/explained_variance"] = 1.0 - missed / spread
+        return metrics
+
+
+# A variance below this share of the square is rounding.
+SAME = 1e-9
+
+
+def critic_cut(critic: Critic, actor: Actor) -> Cut:
+    """Forward passes of the critic's update."""
+    budget = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
+    return Cut(
+        budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
+        own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
+    )
+
+
+def own(value: T | None, other: T) -> T:
+    """The critic's own setting, or where it has none the actor's."""
+    return other if value is None else value

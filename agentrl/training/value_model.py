@@ -1,0 +1,70 @@
+"""The critic's network: a language model's backbone whose head says one number, the value of what was read so far.
+
+Invariants: a head that the files do not have begins at zero, so every first value is 0 and all ranks agree; packing
+changes a value only by float rounding.
+"""
+
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GenericForTokenClassification
+from transformers.models.auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, MODEL_MAPPING
+
+from agentrl.config.schema import Network
+from agentrl.errors import UserError
+from agentrl.training.batch import Batch
+from agentrl.training.logprobs import run
+from agentrl.training.model import load_model
+
+
+def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
+    """The critic's network on `device`, in eval mode. Raises UserError when it cannot be had."""
+    return load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+
+
+class ValueHead:
+    """Makes a token classification model with one label out of any folder of a causal LM."""
+
+    @staticmethod
+    def from_pretrained(place: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
+        """As transformers' classes do; weights of the head that are not in the folder begin at 0."""
+        if not any("TokenClassification" in name for name in config.architectures or []):
+            config.num_labels = 1
+        if config.num_labels != 1:
+            raise UserError(f"it has {config.num_labels} labels; a critic has one")
+        kind = _class_for(config)
+        module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
+        for name in info["missing_keys"]:
+            if not name.startswith(module.base_model_prefix + "."):
+                nn.init.zeros_(module.get_parameter(name))
+        return module
+
+
+def _class_for(config: PretrainedConfig) -> Any:
+    """transformers' own class, or one made of the backbone and transformers' generic head."""
+    if type(config) in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING or type(config) not in MODEL_MAPPING:
+        return AutoModelForTokenClassification
+    backbone = MODEL_MAPPING[type(config)]
+    base = next(kind for kind in backbone.__mro__[1:] if issubclass(kind, PreTrainedModel))
+    name = backbone.__name__.removesuffix("Model") + "ForTokenClassification"
+    return type(name, (GenericForTokenClassification, base), {"__module__": __name__})
+
+
+class TokenValues:
+    """Values of a batch's tokens under a value model, which is shared and not copied."""
+
+    def __init__(self, module: nn.Module) -> None:
+        network: Any = module
+        self.network = network.get_base_model() if hasattr(module, "get_base_model") else network
+
+    def __call__(self, batch: Batch) -> tuple[Tensor]:
+        """Values f32 [T]: entry t is that of the tokens before t; 0 off the mask."""
+        targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
+        values = run(self.network, batch, self._values)[targets - 1].float()
+        return (torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, targets, values),)
+
+    def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
+        return self.network(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0, :, 0]
