@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from agentrl.config.schema import Config
-from agentrl.runtime import Checkpoints, Feed, Journal, LocalRuntime, Metrics, Runtime, Sampler, load_feed
+from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
 from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.training import Weighing, pack
 
 
 def train(config: Config) -> None:
     """Run the experiment that `config` describes, from its start or its last checkpoint. Raises UserError."""
-    with closing(LocalRuntime(config)) as runtime:
+    with closing(open_runtime(config)) as runtime:
         feed = load_feed(config, runtime)
         runtime.prepare(feed.total_steps)
         weigh = Weighing(config.algorithm, seed=config.trainer.seed)

@@ -27,9 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train."""
     config = load_config(args)
+    from agentrl.runtime.restarts import persist
     from agentrl.train import train
 
-    train(config)
+    persist(train, config)
     return 0
 
 

@@ -75,7 +75,7 @@ class Servers:
         return RemoteEngine(
             self.dialect,
             self.replicas,
-            self._transport(module),
+            transport(self.config, module, self.way, self.device, self.scratch),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
@@ -84,17 +84,18 @@ class Servers:
             progress=progress,
         )
 
-    def _transport(self, module: Any) -> Transport:
-        rollout = self.config.rollout
-        weights = PolicyWeights(module, dtype=DTYPES[server_dtype(self.config, self.device)])
-        size = rollout.update_weights_bucket_megabytes << 20
-        log.info("weights reach the engine by %s", self.way)
-        if self.way == "ipc":
-            return IpcTransport(weights, bucket_bytes=size)
-        if self.way == "nccl":
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            return BroadcastTransport(weights, bucket_bytes=size, backend=backend)
-        return FilesTransport(weights, module.config, folder=self.scratch, bucket_bytes=size)
+
+def transport(config: Config, module: Any, way: str, device: torch.device, scratch: Path) -> Transport:
+    """What carries `module`'s weights to servers. `way`: ipc, nccl or files; `scratch`: a folder for the latter."""
+    rollout = config.rollout
+    weights = PolicyWeights(module, dtype=DTYPES[server_dtype(config, device)])
+    size = rollout.update_weights_bucket_megabytes << 20
+    log.info("weights reach the engine by %s", way)
+    if way == "ipc":
+        return IpcTransport(weights, bucket_bytes=size)
+    if way == "nccl":
+        return BroadcastTransport(weights, bucket_bytes=size, backend="nccl" if device.type == "cuda" else "gloo")
+    return FilesTransport(weights, module.config, folder=scratch, bucket_bytes=size)
 
 
 def launch(config: Config, device: torch.device) -> Servers | None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrl.config.choices import GROUP_ESTIMATORS
-from agentrl.config.schema import Actor, Algorithm, Data, Reward, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Data, RayInit, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
 
@@ -14,9 +14,18 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
     at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
+    at_least("rollout", rollout, 1, "n_gpus_per_node")
+    at_least("rollout", rollout, 0, "nnodes")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
     at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")
+
+
+def cluster(trainer: Trainer, ray_init: RayInit) -> None:
+    """Processes and waiting times of at least one."""
+    at_least("trainer", trainer, 1, "nnodes n_gpus_per_node ray_wait_register_center_timeout")
+    at_least("trainer", trainer, 0, "max_restarts")
+    at_least("ray_init", ray_init, 1, "num_cpus")
 
 
 def at_least(section: str, values: Any, least: int, names: str) -> None:

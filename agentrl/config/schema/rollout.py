@@ -117,8 +117,13 @@ class Rollout:
     """Server engines: their Python interpreter; null: that of `agentrl engine install`, or else this one."""
     base_url: Any = None
     """Server engines: one address, or a list, of servers that run already; null: agentrl starts them."""
+    nnodes: int = 0
+    """On Ray: machines with GPUs for sampling alone; 0: engines share the GPUs that train."""
+    n_gpus_per_node: int | None = None
+    """GPUs of each of these machines (with trainer.device=cpu: processes); null: trainer.n_gpus_per_node."""
     replicas: int = 1
-    """Server engines: how many servers; each has its own GPUs where there are enough."""
+    """Server engines: how many servers; each has its own GPUs where there are enough. On Ray there are as many as the
+    GPUs hold, and this counts on a CPU only."""
     tensor_model_parallel_size: int = 1
     """Server engines: GPUs that share one copy of the model."""
     gpu_memory_utilization: float = 0.5

@@ -1,0 +1,25 @@
+"""Which runtime a configuration asks for."""
+
+from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.runtime.runtime import Runtime
+
+
+def open_runtime(config: Config) -> Runtime:
+    """This process alone where that is enough, or else Ray. Raises UserError."""
+    if processes(config.trainer, config.rollout) == 1:
+        from agentrl.runtime.local import LocalRuntime
+
+        return LocalRuntime(config)
+    from agentrl.runtime.ray import open_on_ray
+
+    return open_on_ray(config)
+
+
+def processes(trainer: Trainer, rollout: Rollout) -> int:
+    """How many train, and how many are set apart for sampling."""
+    return trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * sampling_per_node(trainer, rollout)
+
+
+def sampling_per_node(trainer: Trainer, rollout: Rollout) -> int:
+    """GPUs, or processes on a CPU, of each machine that only samples."""
+    return rollout.n_gpus_per_node or trainer.n_gpus_per_node

@@ -1,0 +1,26 @@
+"""A run on several processes: Ray starts them, carries batches to them, and says when one died.
+
+    controller    RayRuntime: the loop of train.py, rows, tools, scoring, the scheduler of trajectories
+    rank 0..N-1   Rank: a Learner each, in one torch.distributed group, and where engines share its GPU a Host
+    host 0..M-1   Host: an hf engine on a copy of the policy; or a ServerHost with an SGLang or vLLM server
+
+Ray is imported below this package only.
+"""
+
+from agentrl.config.schema import Config
+from agentrl.errors import UserError
+from agentrl.runtime.runtime import Runtime
+
+
+def open_on_ray(config: Config) -> Runtime:
+    """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "several processes need Ray: `pip install 'agentrl[ray]'`, or set trainer.nnodes=1, "
+            "trainer.n_gpus_per_node=1 and rollout.nnodes=0"
+        ) from None
+    from agentrl.runtime.ray.runtime import RayRuntime
+
+    return RayRuntime(config)

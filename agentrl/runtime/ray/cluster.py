@@ -1,0 +1,112 @@
+"""The Ray cluster of a run: joined, or started and stopped with the run; and what it sets aside for the run."""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from agentrl.config.schema import RayInit, Trainer
+from agentrl.errors import UserError
+from agentrl.tracking import Waiting
+
+PASSED_ON = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
+"""Variables of the controller that workers on other machines get, too, unless those have their own."""
+
+
+def connect(ray_init: RayInit, stack: ExitStack) -> None:
+    """Join the cluster that settings or surroundings name, or start one; `stack` leaves it. Raises UserError."""
+    if ray.is_initialized():  # somebody's, in this very process: a notebook, a test
+        return
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU still see them
+    address = ray_init.address or ("local" if ray_init.num_cpus else None)
+    try:
+        ray.init(
+            address,
+            num_cpus=ray_init.num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, ValueError) as error:
+        raise UserError(f"ray_init.address={address}: {error}; `ray start --head` starts a cluster") from error
+    stack.callback(ray.shutdown)
+    if ray_init.timeline_json_file:
+        stack.callback(write_timeline, ray_init.timeline_json_file)
+
+
+def write_timeline(file: str) -> None:
+    """What ran when, for chrome://tracing."""
+    ray.timeline(os.path.abspath(os.path.expanduser(file)))
+
+
+def on_gpus(trainer: Trainer) -> bool:
+    """Whether `trainer.device` means GPUs in this cluster; the controller's own machine need not have one."""
+    if trainer.device == "auto":
+        return ray.cluster_resources().get("GPU", 0) > 0
+    return trainer.device == "cuda"
+
+
+def reserve(
+    keys: str, machines: int, each: int, *, gpus: bool, timeout: float, stack: ExitStack
+) -> tuple[PlacementGroup, list[int]]:
+    """`each` GPUs (CPUs without) on each of `machines`, and the bundle of every process, this machine's first.
+
+    `keys`: the settings that ask for it. `stack` gives them back. Raises UserError when they are not there, at once
+    where more cannot come, or after `timeout` seconds.
+    """
+    bundle: dict[str, float] = {"CPU": each, "GPU": each} if gpus else {"CPU": each}
+    fits = [node for node in ray.nodes() if node["Alive"] and holds(node["Resources"], bundle)]
+    grows = "RAY_ADDRESS" in os.environ or len(ray.nodes()) > 1
+    group = placement_group([bundle] * machines, strategy="STRICT_SPREAD" if machines > 1 else "STRICT_PACK")
+    stack.callback(remove_placement_group, group)
+    patience = timeout if grows or len(fits) >= machines else 0.1
+    with Waiting("waiting for the cluster") as waiting:
+        if not wait(group, patience, lambda: waiting(f"waiting for {words(machines, bundle)}")):
+            raise UserError(missing(keys, machines, bundle))
+    nodes = placement_group_table(group)["bundles_to_node_id"]
+    here = ray.get_runtime_context().get_node_id()
+    order = sorted(range(machines), key=lambda i: (nodes[i] != here, i))
+    return group, [bundle_index for bundle_index in order for _ in range(each)]
+
+
+def wait(group: PlacementGroup, timeout: float, tell: Callable[[], None]) -> bool:
+    """Whether the group is there within `timeout` seconds."""
+    waited = 0.0
+    while waited < timeout:
+        piece = min(1.0, timeout - waited)
+        if group.wait(piece):
+            return True
+        waited += piece
+        tell()
+    return False
+
+
+def holds(resources: dict[str, float], bundle: dict[str, float]) -> bool:
+    """Whether a machine is large enough, whoever uses it now."""
+    return all(resources.get(name, 0) >= amount for name, amount in bundle.items())
+
+
+def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:
+    """What was asked, what there is, what to do."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    there = ", ".join(f"{r.get('CPU', 0):g} CPUs and {r.get('GPU', 0):g} GPUs" for r in alive)
+    free = ray.available_resources()
+    idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+    return (
+        f"{keys} asks for {words(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, {idle} of it free: "
+        "ask for less, join a larger cluster (ray_init.address), or let a CPU count more than once (ray_init.num_cpus)"
+    )
+
+
+def words(machines: int, bundle: dict[str, float]) -> str:
+    """A wish as a person reads it."""
+    amounts = " and ".join(f"{amount:g} {name}s" for name, amount in bundle.items())
+    return f"{machines} machine{'s' if machines > 1 else ''} with {amounts}{' each' if machines > 1 else ''}"
+
+
+def passed_on() -> dict[str, str]:
+    """This process's variables that workers may need."""
+    return {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

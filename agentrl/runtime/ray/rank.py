@@ -1,0 +1,132 @@
+"""A worker that trains: one rank's learner, and beside it an engine where engines share the GPUs that train."""
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.rollout.engines.remote import Dialect, Replica
+from agentrl.runtime.ray.host import Host
+
+Target = tuple[str, int]
+"""(URL of a server, how often it was started)."""
+
+
+class Rank(Host):
+    """An actor. Every method but an engine's is called on all ranks, in the same order."""
+
+    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, surroundings, threads)
+        self.learner: Any = None
+        self.first = False
+        self._leaving: Iterator[dict[str, Any]] = iter(())
+        self._transport: Any = None
+        self._replicas: dict[str, Replica] = {}
+
+    async def join(self, rank: int, world: int, address: str, port: int) -> None:
+        """Meet the other ranks at `address`, rank 0's, and load this one's share of the policy."""
+        os.environ |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": "0",  # Ray shows each worker its own GPU only
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+        }
+        from agentrl.runtime.learner import Learner
+        from agentrl.training.ranks import Ranks
+
+        self.first = rank == 0
+        self.learner = Learner(self.config, self._meet() if world > 1 else Ranks())
+
+    async def call(self, name: str, *args: Any) -> Any:
+        """A method of the learner; rank 0 answers for all."""
+        answer = getattr(self.learner, name)(*args)
+        return at_home(answer) if self.first else None
+
+    async def sync(self, version: int) -> None:
+        """Give the engine in this worker the policy's present weights."""
+        for name, tensor in self._trained():
+            self.take(name, tensor)
+        await self.engine.update_weights(version)
+
+    async def begin_export(self, most: int) -> None:
+        """Make ready to hand weights out, `most` bytes at a time."""
+        self._leaving = in_buckets(self._trained(), most)
+
+    async def export(self) -> tuple[bool, dict[str, Any]]:
+        """Whether there was more, and from rank 0 the next weights."""
+        bucket = next(self._leaving, None)
+        return bucket is not None, bucket if bucket is not None and self.first else {}
+
+    async def push(self, dialect: Dialect, way: str, scratch: str, targets: Mapping[str, list[Target]]) -> None:
+        """Give servers the policy's present weights. `targets`: by rank, the servers that this rank serves.
+
+        A rank without servers takes part, for the full weights are made by all ranks together.
+        """
+        from agentrl.runtime.engines import transport
+
+        if self._transport is None:
+            self._transport = transport(self.config, self.learner.module, way, self.device, Path(scratch))
+        mine = targets.get(str(self.learner.ranks.rank), [])
+        if mine:
+            await self._transport.push([self._replica(dialect, *target) for target in mine])
+        else:
+            for _ in self._transport.weights.tensors():
+                pass
+
+    async def free(self) -> None:
+        """Give unused GPU memory back, for the engine beside."""
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _meet(self) -> Any:
+        from agentrl.training.parallel import join_ranks
+
+        trainer = self.config.trainer
+        return join_ranks(self.device, timeout=timedelta(seconds=trainer.ray_wait_register_center_timeout))
+
+    def _trained(self) -> Iterator[tuple[str, Any]]:
+        """Every parameter that training changes, whole; all ranks iterate together."""
+        for name, parameter in self.learner.module.named_parameters():
+            if parameter.requires_grad:
+                yield name, whole(parameter.detach())
+
+    def _replica(self, dialect: Dialect, url: str, starts: int) -> Replica:
+        replica = self._replicas.setdefault(url, Replica(dialect, url))
+        replica.starts = starts
+        return replica
+
+
+def whole(tensor: Any) -> Any:
+    """A tensor of which each rank may hold a shard."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[str, Any]]:
+    """Tensors on the CPU, at most `most` bytes together, or one that is larger."""
+    bucket: dict[str, Any] = {}
+    size = 0
+    for name, tensor in tensors:
+        if bucket and size + tensor.nbytes > most:
+            yield bucket
+            bucket, size = {}, 0
+        bucket[name] = tensor.cpu()
+        size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def at_home(answer: Any) -> Any:
+    """An answer on its way to the controller, which may have no GPU."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from agentrl.training import Batch
+
+    if isinstance(answer, Batch):
+        return answer.to(torch.device("cpu"))
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), answer)

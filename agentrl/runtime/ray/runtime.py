@@ -1,0 +1,157 @@
+"""A run on many processes: rows, tools and the algorithm here, training and sampling on Ray workers.
+
+Invariants:
+- every rank gets the same calls in the same order, with the same batch, which lies in the object store once;
+- ranks and engines take turns, as they do in one process;
+- nothing that was started outlives `close`, or this process.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from agentrl.config.schema import Config
+from agentrl.data.row import Row
+from agentrl.errors import InfraError
+from agentrl.rollout.engine import Engine
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.runtime.engines import engine_name
+from agentrl.runtime.opening import sampling_per_node
+from agentrl.runtime.ray.cluster import connect, on_gpus, passed_on, reserve
+from agentrl.runtime.ray.crew import Crew, hire
+from agentrl.runtime.ray.engine import RayEngine
+from agentrl.runtime.ray.host import Host
+from agentrl.runtime.ray.rank import Rank
+from agentrl.runtime.rollouts import Rollouts
+from agentrl.runtime.runtime import OnDone
+from agentrl.tracking import Waiting
+from agentrl.training import Batch, load_tokenizer
+
+Sample = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
+
+
+class RayRuntime:
+    """Starts and holds the workers. Raises UserError where cluster and settings do not fit."""
+
+    def __init__(self, config: Config) -> None:
+        self.tokenizer = load_tokenizer(config.model)
+        self.naps = False
+        self.stack = ExitStack()
+        try:
+            self._open(config)
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def prepare(self, total_steps: int) -> None:
+        self.ranks.call("call", "prepare", total_steps)
+
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        return self._sample(self.rollouts.train, rows, step, on_done)
+
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        return self._sample(self.rollouts.greedy, rows, step, on_done)
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        return self._sample(self.rollouts.validate, rows, step, on_done)
+
+    def annotate(self, batch: Batch) -> Batch:
+        if self.naps:
+            self.runner.run(self.rollouts.engine.sleep())
+        annotated: Batch = self.ranks.call("call", "annotate", ray.put(batch))
+        return annotated
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        metrics: dict[str, float] = self.ranks.call("call", "update", ray.put(batch))
+        return metrics
+
+    def sync(self, version: int) -> None:
+        if self.naps:
+            self.ranks.call("free")
+        self.runner.run(self.rollouts.engine.update_weights(version))
+
+    def save(self, folder: Path) -> None:
+        self.ranks.call("call", "save", folder.absolute())
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.ranks.call("call", "state_dict")
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ranks.call("call", "load_state_dict", ray.put(state))
+
+    def prompt_length(self, row: Row) -> int:
+        return self.rollouts.prompt_length(row)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.rollouts.decode(ids)
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def _open(self, config: Config) -> None:
+        """From the cluster up; what is opened last is closed first."""
+        trainer, stack = config.trainer, self.stack
+        connect(config.ray_init, stack)
+        self.gpus = on_gpus(trainer)
+        keys = f"trainer.nnodes={trainer.nnodes} with trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
+        with Waiting("workers start") as waiting:
+            self.ranks = self._hire(Rank, config, keys, trainer.nnodes, trainer.n_gpus_per_node)
+            waiting("the policy is loaded")
+            first, world = self.ranks.places[0], len(self.ranks.actors)
+            self.ranks.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
+            self.runner = stack.enter_context(asyncio.Runner())
+            engine = self._engine(config, waiting)
+            self.runner.run(engine.start())
+        self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run)
+        stack.callback(self.rollouts.close)
+
+    def _hire(self, kind: type, config: Config, keys: str, machines: int, each: int) -> Crew:
+        timeout = config.trainer.ray_wait_register_center_timeout
+        group, bundles = reserve(keys, machines, each, gpus=self.gpus, timeout=timeout, stack=self.stack)
+        threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
+        arguments = config, os.getcwd(), passed_on(), threads
+        what = "rank" if kind is Rank else "sampler"
+        gpus = 1.0 if self.gpus else 0.0
+        return hire(kind, what, group, bundles, gpus=gpus, arguments=arguments, stack=self.stack)
+
+    def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
+        """What samples: servers, or the hf engine in the ranks or in workers of its own."""
+        rollout = config.rollout
+        device = torch.device("cuda" if self.gpus else "cpu")
+        if engine_name(rollout, device) != "hf":
+            from agentrl.runtime.ray.servers import start_servers
+
+            remote, self.naps = start_servers(config, device, self.ranks, self.stack, progress)
+            return remote
+        if rollout.nnodes == 0:
+            return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
+        each = sampling_per_node(config.trainer, rollout)
+        keys = f"rollout.nnodes={rollout.nnodes} with rollout.n_gpus_per_node={each}"
+        hosts = self._hire(Host, config, keys, rollout.nnodes, each)
+        most = rollout.update_weights_bucket_megabytes << 20
+        return RayEngine(hosts.actors, hosts.names, lambda version: carry(self.ranks, hosts, version, most))
+
+    def _sample(self, how: Sample, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        try:
+            return how(rows, step, on_done)
+        except InfraError:
+            self.ranks.check()  # all trajectories failed: because a worker is gone?
+            raise
+
+
+def carry(ranks: Crew, hosts: Crew, version: int, most: int) -> None:
+    """Weights from the ranks to workers that only sample, `most` bytes in the object store at a time."""
+    ranks.call("begin_export", most)
+    while True:
+        more, bucket = ranks.call("export")
+        if not more:
+            break
+        hosts.call("load", ray.put(bucket))
+    hosts.call("ask", "update_weights", version)

@@ -1,0 +1,47 @@
+"""A run that lost a process or a machine goes on by itself from what it last saved."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from agentrl.config.schema import Config, Trainer
+from agentrl.errors import InfraError
+from agentrl.runtime.checkpoints import FOLDER
+
+log = logging.getLogger(__name__)
+
+
+class WorkerDied(InfraError):
+    """A process of the run is gone, and with it what it held since the last checkpoint."""
+
+
+def persist(run: Callable[[Config], None], config: Config) -> None:
+    """`run(config)`, and again, from the newest checkpoint, each time that a worker died: `trainer.max_restarts` times.
+
+    Raises WorkerDied when that was not enough.
+    """
+    trainer, began = config.trainer, time.time()
+    for restart in range(trainer.max_restarts):
+        try:
+            return run(config)
+        except WorkerDied as died:
+            log.warning("%s; the run goes on by itself (restart %d of %d)", died, restart + 1, trainer.max_restarts)
+            config = replace(config, trainer=resuming(trainer, began))
+    return run(config)
+
+
+def resuming(trainer: Trainer, began: float) -> Trainer:
+    """The settings to go on with: from the newest checkpoint written since `began` (seconds since the epoch).
+
+    Without one the run begins as it began; a checkpoint of an older run in the same folder is not taken for its own.
+    """
+    if trainer.resume_mode == "auto":
+        return trainer
+    folder = Path(trainer.default_local_dir) / FOLDER
+    own = [path for path in folder.glob("global_step_*") if path.stat().st_mtime >= began]
+    if not own:
+        return trainer
+    newest = max(own, key=lambda path: path.stat().st_mtime)
+    return replace(trainer, resume_mode="resume_path", resume_from_path=str(newest))
