@@ -130,13 +130,17 @@ async def test_nothing_leaks() -> None:
     async def rounds(count: int) -> tuple[int, ...]:
         for _ in range(count):
             await asyncio.gather(*map(pool.run, jobs))
-        await asyncio.sleep(0.3)
         return _state(pool)
 
     before = await rounds(5)
     after = await rounds(25)
+    for _ in range(100):  # what is still on its way to the end is no leak
+        if all(a <= b for a, b in zip(after[:4], before, strict=False)):
+            break
+        await asyncio.sleep(0.1)
+        after = _state(pool)
     await pool.close()
-    assert after[:4] == before[:4]
+    assert all(a <= b for a, b in zip(after[:4], before, strict=False)), (before, after)
     assert after[4] - before[4] < 4 << 20
 
 
