@@ -1,0 +1,41 @@
+"""A local web page over one run or several: curves, conversations token by token, timelines of a step.
+
+    agentrl view runs/demo              # one run
+    agentrl view runs                   # every run below a folder, to lay one over the other
+    agentrl view dump.jsonl             # what `agentrl rollout --out dump.jsonl` wrote
+
+The page is served to this machine only. From another machine: ssh -L 8265:localhost:8265 HOST.
+"""
+
+import argparse
+from contextlib import suppress
+
+HELP = "look at runs in a browser: curves, conversations, timelines"
+
+PORT = 8265
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, a folder of runs, or a dump")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port on this machine (default {PORT}; 0: any)")
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    import webbrowser
+
+    from rich.console import Console
+
+    from agentrl.view import Api, ViewServer, find_runs
+
+    runs = find_runs(args.runs)
+    with ViewServer(Api(runs), args.port) as server:
+        named = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+        Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}[/]  (Ctrl-C ends)")
+        if args.open:
+            webbrowser.open(server.url)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0

@@ -1,0 +1,137 @@
+"""What the page asks for, as plain functions of its questions: name -> JSON-ready answer.
+
+Raises UserError for a question that has no answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from threading import RLock
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.tracking.dumps import token_texts
+from agentrl.tracking.index import KINDS, read_lines
+from agentrl.view.curves import Curves
+from agentrl.view.runs import FOLDERS, Run
+from agentrl.view.table import Row, Table
+
+Query = Mapping[str, str]
+Answer = dict[str, Any]
+
+PAGE = 200
+
+
+class Api:
+    """Answers about some runs. One question at a time: answers are small, and the caches are plain."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
+        self.curves = [Curves(run.metrics_file) for run in runs]
+        self.tables = [{split: Table(lambda r=run, s=split: r.dumps(s)) for split in FOLDERS} for run in runs]
+        self.questions = {
+            "runs": self.overview,
+            "metrics": self.metrics,
+            "trajectories": self.trajectories,
+            "trajectory": self.trajectory,
+            "timeline": self.timeline,
+            "match": self.match,
+        }
+        self._lock = RLock()
+
+    def answer(self, question: str, query: Query) -> Answer:
+        """Raises UserError, and KeyError for a question that nobody knows."""
+        ask = self.questions[question]
+        with self._lock:
+            try:
+                return ask(query)
+            except ValueError as error:
+                raise UserError(f"{question}: {error}") from None
+
+    def overview(self, query: Query) -> Answer:
+        """The runs: names, metrics, steps with dumps, by split."""
+        return {"runs": [self._run(i) for i in range(len(self.runs))]}
+
+    def metrics(self, query: Query) -> Answer:
+        """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name."""
+        curves = self.curves[self._chosen(query)]
+        curves.refresh()
+        return {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
+
+    def trajectories(self, query: Query) -> Answer:
+        """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""
+        rows = self._table(query).rows(query)
+        start, count = int(query.get("offset", 0)), int(query.get("limit", PAGE))
+        rewards = [row["reward"] for row in rows if row["reward"] is not None]
+        return {
+            "total": len(rows),
+            "rows": rows[start : start + count],
+            "outcomes": sorted({row["outcome"] for row in rows}),
+            "finishes": sorted({row["finish"] for row in rows}),
+            "reward": sum(rewards) / len(rewards) if rewards else None,
+        }
+
+    def trajectory(self, query: Query) -> Answer:
+        """One record of a dump, with the text and the advantage of each token where the dump has them."""
+        table, step, line = self._table(query), int(query["step"]), int(query["line"])
+        index = table.index(step)
+        if not 0 <= line < len(index):
+            raise UserError(f"step {step} has {len(index)} trajectories, no {line}")
+        (record,) = read_lines(table.path(step), index, [line])
+        for sample in record["samples"]:
+            sample["texts"] = token_texts(sample)
+            runs = sample["columns"].get("advantages")
+            sample["columns"]["advantages"] = None if runs is None else _unrolled(runs)
+        return record | {"line": line, "lines": len(index)}
+
+    def timeline(self, query: Query) -> Answer:
+        """Every trajectory of a step with its spans: [kind, start, end, kind, start, end, ...], ms from the first."""
+        table, step = self._table(query), int(query["step"])
+        index = table.index(step)
+        rows = [row for row in table.rows({"step": str(step)}) if row["start"] is not None]
+        origin = min((row["start"] for row in rows), default=0.0)
+        lives = [_life(row, index.spans[row["line"]], origin) for row in rows]
+        return {"kinds": KINDS, "origin": origin, "rows": lives, "untimed": len(index) - len(lives)}
+
+    def match(self, query: Query) -> Answer:
+        """The trajectory of a step that another one compares with: same row and sample, else same row, else first."""
+        rows = self._table(query).rows({"step": query["step"]})
+        if not rows:
+            raise UserError(f"step {query['step']} has no trajectories")
+        uid, sample = query.get("uid"), query.get("sample")
+        best = max(rows, key=lambda row: (row["uid"] == uid, row["uid"] == uid and str(row["sample"]) == sample))
+        return best | {"same": best["uid"] == uid}
+
+    def _run(self, i: int) -> Answer:
+        run, curves = self.runs[i], self.curves[i]
+        curves.refresh()
+        splits = {split: list(run.dumps(split)) for split in FOLDERS}
+        return {
+            "name": run.name,
+            "path": str(run.only or run.path),
+            "metrics": sorted(curves.series),
+            "last_step": curves.last_step,
+            "splits": splits,
+        }
+
+    def _chosen(self, query: Query) -> int:
+        run = int(query.get("run", 0))
+        if not 0 <= run < len(self.runs):
+            raise UserError(f"run {run}: there are {len(self.runs)}")
+        return run
+
+    def _table(self, query: Query) -> Table:
+        split = query.get("split", "rollout")
+        if split not in FOLDERS:
+            raise UserError(f"split {split!r}: there are {', '.join(FOLDERS)}")
+        return self.tables[self._chosen(query)][split]
+
+
+def _unrolled(runs: list[list[float]]) -> list[float]:
+    return list(chain.from_iterable([value] * int(count) for count, value in runs))
+
+
+def _life(row: Row, spans: list[int], origin: float) -> Answer:
+    shift = round((row["start"] - origin) * 1000)
+    moved = [number if i % 3 == 0 else number + shift for i, number in enumerate(spans)]
+    shown = ("line", "key", "uid", "sample", "reward", "outcome", "finish", "turns", "calls")
+    return {name: row[name] for name in shown} | {"spans": moved}

@@ -1,0 +1,66 @@
+"""Metrics of a run, column by column, few enough points to draw.
+
+Invariant: thinning keeps the smallest and the largest value of every stretch, so no spike is lost.
+"""
+
+import json
+import math
+from pathlib import Path
+
+MAX_POINTS = 1500
+
+Series = tuple[list[int], list[float]]
+
+
+class Curves:
+    """The series of one metrics.jsonl. Only what was appended since the last look is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def refresh(self) -> None:
+        """Read on; from the start where the file was written anew."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self.position:
+            self._begin()
+        if size == self.position:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.position += len(line)
+                self._add(line)
+
+    def thinned(self, name: str, most: int = MAX_POINTS) -> Series:
+        """Steps and values of one metric, at most about `most` of them."""
+        steps, values = self.series.get(name, ([], []))
+        if len(steps) <= most:
+            return steps, values
+        stride = math.ceil(len(steps) * 2 / most)
+        kept: set[int] = set()
+        for start in range(0, len(steps), stride):
+            stretch = range(start, min(start + stride, len(steps)))
+            kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+        order = sorted(kept)
+        return [steps[i] for i in order], [values[i] for i in order]
+
+    def _begin(self) -> None:
+        self.position = 0
+        self.series: dict[str, Series] = {}
+        self.last_step: int | None = None
+
+    def _add(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            step = int(record.pop("step"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return  # not ours to mend; the next line is as good as it was
+        self.last_step = step
+        for name, value in record.items():
+            if isinstance(value, int | float):
+                steps, values = self.series.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(float(value))

@@ -1,0 +1,109 @@
+"""What there is to look at: runs, and the dumps of each.
+
+A run is a folder with metrics.jsonl or with dumps, a folder of such folders, or a single dump.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import yaml
+
+from agentrl.errors import UserError
+from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
+
+FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
+"""What was sampled for: the key that names its folder, and where it lies within a run when that folder moved."""
+DEPTH = 3
+
+
+@dataclass
+class Run:
+    """One run. Nothing is read before it is asked for, and folders are listed anew each time: a run may go on."""
+
+    path: Path
+    name: str
+    only: Path | None = None
+    """A dump, or a folder of dumps, which is then all there is."""
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / METRICS_FILE
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """Where the dumps of each split lie."""
+        trainer = _trainer(self.path / CONFIG_FILE)
+        return {split: self._folder(trainer.get(key), name) for split, (key, name) in FOLDERS.items()}
+
+    def dumps(self, split: str) -> dict[int, Path]:
+        """The dumps of a split by step, in order."""
+        if self.only is not None and split != "rollout":
+            return {}
+        if self.only is not None and self.only.is_file():
+            return {int(self.only.stem) if self.only.stem.isdecimal() else 0: self.only}
+        files = (self.only or self.folders[split]).glob("*.jsonl")
+        return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
+
+    def _folder(self, configured: object, name: str) -> Path:
+        """The configured path is relative to where the run was started; a run that was copied has it inside."""
+        named = self.path / name
+        if not configured or named.is_dir():
+            return named
+        moved = self.path / Path(str(configured)).name
+        return moved if moved.is_dir() else Path(str(configured))
+
+
+def find_runs(paths: Sequence[str]) -> list[Run]:
+    """The runs at or below each path, each with a name of its own. Raises UserError where there is none."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        here = list(_at(path, DEPTH))
+        if not here:
+            raise UserError(
+                f"{path}: {'no run in there' if path.exists() else 'no such folder'}; name a run's folder "
+                "(with metrics.jsonl), a folder of runs, or a dump of rollout_data_dir"
+            )
+        found |= {(run.only or run.path).resolve(): run for run in here}
+    runs = list(found.values())
+    _name(runs)
+    return runs
+
+
+def _at(path: Path, depth: int) -> Iterator[Run]:
+    if path.is_file():
+        yield Run(path, path.name, only=path)
+    elif path.is_dir():
+        if (path / METRICS_FILE).exists() or _has_dumps(path):
+            yield Run(path, path.name)
+        elif _is_dump_folder(path):
+            yield Run(path, path.name, only=path)
+        elif depth:
+            for child in sorted(path.iterdir()):
+                yield from _at(child, depth - 1) if child.is_dir() and not child.name.startswith(".") else ()
+
+
+def _has_dumps(path: Path) -> bool:
+    return any(_is_dump_folder(path / name) for _, name in FOLDERS.values())
+
+
+def _is_dump_folder(path: Path) -> bool:
+    return any(file.stem.isdecimal() for file in path.glob("*.jsonl"))
+
+
+def _name(runs: list[Run]) -> None:
+    """Give runs the shortest ends of their paths that tell them apart."""
+    for parts in range(1, 6):
+        names = ["/".join((run.only or run.path).resolve().parts[-parts:]) for run in runs]
+        if len(set(names)) == len(runs):
+            break
+    for run, name in zip(runs, names, strict=True):
+        run.name = name
+
+
+def _trainer(file: Path) -> dict[str, object]:
+    with suppress(OSError, yaml.YAMLError, AttributeError):
+        return dict(yaml.safe_load(file.read_text(encoding="utf-8")).get("trainer") or {})
+    return {}

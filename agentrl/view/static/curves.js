@@ -1,0 +1,155 @@
+// Page: every metric as a small chart, runs laid over one another.
+
+import { ask, figure, go, h, hideTip, note, recall, remember, runColour, showTip } from "./dom.js";
+import { Chart } from "./chart.js";
+
+const HIGHLIGHTS = [
+  "rollout/reward_mean", "rollout/success", "val/success", "val/reward_mean", "rollout/turns_mean", "tools/calls",
+  "tools/model_error", "rollout/response_tokens_mean", "rollout/zero_variance_groups", "actor/entropy",
+  "actor/ppo_kl", "actor/kl_loss", "actor/grad_norm", "rollout_gap/mean", "time/step",
+];
+const HEIGHT = 150;
+const OPEN = new Set(["Highlights"]);
+
+let page, runs, view, seen, charts;
+
+export async function render(root, allRuns, query) {
+  page = root;
+  runs = allRuns;
+  view = {
+    hidden: new Set((query.hide ?? "").split(",").filter(Boolean).map(Number)),
+    weight: Number(query.smooth ?? recall("smooth", 0)),
+    log: query.log === "1",
+    find: query.find ?? "",
+  };
+  const body = h("div", { className: "curves" });
+  page.replaceChildren(h("div", { className: "bar" }, legend(), h("span", { className: "grow" }), ...controls()), body);
+  draw(body);
+}
+
+export function grown(allRuns) { runs = allRuns; draw(page.querySelector(".curves")); }
+
+export function key(name) {
+  if (name !== "l") return false;
+  page.querySelector("#log").click();
+  return true;
+}
+
+function save() {
+  note("curves", { hide: [...view.hidden].join(","), smooth: view.weight || "", log: view.log ? 1 : "", find: view.find });
+}
+
+function redraw() { save(); draw(page.querySelector(".curves")); }
+
+function legend() {
+  if (runs.length === 1) return null;
+  return h("div", { className: "legend" }, runs.map((run, i) => {
+    const dot = h("i", { className: "dot" });
+    dot.style.background = runColour(i);
+    const box = h("input", { type: "checkbox", checked: !view.hidden.has(i), onchange: () => {
+      if (box.checked) view.hidden.delete(i); else view.hidden.add(i);
+      redraw();
+    } });
+    return h("label", { title: run.path }, box, dot, run.name);
+  }));
+}
+
+function controls() {
+  const shown = h("output", {}, view.weight ? view.weight.toFixed(2) : "off");
+  const slider = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: view.weight, oninput: () => {
+    view.weight = Number(slider.value);
+    shown.textContent = view.weight ? view.weight.toFixed(2) : "off";
+    remember("smooth", view.weight);
+    redraw();
+  } });
+  const log = h("input", { type: "checkbox", id: "log", checked: view.log, onchange: () => { view.log = log.checked; redraw(); } });
+  const find = h("input", { type: "search", placeholder: "Find a metric", value: view.find, oninput: () => { view.find = find.value; redraw(); } });
+  return [
+    h("label", { className: "field" }, h("span", {}, "Smoothing"), slider, shown),
+    h("label", { className: "field" }, log, h("span", {}, "Log axis")),
+    find,
+  ];
+}
+
+// Sections of metrics: what matters first, then by the first part of the name.
+function sections() {
+  const names = [...new Set(runs.flatMap((run) => run.metrics))];
+  const wanted = view.find.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = names.filter((name) => wanted.every((word) => name.toLowerCase().includes(word)));
+  if (wanted.length) return [["Found", fits.sort()]];
+  const found = [["Highlights", HIGHLIGHTS.filter((name) => names.includes(name))]];
+  for (const group of [...new Set(fits.map((name) => name.split("/")[0]))].sort()) {
+    found.push([group, fits.filter((name) => name.split("/")[0] === group).sort()]);
+  }
+  return found.filter(([, metrics]) => metrics.length);
+}
+
+function draw(body) {
+  charts = new Map();
+  seen?.disconnect();
+  seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); fill(entry.target); }
+  }, { rootMargin: "300px" });
+  const found = sections();
+  if (!found.length) {
+    const why = view.find ? "No metric is called that." : "No metrics yet: the run has no metrics.jsonl.";
+    body.replaceChildren(h("p", { className: "empty" }, why));
+    return;
+  }
+  const kept = body.scrollTop;
+  body.replaceChildren(...found.map(([name, metrics]) => section(name, metrics)));
+  body.scrollTop = kept;
+}
+
+function section(name, metrics) {
+  const grid = h("div", { className: "grid" });
+  const open = OPEN.has(name) || name === "Found";
+  const box = h("details", { open }, h("summary", {}, h("h2", {}, name), h("small", {}, metrics.length)), grid);
+  const unfold = () => {
+    if (!box.open || grid.children.length) return;
+    grid.append(...metrics.map((metric) => h("figure", { data: { metric } },
+      h("figcaption", {}, metric.startsWith(`${name}/`) ? metric.slice(name.length + 1) : metric), h("div", { className: "plot" }))));
+    for (const figure of grid.children) seen.observe(figure);
+  };
+  box.addEventListener("toggle", () => { if (box.open) OPEN.add(name); else OPEN.delete(name); unfold(); });
+  unfold();
+  return box;
+}
+
+async function fill(box) {
+  const name = box.dataset.metric;
+  const shown = runs.map((run, i) => i).filter((i) => !view.hidden.has(i) && runs[i].metrics.includes(name));
+  const answers = await Promise.all(shown.map((run) => ask("metrics", { run, names: name })));
+  const lines = shown.map((run, i) => ({ run, steps: answers[i][name]?.[0] ?? [], values: answers[i][name]?.[1] ?? [] }));
+  const plot = box.querySelector(".plot");
+  const chart = new Chart(plot.clientWidth || 300, HEIGHT, lines, view);
+  plot.replaceChildren(chart.element);
+  const last = lines.filter((line) => line.values.length).map((line) => figure(line.values.at(-1)));
+  box.querySelector("figcaption").append(h("small", {}, last.length === 1 ? last[0] : ""));
+  charts.set(name, chart);
+  chart.element.addEventListener("mousemove", (event) => hover(chart, event));
+  chart.element.addEventListener("mouseleave", () => { hideTip(); for (const other of charts.values()) other.draw(null); });
+  chart.element.addEventListener("click", (event) => openStep(name, chart, event));
+}
+
+function hover(chart, event) {
+  const near = chart.near(chart.stepAt(event.offsetX));
+  if (!near.length) return;
+  const pointed = chart.stepAt(event.offsetX);
+  const step = near.map(({ line, at }) => line.steps[at]).sort((a, b) => Math.abs(a - pointed) - Math.abs(b - pointed))[0];
+  for (const other of charts.values()) other.draw(step);
+  showTip(event, h("b", {}, `step ${step}`), h("dl", {}, near.flatMap(({ line, at }) => {
+    const dot = h("i", { className: "dot" });
+    dot.style.background = runColour(line.run);
+    const raw = figure(line.values[at]), even = figure(line.smoothed[at]);
+    return [h("dt", {}, dot, runs.length > 1 ? runs[line.run].name : ""), h("dd", {}, raw === even ? raw : `${even} (${raw})`)];
+  })));
+}
+
+// A point leads to the conversations it is the mean of.
+function openStep(name, chart, event) {
+  const { line, at } = chart.near(chart.stepAt(event.offsetX))[0] ?? {};
+  if (!line) return;
+  const split = name.startsWith("val/") ? "validation" : "rollout";
+  if (runs[line.run].splits[split].includes(line.steps[at])) go("conversations", { run: line.run, split, step: line.steps[at] });
+}

@@ -1,0 +1,130 @@
+// Small tools that every page uses: elements, numbers as text, questions to the server, the address.
+// Text of a run is always set as text, never as markup: models write what they like.
+
+export function h(tag, props = {}, ...kids) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "data") Object.assign(element.dataset, value);
+    else if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...kids.flat().filter((kid) => kid !== null && kid !== undefined && kid !== false));
+  return element;
+}
+
+export const $ = (id) => document.getElementById(id);
+
+// ---- numbers ----
+
+export function figure(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size < 5e-4 || size >= 1e7) return value.toExponential(1).replace("e+", "e");
+  if (size < 0.1) return value.toFixed(4);
+  if (size < 10) return value.toFixed(3).replace(/\.?0+$/, "");
+  if (size < 1000) return value.toFixed(1).replace(/\.0$/, "");
+  return Math.round(value).toLocaleString("en");
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.0995) return `${figure(value * 1000)} ms`;
+  if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  const minutes = Math.floor(value / 60);
+  return `${minutes}:${String(Math.round(value % 60)).padStart(2, "0")} min`;
+}
+
+export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+export const signed = (value) => (value > 0 ? "+" : "") + figure(value);
+
+// ---- server ----
+
+export async function ask(question, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const response = await fetch(`api/${question}?${new URLSearchParams(given)}`);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+// ---- the address: #page?name=value, so that every view can be bookmarked and gone back to ----
+
+export function address() {
+  const [page, query = ""] = location.hash.slice(1).split("?");
+  return { page: page || "curves", query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+export function link(page, query) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  return `#${page}${text ? `?${text}` : ""}`;
+}
+
+export const go = (page, query) => { location.hash = link(page, query); };
+
+// Changes what the address says without a new entry to go back to, and without a redraw.
+export const note = (page, query) => history.replaceState(null, "", link(page, query));
+
+// ---- memory of this browser: taste only, nothing of a run ----
+
+export const recall = (name, fallback) => localStorage.getItem(`agentrl.${name}`) ?? fallback;
+export const remember = (name, value) => localStorage.setItem(`agentrl.${name}`, value);
+
+// ---- tooltip ----
+
+const tip = $("tip");
+
+export function showTip(event, ...content) {
+  tip.replaceChildren(...content);
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const right = event.clientX + 14 + box.width > innerWidth;
+  const below = event.clientY + 18 + box.height > innerHeight;
+  tip.style.left = `${Math.max(4, right ? event.clientX - box.width - 10 : event.clientX + 14)}px`;
+  tip.style.top = `${Math.max(4, below ? event.clientY - box.height - 10 : event.clientY + 18)}px`;
+}
+
+export const hideTip = () => { tip.hidden = true; };
+
+export const facts = (pairs) =>
+  h("dl", {}, pairs.filter(Boolean).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+// ---- colours of the theme, for canvas ----
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export const RUN_COLOURS = 8;
+export const runColour = (i) => colour(`run${i % RUN_COLOURS}`);
+
+export function canvas(width, height) {
+  const scale = devicePixelRatio || 1;
+  const element = h("canvas", { width: Math.round(width * scale), height: Math.round(height * scale) });
+  element.style.width = `${width}px`;
+  element.style.height = `${height}px`;
+  const pen = element.getContext("2d");
+  pen.scale(scale, scale);
+  pen.font = "11px ui-sans-serif, system-ui, sans-serif";
+  return [element, pen];
+}
+
+export function select(label, options, chosen, onchange) {
+  const box = h("select", { onchange: () => onchange(box.value), "aria-label": label });
+  box.append(...options.map(([value, text]) => h("option", { value, selected: String(value) === String(chosen) }, text)));
+  return h("label", { className: "field" }, h("span", {}, label), box);
+}
+
+// A step with its neighbours to the left and right.
+export function stepper(label, steps, chosen, onchange) {
+  const at = steps.indexOf(chosen);
+  const move = (by) => () => { if (steps[at + by] !== undefined) onchange(steps[at + by]); };
+  return h("span", { className: "stepper" },
+    h("button", { onclick: move(-1), disabled: at <= 0, title: "Step before", "aria-label": `${label} before` }, "‹"),
+    select(label, steps.map((step) => [step, step]), chosen, (value) => onchange(Number(value))),
+    h("button", { onclick: move(1), disabled: at >= steps.length - 1, title: "Next step", "aria-label": `${label} after` }, "›"));
+}

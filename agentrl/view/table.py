@@ -1,0 +1,116 @@
+"""Trajectories of one split as a table: filters, order, pages. Reads indices only.
+
+Invariant: a row is named by (step, line), which stays what it is while a run goes on.
+"""
+
+import bisect
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.tracking.index import COLUMNS, Index, read_index
+
+Row = dict[str, Any]
+Wanted = Callable[[Row], bool]
+
+SHOWN = ("step", "line", *COLUMNS[2:])
+EQUAL = ("outcome", "finish", "source", "uid")
+RANGES = ("reward", "turns", "calls", "failed", "tokens", "trained", "seconds", "sample")
+
+
+@dataclass
+class Table:
+    """The dumps of one split of a run. Indices are kept; one whose dump changed is read again."""
+
+    dumps: Callable[[], dict[int, Path]]
+
+    def __post_init__(self) -> None:
+        self._held: dict[Path, tuple[tuple[int, int], Index]] = {}
+
+    def index(self, step: int) -> Index:
+        """The index of a step's dump. Raises UserError where there is none."""
+        path = self.path(step)
+        stat = path.stat()
+        stamp = stat.st_size, stat.st_mtime_ns
+        held = self._held.get(path)
+        if held is None or held[0] != stamp:
+            held = self._held[path] = stamp, read_index(path)
+        return held[1]
+
+    def path(self, step: int) -> Path:
+        """The dump of a step. Raises UserError where there is none."""
+        dumps = self.dumps()
+        if step not in dumps:
+            raise UserError(f"step {step} has no dump; there are {_spread(list(dumps))}")
+        return dumps[step]
+
+    def rows(self, query: Mapping[str, str]) -> list[Row]:
+        """The rows that fit `query`, in its order.
+
+        `step`: a number, a range 3-9, or nothing for all; `<column>`: a value; `<column>_min`, `<column>_max`: bounds;
+        `text`: a piece of the conversation, exactly as written; `sort`: a column, with a minus for downwards.
+        """
+        wanted = _filter(query)
+        found = [row for step in self._steps(query.get("step", "")) for row in self._of(step, query) if wanted(row)]
+        name = query.get("sort", "")
+        if name:
+            column = name.lstrip("-")
+            known = [row for row in found if row.get(column) is not None]
+            known.sort(key=lambda row: row[column], reverse=name.startswith("-"))
+            found = known + [row for row in found if row.get(column) is None]
+        return found
+
+    def _of(self, step: int, query: Mapping[str, str]) -> Iterator[Row]:
+        index = self.index(step)
+        lines = _holding(self.path(step), index, query["text"]) if query.get("text") else None
+        columns = [index.columns[name] for name in COLUMNS[2:]]
+        for line, values in enumerate(zip(*columns, strict=True)):
+            if lines is None or line in lines:
+                row = dict(zip(SHOWN, (step, line, *values), strict=True))
+                row["seconds"] = None if row["start"] is None else row["end"] - row["start"]
+                yield row
+
+    def _steps(self, asked: str) -> list[int]:
+        first, _, last = asked.partition("-")
+        if not first:
+            return list(self.dumps())
+        low, high = int(first), int(last or first)
+        return [step for step in self.dumps() if low <= step <= high]
+
+
+def _filter(query: Mapping[str, str]) -> Wanted:
+    equal = {name: set(query[name].split(",")) for name in EQUAL if query.get(name)}
+    low = {name: float(query[f"{name}_min"]) for name in RANGES if query.get(f"{name}_min")}
+    high = {name: float(query[f"{name}_max"]) for name in RANGES if query.get(f"{name}_max")}
+
+    def wanted(row: Row) -> bool:
+        return (
+            all(str(row[name]) in values for name, values in equal.items())
+            and all(row[name] is not None and row[name] >= bound for name, bound in low.items())
+            and all(row[name] is not None and row[name] <= bound for name, bound in high.items())
+        )
+
+    return wanted
+
+
+def _holding(path: Path, index: Index, text: str) -> set[int]:
+    """The lines whose bytes hold `text`, found without parsing any."""
+    needle = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").encode()
+    lines: set[int] = set()
+    offsets = index.columns["offset"]
+    if not offsets:
+        return lines
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        place = content.find(needle)
+        while place >= 0:
+            line = bisect.bisect_right(offsets, place) - 1
+            lines.add(line)
+            place = content.find(needle, offsets[line] + index.columns["length"][line])
+    return lines
+
+
+def _spread(steps: list[int]) -> str:
+    return f"{len(steps)}, from {steps[0]} to {steps[-1]}" if steps else "none"
