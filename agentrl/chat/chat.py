@@ -84,7 +84,7 @@ class Chat:
                 "(ChatML models) or to one that renders `tools`"
             )
         try:
-            return self.template.encode(self.template.render(messages, tools, generation=True))
+            return self.template.encode_prompt(self.template.render(messages, tools, generation=True))
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 

@@ -8,6 +8,7 @@ later message changed how an earlier one is shown, to that later one.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
 from agentrl.chat.message import Message
@@ -88,7 +89,12 @@ class Comparison:
     def equal(self, text: str, other: str) -> bool:
         return text == other or (self.mode != "strict" and _squeezed(text) == _squeezed(other))
 
-    def partial(self, count: int) -> str:
+    @cached_property
+    def partial(self) -> Callable[[int], str]:
+        """`render`, with "" where the template refuses; the two searches ask for the same few renders."""
+        return cache(self._partial)
+
+    def _partial(self, count: int) -> str:
         try:
             return self.render(count)
         except TemplateRefusal:

@@ -6,7 +6,7 @@ whether tool calls and tools are shown at all, whether arguments must be text, w
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from agentrl.chat.message import Message
@@ -15,6 +15,9 @@ from agentrl.resources import find
 
 MARK = "agentrlmark"
 """A word that no template alters; its place in a render says where content goes."""
+
+PROMPTS = 256
+"""Prompts whose ids are remembered."""
 
 Tools = Sequence[dict[str, Any]] | None
 
@@ -33,6 +36,7 @@ class Template:
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
         self.shows_calls = self._probe_calls()
+        self._encoded = lru_cache(maxsize=PROMPTS)(lambda text: tuple(self.encode(text)))
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
         """The conversation as text. Raises TemplateRefusal when the template cannot show it."""
@@ -56,6 +60,10 @@ class Template:
             return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """`encode` for text that comes again: a group of trajectories begins with one prompt."""
+        return list(self._encoded(text))
+
     def encode_after(self, last: int, text: str) -> list[int]:
         """Ids of `text` as they follow the token `last`, which is not re-encoded itself.
 
@@ -68,6 +76,8 @@ class Template:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
+        if self.tokenizer.is_fast:
+            return self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
         return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     @cached_property

@@ -7,14 +7,13 @@ Invariants:
 - an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget.
 """
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrl.chat import Chat, Mismatch, Piece, Reply, Split
+from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
 from agentrl.data import truncate
 from agentrl.rollout.engine import Engine, Generation, Sampling
@@ -22,8 +21,6 @@ from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
 from agentrl.usercode import UserFunction
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -43,8 +40,9 @@ class Episode:
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
-    turn_start: int = 0
-    """Where the current turn begins in the ledger."""
+
+    def __post_init__(self) -> None:
+        self.trajectory.schemas = self.schemas
 
     @property
     def ledger(self) -> Ledger:
@@ -56,17 +54,10 @@ class Episode:
         """Tokens that may still be appended."""
         return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
 
-    @property
-    def mismatched(self) -> bool:
-        """Whether the template was seen to read differently: telling where costs renders, and once is enough."""
-        return "template_mismatch" in self.trajectory.extra
-
     def finish(self, why: Finish) -> None:
-        """Say why the trajectory is over, and compare all of it with the template once."""
+        """Say why the trajectory is over."""
         self.trajectory.finish = why
         self.done = True
-        if not self.mismatched:
-            self._note(self.chat.check_trajectory(self.trajectory.messages, self.ledger.ids, self.schemas))
 
     def begin(self) -> None:
         """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
@@ -79,7 +70,6 @@ class Episode:
         """Let the model take a turn; sets `done` when it used up its length or its turns."""
         turn = self.trajectory.turns
         drawn: list[int] = []
-        self.turn_start = len(self.ledger)
         with self.span("generate"):
             generation = await self._draw(turn, drawn)
             while generation.finish_reason == "abort" and self.room > 0:
@@ -100,10 +90,7 @@ class Episode:
             self._reread()
             return
         last = self.ledger.ids[-1]
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last)
-        if self._append(pieces) and not self.mismatched:
-            turn = self.trajectory.messages[-len(messages) - 1 :]
-            self._note(self.chat.check_turn(turn, self.ledger.ids[self.turn_start :], self.schemas))
+        self._append(self.chat.observation(messages, closed=closed, tools=self.schemas, last=last))
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
@@ -135,28 +122,20 @@ class Episode:
         else:
             self._append(step.pieces)
 
-    def _append(self, pieces: Sequence[Piece]) -> bool:
+    def _append(self, pieces: Sequence[Piece]) -> None:
         """Write an observation, or end the trajectory where it leaves no room for an answer."""
         if sum(len(ids) for _, ids in pieces) >= self.room:
             self.finish("length")
-            return False
+            return
         for source, ids in pieces:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
-        return True
 
     def _split(self, ids: list[int]) -> None:
         if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
             self.finish("length")
             return
         self._new_ledger(ids)
-
-    def _note(self, mismatch: Mismatch | None) -> None:
-        """The sampled tokens stay what is trained on; that the template reads differently is told and counted."""
-        if mismatch is None:
-            return
-        self.trajectory.extra["template_mismatch"] = str(mismatch)
-        log.debug("%s: %s", self.trajectory.key, mismatch)
 
     def _new_ledger(self, ids: list[int]) -> None:
         ledger = Ledger()

@@ -6,7 +6,8 @@ Invariants:
 - every key that was opened on the engine is released;
 - a deterministic engine, which waits for every open key, sees all keys that will run at once before the first
   request, and a lane's next key before its last one goes: what runs together never depends on timing;
-- scoring is a task of its own, so it overlaps with generation and holds up no engine;
+- scoring is a task of its own, so it overlaps with generation and holds up no engine; so is the comparison with
+  the template, one trajectory at a time: conversations that end together must not hold up the next requests;
 - the order of the result is the order of the rows, whatever finished first.
 """
 
@@ -20,6 +21,7 @@ from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer
 from agentrl.rollout.engine import Sampling
+from agentrl.rollout.heap import undisturbed
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.trajectory import Finish, Outcome, Trajectory
 
@@ -45,7 +47,8 @@ class Scheduler:
     ) -> list[Trajectory]:
         """`n` trajectories a row, group by group. Raises InfraError when not one of them got through."""
         jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
-        await Lanes(self, jobs, sampling, on_done).run()
+        with undisturbed():
+            await Lanes(self, jobs, sampling, on_done).run()
         failed = [t for t in jobs if t.outcome is Outcome.INFRA_ERROR]
         if failed and len(failed) == len(jobs):
             raise InfraError(f"all {len(failed)} trajectories failed; the first: {failed[0].error}")
@@ -58,6 +61,19 @@ class Scheduler:
             if trajectory.outcome is not Outcome.INFRA_ERROR:
                 return trajectory
         return await self._try(job, sampling)
+
+    def compare(self, trajectory: Trajectory) -> None:
+        """Note where the template would have written the conversation differently.
+
+        The sampled tokens stay what is trained on; that the template reads differently is told and counted.
+        """
+        if trajectory.outcome is Outcome.INFRA_ERROR or not trajectory.ledgers:
+            return
+        ids = trajectory.ledgers[-1].ids
+        mismatch = self.env.chat.check_trajectory(trajectory.messages, ids, trajectory.schemas)
+        if mismatch is not None:
+            trajectory.extra["template_mismatch"] = str(mismatch)
+            log.debug("%s: %s", trajectory.key, mismatch)
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         trajectory = Trajectory(job.row, job.key, job.sample)
@@ -92,6 +108,7 @@ class Lanes:
         self.engine = scheduler.env.engine
         self.lanes = min(scheduler.max_concurrent, len(jobs))
         self.waiting = iter(range(self.lanes, len(jobs)))
+        self.comparing = asyncio.Lock()
 
     async def run(self) -> None:
         """Finish every job; the first error cancels the rest and is raised bare, not in a group."""
@@ -119,6 +136,9 @@ class Lanes:
 
     async def _finish(self, trajectory: Trajectory) -> None:
         await self.scheduler.scorer.score(trajectory)
+        async with self.comparing:
+            self.scheduler.compare(trajectory)
+            await asyncio.sleep(0)
         self.on_done(trajectory)
 
 

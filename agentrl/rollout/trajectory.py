@@ -70,6 +70,8 @@ class Trajectory:
     sample: int
     """Index within its group of `rollout.n`."""
     messages: list[Message] = field(default_factory=list)
+    schemas: list[dict[str, Any]] = field(default_factory=list)
+    """Tools as the model saw them."""
     ledgers: list[Ledger] = field(default_factory=list)
     outcome: Outcome = Outcome.OK
     finish: Finish = "stop"

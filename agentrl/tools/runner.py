@@ -39,8 +39,11 @@ class ToolRunner:
         extra = {"additionalProperties": False} if closed else {}
         self.check = ArgumentCheck(self.name, extra | schema["function"]["parameters"])
         self.methods = {name: UserFunction(getattr(tool, name)) for name in METHODS}
+        inherited = {name for name, method in self.methods.items() if method.fn.__qualname__ == f"BaseTool.{name}"}
         # Tools that only inherit calc_reward have no opinion: their 0.0 would look like a score.
-        self.scores = self.methods["calc_reward"].fn.__qualname__ != "BaseTool.calc_reward"
+        self.scores = "calc_reward" not in inherited
+        self.stateful = not {"create", "release"} <= inherited
+        """Whether a trajectory's begin and end mean anything to the tool."""
         self.gate = self._gate()
         self.reported: set[str] = set()
 

@@ -47,7 +47,8 @@ class ToolInstance:
                 return
             self.begun = True
             try:
-                self.id = await self.runner.create(self.id, self.kwargs.get("create_kwargs", {}), self.creating)
+                if self.runner.stateful:
+                    self.id = await self.runner.create(self.id, self.kwargs.get("create_kwargs", {}), self.creating)
             except InfraError as failure:
                 self.failure = failure
                 raise
@@ -126,8 +127,11 @@ class ToolSession:
 
     async def release(self) -> None:
         """Release every tool whose creation was begun. Never raises; safe to call twice."""
-        if any(instance.begun and not instance.released for instance in self.instances.values()):
+        held = [instance for instance in self.instances.values() if instance.begun and not instance.released]
+        if any(instance.runner.stateful for instance in held):
             await self.cleanup.run(self._release())
+        for instance in held:
+            instance.released = True
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         if name not in self.runners:

@@ -9,7 +9,9 @@ Invariants:
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from agentrl.chat import Call, Reply
 from agentrl.errors import InfraError
@@ -93,7 +95,7 @@ class ToolAgent(AgentLoop):
             episode.finish("max_turns")
             return errors
         with episode.span("tool"):
-            results = await asyncio.gather(*(self._call(tools, call, i) for i, call in enumerate(reply.calls)))
+            results = await _together([self._call(tools, call, i) for i, call in enumerate(reply.calls)])
         self._record(episode.trajectory, reply.calls, results)
         failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
         if failed is not None:
@@ -134,6 +136,11 @@ class ToolAgent(AgentLoop):
         trajectory.tool_rewards = await partners.tools.rewards()
         if partners.interaction is not None:
             trajectory.interaction_score = await partners.interaction.score()
+
+
+async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
+    """All at once; a single one without the price of a task of its own."""
+    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:

@@ -5,14 +5,21 @@ again; `Refused` means that the server read the request and said no, so it may n
 """
 
 import asyncio
-import json
+import ssl
+import time
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+import orjson
 
-from agentrl.errors import InfraError
+from agentrl.errors import InfraError, UserError
+from agentrl.rollout.engines.remote.wire import Connection
 
-_compact = json.JSONEncoder(separators=(",", ":")).encode
+KEPT = 3.0
+"""Seconds for which an idle connection is used again. Servers close theirs after 5; one that closes as we write looks
+dead."""
+CONNECT = 30.0
+"""Seconds to connect."""
 
 
 class Lost(InfraError):
@@ -31,44 +38,75 @@ class Http:
     """Connections to `url`, kept open between requests; no limit to how many run at once."""
 
     def __init__(self, url: str) -> None:
+        """Raises UserError for what is no address."""
         self.url = url.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"rollout.base_url={url}: write http://HOST:PORT")
+        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._prefix = parts.path
+        self._fixed = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\naccept: */*\r\n"
+        self._idle: list[Connection] = []
+        self._open = 0
+        """Counts `close` calls: a connection of before is not kept."""
 
     async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
         """The answer to a JSON body. `timeout` in seconds, None for no limit. Raises Lost and Refused."""
-        return await self._request("POST", path, body, timeout)
+        return await self._request("POST", path, orjson.dumps(body), timeout)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
         """The answer to a GET. Raises Lost and Refused."""
-        return await self._request("GET", path, None, timeout)
+        return await self._request("GET", path, b"", timeout)
 
     async def close(self) -> None:
         """Drop every connection; a later request opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        self._open += 1
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
 
-    async def _request(self, method: str, path: str, body: dict[str, Any] | None, timeout: float | None) -> Any:
-        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=30)
+    async def _request(self, method: str, path: str, body: bytes, timeout: float | None) -> Any:
+        kind = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
+        request = f"{method} {self._prefix}{path}{self._fixed}{kind}\r\n".encode() + body
         try:
-            async with self._connected().request(method, self.url + path, json=body, timeout=limit) as response:
-                text = await response.text()
+            status, answer = await self._exchange(request, timeout)
         except TimeoutError as error:
             raise Lost(
                 f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
             ) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise Lost(f"{self.url}{path}: {error or type(error).__name__}") from error
-        if response.status >= 400:
-            raise Refused(f"{self.url}{path} answered {response.status}: {text[:500]}", response.status)
-        return json.loads(text) if text[:1] in ("{", "[") else text
+        if status >= 400:
+            raise Refused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
+        return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")
 
-    def _connected(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            # Servers close idle connections after 5 s; one that closes as we write looks like a dead server.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
-            self._session = aiohttp.ClientSession(connector=connector, json_serialize=_compact)
-        return self._session
+    async def _exchange(self, request: bytes, timeout: float | None) -> tuple[int, bytes]:
+        opened = self._open
+        connection = await self._connected()
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await connection.ask(request)
+        except BaseException:
+            connection.close()  # an answer that comes late must meet nobody
+            raise
+        if connection.usable and opened == self._open:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    async def _connected(self) -> Connection:
+        oldest = time.monotonic() - KEPT
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since > oldest:
+                return connection
+            connection.close()
+        async with asyncio.timeout(CONNECT):
+            loop = asyncio.get_running_loop()
+            return (await loop.create_connection(Connection, self._host, self._port, ssl=self._tls))[1]
 
 
 async def quietly(call: Any) -> None:
