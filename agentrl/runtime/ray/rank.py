@@ -90,10 +90,12 @@ class Rank(Host):
         return join_ranks(self.device, timeout=timedelta(seconds=trainer.ray_wait_register_center_timeout))
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
-        """Every parameter that training changes, whole; all ranks iterate together."""
-        for name, parameter in self.learner.module.named_parameters():
-            if parameter.requires_grad:
-                yield name, whole(parameter.detach())
+        """Every parameter that training changes, whole, good until the next; all ranks iterate together."""
+        module = self.learner.module
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        units = module.units() if hasattr(module, "units") else [dict(module.named_parameters())]
+        for unit in units:
+            yield from ((name, tensor.detach()) for name, tensor in unit.items() if name in trained)
 
     def _replica(self, dialect: Dialect, url: str, starts: int) -> Replica:
         replica = self._replicas.setdefault(url, Replica(dialect, url))
@@ -101,20 +103,15 @@ class Rank(Host):
         return replica
 
 
-def whole(tensor: Any) -> Any:
-    """A tensor of which each rank may hold a shard."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[str, Any]]:
-    """Tensors on the CPU, at most `most` bytes together, or one that is larger."""
+    """Copies on the CPU, at most `most` bytes together, or one that is larger."""
     bucket: dict[str, Any] = {}
     size = 0
     for name, tensor in tensors:
         if bucket and size + tensor.nbytes > most:
             yield bucket
             bucket, size = {}, 0
-        bucket[name] = tensor.cpu()
+        bucket[name] = tensor.to("cpu", copy=True)
         size += tensor.nbytes
     if bucket:
         yield bucket
