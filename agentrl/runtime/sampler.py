@@ -117,9 +117,7 @@ def _value(trajectory: Trajectory, metric: str) -> float:
         return trajectory.reward or 0.0
     if metric not in trajectory.reward_extra:
         known = ", ".join(["score", *trajectory.reward_extra])
-        raise UserError(
-            f"algorithm.filter_groups.metric={metric}: the reward function does not return it; take {known}"
-        )
+        raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")
     return float(trajectory.reward_extra[metric])
 
 

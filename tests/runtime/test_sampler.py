@@ -1,0 +1,116 @@
+"""Which trajectories a step trains on: one batch of prompts, the groups that differ, and greedy baselines."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from agentrl.config import compose
+from agentrl.data import Loader
+from agentrl.data.row import Row
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.runtime.sampler import Sampler, differing
+from agentrl.training import pack
+from tests.training.tiny import ledger
+
+
+class Scripted:
+    """A runtime whose trajectories earn what the row says: `extra_info.rewards`, one a sample, None for a failure."""
+
+    def __init__(self):
+        self.rolled: list[tuple[str, list[str]]] = []
+
+    def rollout(self, rows, step, on_done):
+        self.rolled.append(("train", [row.uid for row in rows]))
+        return [self.trajectory(row, i, r) for row in rows for i, r in enumerate(row.extra_info["rewards"])]
+
+    def greedy(self, rows, step, on_done):
+        self.rolled.append(("greedy", [row.uid for row in rows]))
+        return [self.trajectory(row, 0, row.extra_info["greedy"]) for row in rows]
+
+    def trajectory(self, row, sample, reward):
+        outcome = Outcome.INFRA_ERROR if reward is None else Outcome.OK
+        made = Trajectory(row, f"{row.uid}/{sample}", sample, [], [ledger(2, seed=sample)], outcome)
+        made.reward, made.reward_extra = reward, {} if reward is None else {"acc": float(reward > 0.5)}
+        return made
+
+
+class Quiet:
+    def rolling(self, name, total):
+        return nullcontext(lambda _: None)
+
+
+def sampler(groups, *overrides, batch=2, greedy=0.25):
+    config = compose([f"data.train_batch_size={batch}", *overrides], checks=())
+    rows = [Row(f"r{i}", [], extra_info={"rewards": rewards, "greedy": greedy}) for i, rewards in enumerate(groups)]
+    runtime = Scripted()
+    return Sampler(config, runtime, Loader(rows, batch, shuffle=False, seed=0), Quiet()), runtime
+
+
+def uids(sample):
+    return list(dict.fromkeys(t.row.uid for t in sample.kept))
+
+
+DIFFER, SAME = [1.0, 0.0], [1.0, 1.0]
+FILTER = "algorithm.filter_groups.enable=true"
+
+
+def test_a_step_takes_one_batch():
+    sample, runtime = sampler([SAME, DIFFER, SAME, DIFFER])
+    got = sample(1)
+    assert uids(got) == ["r0", "r1"]
+    assert got.kept is got.rolled
+    assert got.baselines(None) is None
+    assert runtime.rolled == [("train", ["r0", "r1"])]
+
+
+def test_dynamic_sampling_draws_until_enough_groups_differ():
+    sample, runtime = sampler([SAME, DIFFER, SAME, SAME, DIFFER, DIFFER, DIFFER, DIFFER], FILTER)
+    got = sample(1)
+    assert uids(got) == ["r1", "r4"]  # the third batch's second prompt is one too many
+    assert len(got.rolled) == 12
+    assert got.metrics == {"rollout/gen_batches": 3.0, "rollout/kept_groups": 2.0}
+    assert runtime.rolled[-1] == ("train", ["r4", "r5"])
+
+
+def test_dynamic_sampling_stops_and_trains_on_what_there_is():
+    sample, runtime = sampler([SAME, DIFFER, SAME, SAME], FILTER, "algorithm.filter_groups.max_num_gen_batches=1")
+    assert uids(sample(1)) == ["r1"]
+    assert len(runtime.rolled) == 1
+    sample, runtime = sampler([SAME, SAME, SAME, SAME], FILTER, "algorithm.filter_groups.max_num_gen_batches=0")
+    assert sample(1).kept == []
+    assert len(runtime.rolled) == 2  # an epoch, and no endless loop
+
+
+def test_groups_may_differ_by_another_value():
+    sample, _ = sampler([[0.6, 1.0], [0.2, 1.0]], FILTER, "algorithm.filter_groups.metric=acc")
+    assert uids(sample(1)) == ["r1"]
+    sample, _ = sampler([DIFFER, DIFFER], FILTER, "algorithm.filter_groups.metric=beauty")
+    with pytest.raises(UserError, match=r"metric=beauty: no reward function returns it; take score, acc"):
+        sample(1)
+
+
+def test_failures_do_not_make_a_group_differ():
+    runtime = Scripted()
+    rows = [
+        Row("r0", [], extra_info={"rewards": [1.0, None, 1.0]}),
+        Row("r1", [], extra_info={"rewards": [None, None]}),
+    ]
+    assert differing(runtime.rollout(rows, 1, None), "score") == {}
+
+
+def test_remax_asks_for_one_greedy_answer_a_prompt():
+    sample, runtime = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax")
+    got = sample(1)
+    assert runtime.rolled[-1] == ("greedy", ["r0", "r1"])
+    assert len(got.kept) == 4  # the greedy answers are not trained on
+    batch = pack(got.kept, tool_turn_weight=0.0, interaction_turn_weight=0.0)
+    assert got.baselines(batch).tolist() == [0.25] * 4
+
+
+def test_a_failed_greedy_answer_is_no_baseline():
+    sample, _ = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax", greedy=None)
+    got = sample(1)
+    batch = pack(got.kept, tool_turn_weight=0.0, interaction_turn_weight=0.0)
+    assert torch.isnan(got.baselines(batch)).all()

@@ -1,0 +1,96 @@
+"""Every policy loss inside the update: the cut does not matter, and each key of it does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentrl.algorithms import POLICY_LOSSES
+from agentrl.config.schema import Actor, PolicyLoss, RolloutCorrection
+from agentrl.errors import UserError
+from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.objective import corrected, loss_of
+from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
+from tests.training.tiny import random_batch, tiny
+
+
+def off_policy():
+    module = tiny()
+    batch = random_batch(LENGTHS)
+    noise = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(3)) * 0.3
+    return module, replace(batch, old_logprobs=(TokenLogprobs(module)(batch)[0].detach() + noise) * batch.mask)
+
+
+@pytest.mark.parametrize("name", list(POLICY_LOSSES))
+def test_micro_batches_do_not_change_the_gradient(name):
+    module, batch = off_policy()
+    settings = {"policy_loss": PolicyLoss(name, clip_cov_ratio=0.3, clip_cov_lb=0.1, kl_cov_ratio=0.3)}
+    whole = gradient_of(module, batch, **settings)
+    assert_same(gradient_of(module, batch, ppo_micro_batch_size_per_gpu=1, **settings), whole)
+    assert any(gradient.abs().max() > 0 for gradient in whole.values())
+
+
+KEYS = [
+    ("clip_cov", "clip_cov_ratio", 0.9, 0.3),
+    ("clip_cov", "clip_cov_lb", 0.5, 0.1),
+    ("clip_cov", "clip_cov_ub", 0.2, 5.0),
+    ("kl_cov", "kl_cov_ratio", 0.9, 0.3),
+    ("kl_cov", "ppo_kl_coef", 9.0, 0.1),
+    ("sapo", "tau_pos", 5.0, 1.0),
+    ("sapo", "tau_neg", 5.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value", "other"), KEYS, ids=[key for _, key, _, _ in KEYS])
+def test_every_key_changes_the_gradient(name, key, value, other):
+    module, batch = off_policy()
+    base = {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.1, "kl_cov_ratio": 0.3}
+    one, two = (
+        gradient_of(module, batch, policy_loss=PolicyLoss(name, **base | {key: chosen})) for chosen in (value, other)
+    )
+    assert any((one[name] - two[name]).abs().max() > 1e-4 * two[name].abs().max() for name in one)
+
+
+def test_losses_that_choose_tokens_ask_for_old_logprobs():
+    batch = random_batch(LENGTHS)
+    assert actor_of(tiny(), policy_loss=PolicyLoss("gspo")).single_step(batch)
+    actor = actor_of(tiny(), policy_loss=PolicyLoss("kl_cov"))
+    assert not actor.single_step(batch)
+    assert actor.update(batch)["actor/optimizer_steps"] == 1  # computed where they are missing
+
+
+def test_gspo_counts_every_trajectory_the_same():
+    module, batch = off_policy()
+    by_default = gradient_of(module, batch, policy_loss=PolicyLoss("gspo"))
+    assert_same(
+        by_default, gradient_of(module, batch, policy_loss=PolicyLoss("gspo"), loss_agg_mode="seq-mean-token-mean")
+    )
+
+
+def test_clip_ranges_reach_the_loss():
+    options = loss_of(Actor(clip_ratio=0.1, clip_ratio_high=0.4)).options
+    assert (options["low"], options["high"], options["c"]) == (0.1, 0.4, 3.0)
+    with pytest.raises(UserError, match="'best' does not exist"):
+        loss_of(Actor(policy_loss=PolicyLoss("best")))
+
+
+def test_rejected_tokens_keep_their_share_of_the_mean():
+    batch = random_batch(LENGTHS)
+    old = torch.where(batch.mask, -1.0, 0.0)
+    batch.rollout_logprobs = torch.where(torch.arange(batch.num_tokens) % 3 == 0, old - 2.0, old)
+    losses, details = torch.ones(batch.num_tokens), {}
+    rejecting = RolloutCorrection(rollout_is=None, rollout_rs="token", rollout_rs_threshold=1.5)
+    kept = corrected(losses, old, batch, rejecting, details)
+    assert kept.equal(torch.where((batch.rollout_logprobs == old) & batch.mask, 1.0, 0.0))
+    assert details["rollout_rejected"].equal(1 - kept)
+    below = RolloutCorrection(
+        rollout_is=None, rollout_rs="token", rollout_rs_threshold=9.0, rollout_rs_threshold_lower=0.9
+    )
+    assert corrected(losses, old, batch, below, {}).equal(batch.mask.float())
+    vetoed = RolloutCorrection(rollout_is=None, rollout_token_veto_threshold=1.5)
+    kept = corrected(losses, old, batch, vetoed, {})
+    for span in torch.arange(batch.num_tokens).split(batch.lengths):
+        low = (batch.rollout_logprobs[span] == old[span]) & batch.mask[span]  # a ratio of 1, below the threshold
+        assert kept[span].equal(torch.zeros(len(span)) if low.any() else batch.mask[span].float())
+    nothing = RolloutCorrection(rollout_is=None)
+    assert corrected(losses, old, batch, nothing, {}) is losses

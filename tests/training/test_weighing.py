@@ -1,0 +1,92 @@
+"""From rewards to advantages, as the settings say; and PF-PPO's draw."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentrl.algorithms import estimate
+from agentrl.config.schema import PFPPO, Algorithm, KLControl
+from agentrl.training import Weighing, pack
+from tests.training.tiny import ledger, trajectory
+
+
+def batch_of(*rewards: float):
+    """Two prompts; each prompt's first trajectory owns two sequences."""
+    members = []
+    for i, reward in enumerate(rewards):
+        ledgers = [ledger(3, 2, seed=i)] + ([ledger(4, seed=99 + i)] if i % 2 == 0 else [])
+        members.append(trajectory(*ledgers, uid=f"row{i // 2}", sample=i % 2, reward=reward))
+    batch = pack(members, tool_turn_weight=0.0, interaction_turn_weight=0.0)
+    draw = torch.Generator().manual_seed(0)
+    batch.old_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask
+    batch.ref_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask
+    return batch
+
+
+def test_the_estimator_gets_what_it_reads():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    batch.values = torch.rand(batch.num_tokens, generator=torch.Generator().manual_seed(1)) * batch.mask
+    weigh = Weighing(Algorithm(adv_estimator="gae", gamma=0.9, lam=0.8), seed=0)
+    assert weigh(batch) == {}
+    columns = batch.rewards, batch.mask, batch.cu_seqlens, batch.trajectory, batch.group
+    advantages, returns = estimate("gae", *columns, values=batch.values, gamma=0.9, lam=0.8)
+    assert batch.advantages.equal(advantages)
+    assert batch.returns.equal(returns)
+
+
+def test_dr_grpo_is_a_switch():
+    with_std, without = batch_of(1.0, 0.0, 0.5, 0.5), batch_of(1.0, 0.0, 0.5, 0.5)
+    Weighing(Algorithm(), seed=0)(with_std)
+    Weighing(Algorithm(norm_adv_by_std_in_grpo=False), seed=0)(without)
+    assert without.advantages.max().item() == pytest.approx(0.5)
+    assert with_std.advantages.max().item() == pytest.approx(0.5 / 0.5**0.5, rel=1e-4)
+
+
+def test_the_kl_is_taken_off_the_rewards_and_steers_its_weight():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    kl_ctrl = KLControl(type="adaptive", kl_coef=0.5, target_kl=1e-6, horizon=100)
+    weigh = Weighing(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_ctrl=kl_ctrl), seed=0)
+    metrics = weigh(batch)
+    expected = (batch.rewards - 0.5 * (batch.old_logprobs - batch.ref_logprobs)) * batch.mask
+    torch.testing.assert_close(batch.advantages, expected)
+    assert metrics["actor/reward_kl_coef"] == 0.5
+    assert weigh.kl.value != 0.5
+
+
+def test_without_pf_ppo_the_batch_stays():
+    batch = batch_of(1.0, 0.0)
+    assert Weighing(Algorithm(), seed=0).filtered(batch, 1) is batch
+
+
+def test_pf_ppo_draws_whole_trajectories_and_numbers_them_anew():
+    batch = batch_of(1.0, 0.0, 0.0, 3.0)
+    weigh = Weighing(Algorithm(use_pf_ppo=True, pf_ppo=PFPPO("max_min")), seed=0)
+    weigh(batch)
+    drawn = weigh.filtered(batch, 1)
+    assert drawn.trajectory.unique().tolist() == [0, 1, 2, 3]  # as many as there were
+    spans, whole = drawn.ids.split(drawn.lengths), batch.ids.split(batch.lengths)
+    for number in range(4):
+        mine = [spans[i].tolist() for i in range(drawn.num_sequences) if drawn.trajectory[i] == number]
+        origin = next(i for i in range(batch.num_sequences) if whole[i].tolist() == mine[0])
+        owner = batch.trajectory[origin].item()
+        assert owner != 0  # 1.0 is neither the best nor the worst
+        assert mine == [whole[i].tolist() for i in range(batch.num_sequences) if batch.trajectory[i] == owner]
+
+
+def test_pf_ppos_draw_depends_on_seed_and_step_alone():
+    weigh = Weighing(Algorithm(use_pf_ppo=True, pf_ppo=PFPPO("max_random")), seed=0)
+    batch = batch_of(*range(8))
+    weigh(batch)
+    draws = [weigh.filtered(batch, step).ids.tolist() for step in (1, 1, 2)]
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+
+
+def test_a_failed_baseline_teaches_nothing():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    batch = replace(batch, baselines=torch.where(batch.group == 0, torch.nan, 0.2))
+    Weighing(Algorithm(adv_estimator="remax"), seed=0)(batch)
+    advantages = batch.advantages.split(batch.lengths)
+    for i, group in enumerate(batch.group.tolist()):
+        assert bool(advantages[i].any()) == (group == 1)
