@@ -2,11 +2,12 @@
 
 import { canvas, colour, figure, runColour } from "./dom.js";
 
+const FEW = 8; // points that are a line of their own, not noise
 const LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 20;
 
 // Exponential moving average without a bias towards the first value.
 export function smooth(values, weight) {
-  if (!weight) return values;
+  if (!weight || values.length < FEW) return values;
   let mean = 0, mass = 0;
   return values.map((value) => {
     mean = mean * weight + value * (1 - weight);
@@ -15,11 +16,11 @@ export function smooth(values, weight) {
   });
 }
 
-export function ticks(low, high, about) {
+export function ticks(low, high, about, units = [1, 2, 2.5, 5, 10]) {
   const span = high - low || Math.abs(high) || 1;
   const rough = span / about;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const unit = [1, 2, 2.5, 5, 10].find((m) => m * power >= rough) * power;
+  const unit = units.find((m) => m * power >= rough) * power;
   const found = [];
   for (let at = Math.ceil(low / unit) * unit; at <= high + unit * 1e-6; at += unit) {
     found.push(Math.abs(at) < unit * 1e-6 ? 0 : at);
@@ -90,7 +91,7 @@ export class Chart {
     }
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";
-    for (const tick of ticks(this.x0, this.x1, Math.max(2, this.width / 90))) {
+    for (const tick of ticks(this.x0, this.x1, Math.max(2, this.width / 60), [1, 2, 5, 10])) {
       if (Number.isInteger(tick)) pen.fillText(tick.toLocaleString("en"), this.x(tick), this.height - 5);
     }
   }
@@ -123,6 +124,7 @@ export class Chart {
     const { pen } = this;
     const x = Math.round(this.x(step)) + 0.5;
     pen.strokeStyle = colour("soft");
+    pen.lineWidth = 1;
     pen.beginPath(); pen.moveTo(x, TOP); pen.lineTo(x, this.height - BOTTOM); pen.stroke();
     for (const { line, at } of this.near(step)) {
       pen.fillStyle = runColour(line.run);

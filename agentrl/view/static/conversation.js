@@ -39,7 +39,8 @@ export class Conversation {
         h("span", {}, `${count(trained)} of ${count(tokens)} tokens trained`)),
       record.error && h("p", { className: "error" }, record.error),
       record.extra?.template_mismatch && h("p", { className: "warning" }, `Template: ${record.extra.template_mismatch}`),
-      this.life());
+      this.life(),
+      h("p", { className: "legend" }));
   }
 
   // Its life as one bar.
@@ -88,7 +89,7 @@ export class Conversation {
     const fold = !model && segment.text.length > LONG;
     this.fill(text, pieces, start, fold ? reach(pieces, LONG * 0.6) : MANY, Boolean(sample.texts));
     const reward = model && this.record.turn_rewards.filter((one) => one.turn === segment.turn);
-    if (reward?.length) label.append(h("small", {}, reward.map((one) => `${signed(one.value)} ${one.source}`).join(" ")));
+    if (reward?.length) label.append(h("small", { className: reward.some((one) => one.value > 0) ? "up" : "" }, reward.map((one) => `${signed(one.value)} ${one.source}`).join(" ")));
     return box;
   }
 
@@ -122,8 +123,7 @@ export class Conversation {
     return h("footer", {},
       record.ground_truth !== null && record.ground_truth !== undefined && fold("Ground truth", record.ground_truth),
       fold("Messages", record.messages),
-      Object.keys(record.extra ?? {}).length > 0 && fold("Extra", record.extra),
-      h("p", { className: "legend" }));
+      Object.keys(record.extra ?? {}).length > 0 && fold("Extra", record.extra));
   }
 
   // ---- colour and hover ----
@@ -181,9 +181,10 @@ const visible = (text) => text.replace(/\r/g, "␍").replace(/\n/g, "↵\n").rep
 const shownAs = (text) => text.replace(/\n/g, "").replace(/ /g, "␣") || "part of a character";
 
 function legend(mode, top, record) {
+  if (record.samples.some((sample) => !sample.texts)) return ["An older dump: it tells turns apart, not tokens."];
   const swatch = (name, alpha) => { const box = h("i", { className: "swatch" }); box.style.background = `rgb(var(--${name}) / ${alpha})`; return box; };
   if (mode === "trained") return [h("span", { className: "trained" }, "underlined: the model's own tokens, trained on"), "the rest is read only"];
   if (mode === "probability") return [swatch("doubt", 0.12), "90% likely", swatch("doubt", 0.36), "50%", swatch("doubt", 0.63), "5%; no shade: certain"];
   if (!record.samples.some((sample) => sample.columns.advantages)) return ["This dump has no advantages: validation, a sample that was not trained on, or an older version."];
-  return [swatch("gain", 0.4), `advantage up to +${figure(top)}: made likelier`, swatch("loss", 0.4), "below zero: made less likely"];
+  return [swatch("gain", 0.4), `advantage above 0, up to ${figure(top)}: made likelier`, swatch("loss", 0.4), "below 0: made less likely"];
 }

@@ -11,6 +11,7 @@ const SORTS = [
 const FILTERS = ["text", "reward_min", "reward_max", "turns_min", "turns_max", "outcome", "finish", "sort"];
 
 let root, runs, state, list, rows, total, panes;
+let reading = 0;
 
 export async function render(page, allRuns, query) {
   root = page;
@@ -82,13 +83,13 @@ function bar(steps) {
 function filters() {
   const field = (name, kind, hint) => h("input", { type: kind, placeholder: hint, value: state[name] ?? "", step: "any", "aria-label": hint,
     onchange: (event) => refilter({ [name]: event.target.value }) });
-  const picks = (name, hint, values) => select(hint, [["", "any"], ...values.map((value) => [value, value])], state[name] ?? "", (value) => refilter({ [name]: value }));
+  const picks = (name, hint, values) => select(hint, [["", `any ${hint}`], ...values.map((value) => [value, value])], state[name] ?? "", (value) => refilter({ [name]: value }));
   const known = { outcome: ["ok", "model_error", "infra_error"], finish: ["stop", "terminated", "length", "max_turns", "max_errors", "timeout", "error"] };
   return h("form", { className: "filters", onsubmit: (event) => event.preventDefault() },
     field("text", "search", "Text in the conversation"),
     h("div", { className: "pair" }, h("span", {}, "Reward"), field("reward_min", "number", "from"), field("reward_max", "number", "to")),
     h("div", { className: "pair" }, h("span", {}, "Turns"), field("turns_min", "number", "from"), field("turns_max", "number", "to")),
-    h("div", { className: "two" }, picks("outcome", "Outcome", known.outcome), picks("finish", "Ended", known.finish)),
+    h("div", { className: "two" }, picks("outcome", "outcome", known.outcome), picks("finish", "ending", known.finish)),
     select("Order", SORTS, state.sort ?? "", (sort) => refilter({ sort })));
 }
 
@@ -130,10 +131,10 @@ function item(row, i) {
   return h("div", { className: "row", role: "option", onclick: () => open(i), title: row.key },
     reward,
     h("span", { className: "name" }, shortUid(row.uid), h("small", {}, ` · ${row.sample}`), state.step === "all" && h("small", {}, ` · step ${row.step}`)),
-    row.outcome !== "ok" && h("span", { className: `badge ${row.outcome}` }, row.outcome.replace("_", " ")),
+    row.outcome === "ok" ? row.finish !== "stop" && h("span", { className: "badge" }, row.finish.replace("_", " "))
+      : h("span", { className: `badge ${row.outcome}` }, row.outcome.replace("_", " ")),
     h("span", { className: "sub" },
-      `${plural(row.turns, "turn")} · ${row.failed ? `${row.calls - row.failed}/` : ""}${plural(row.calls, "call")} · ${count(row.tokens)} tok · ${seconds(row.seconds)}`,
-      row.finish !== "stop" && h("em", {}, row.finish)));
+      `${plural(row.turns, "turn")} · ${row.failed ? `${row.calls - row.failed}/` : ""}${plural(row.calls, "call")} · ${count(row.tokens)} tok · ${seconds(row.seconds)}`));
 }
 
 // A uid is file:line; the folder says nothing here.
@@ -161,11 +162,13 @@ async function open(i) {
 }
 
 async function read() {
+  const ticket = ++reading;
   const record = await ask("trajectory", { ...where(), step: state.at, line: state.line });
-  const first = new Conversation(record, state.mode, `step ${record.step}`);
-  panes.replaceChildren(first.element);
-  panes.classList.toggle("double", state.other !== undefined);
-  if (state.other !== undefined) panes.append((await second(record)).element);
+  const shown = [new Conversation(record, state.mode, `step ${record.step}`)];
+  if (state.other !== undefined) shown.push(await second(record));
+  if (ticket !== reading) return; // the person went on
+  panes.replaceChildren(...shown.map((one) => one.element));
+  panes.classList.toggle("double", shown.length > 1);
 }
 
 // The same row at another step, where that step has it.

@@ -23,7 +23,7 @@ export function figure(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size < 5e-4 || size >= 1e7) return value.toExponential(1).replace("e+", "e");
-  if (size < 0.1) return value.toFixed(4);
+  if (size < 0.1) return value.toFixed(4).replace(/0+$/, "");
   if (size < 10) return value.toFixed(3).replace(/\.?0+$/, "");
   if (size < 1000) return value.toFixed(1).replace(/\.0$/, "");
   return Math.round(value).toLocaleString("en");
@@ -31,7 +31,7 @@ export function figure(value) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
-  if (value < 0.0995) return `${figure(value * 1000)} ms`;
+  if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(value / 60);
   return `${minutes}:${String(Math.round(value % 60)).padStart(2, "0")} min`;

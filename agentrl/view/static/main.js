@@ -23,7 +23,11 @@ const KEYS = [
 let runs = [];
 let shown = null;
 
-async function show() {
+// One after the other: a page that is still loading must not draw over the next.
+let queue = Promise.resolve();
+const show = () => { queue = queue.then(draw); return queue; };
+
+async function draw() {
   hideTip();
   const { page, query } = address();
   const name = PAGES[page] ? page : "curves";
