@@ -36,9 +36,12 @@ COMMANDS = {
     "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
     "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
     "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
+    "generate": Command("agentrl.cli.generate", "answer rows with a model and keep the answers", "Measure"),
+    "eval": Command("agentrl.cli.eval", "score stored answers, or a model's: means, pass@k, intervals", "Measure"),
     "rollout": Command(
         "agentrl.cli.rollout", "run a few rows and show the conversations, trained tokens coloured", "Look"
     ),
+    "view": Command("agentrl.cli.view", "look at runs in a browser: curves, conversations, timelines", "Look"),
     "sandbox": Command(
         "agentrl.cli.sandbox", "run code that a model wrote: a server, one file, or what this host can isolate", "Serve"
     ),

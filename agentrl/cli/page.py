@@ -50,8 +50,13 @@ def _print_presets(console: "Console", command: str, schema: type) -> None:
         if group not in sections:
             continue
         label = f"{group}=" if group else "--config-name"
-        fitting = [name for name in names if group or name.endswith("sft") == (command == "sft")]
+        fitting = [name for name in names if group or _kind(name) == _kind(command)]
         console.print(f"  [cyan]{label:<16}[/] {', '.join(fitting)}")
+
+
+def _kind(name: str) -> str:
+    """Which commands an experiment is for: `demo_sft` is for sft."""
+    return "sft" if name.endswith("sft") else "eval" if name in ("eval", "generate") else "train"
 
 
 def _print_sections(console: "Console", schema: type) -> None:

@@ -34,10 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
-    from agentrl.config.checks.files import model_files
+    from agentrl.config.checks.files import model_files, resume
     from agentrl.config.schema.sft import SftConfig
 
-    config = load_config(args, schema=SftConfig, default="sft", checks=(model_files,))
+    config = load_config(args, schema=SftConfig, default="sft", checks=(model_files, resume))
     from rich.console import Console
 
     from agentrl.training.sft import sft
@@ -73,16 +73,18 @@ def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
 
 def line(console: "Console", step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:
     """One step in one line."""
-    if step in (1, total) or step % log_freq == 0:
+    if step in (1, total) or step % log_freq == 0 or "val_loss" in metrics:
         figures = f"loss {metrics['loss']:.4f}  grad norm {metrics['grad_norm']:.3g}  lr {metrics['lr']:.3g}"
+        figures += f"  val loss {metrics['val_loss']:.4f}" if "val_loss" in metrics else ""
         console.print(f"sft step {step}/{total}  {figures}", markup=False)
 
 
 def report(console: "Console", result: "SftResult") -> None:
     """What came of it."""
     left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
+    held = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
     console.print(
-        f"{result.conversations} conversations{left_out}, {result.steps} steps, final loss {result.final_loss:.4f}; "
-        f"the model is in {result.path}",
+        f"{result.conversations} conversations{left_out}, {result.steps} steps, "
+        f"final loss {result.final_loss:.4f}{held}; the model is in {result.path}",
         markup=False,
     )

@@ -8,7 +8,7 @@ CRITIC_ESTIMATORS = ("gae", "gae_turn")
 ESTIMATORS = (*GROUP_ESTIMATORS, *CRITIC_ESTIMATORS, "reinforce_plus_plus", "remax", "reward", "none")
 POLICY_LOSSES = ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean", "clip_cov", "kl_cov")
 DTYPES = ("float32", "bfloat16")
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "wsd")
 
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Trainer
-from agentrl.errors import UserError
-from agentrl.resources import find
 from agentrl.training import checkpoints
 
 FOLDER = "checkpoints"
@@ -40,7 +38,8 @@ class Checkpoints:
 
     def resume(self) -> int:
         """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run."""
-        path = self._source()
+        trainer = self.trainer
+        path = checkpoints.source(self._folder, trainer.resume_mode, trainer.resume_from_path)
         if path is None:
             return 0
         step, state = checkpoints.load(path)
@@ -51,13 +50,3 @@ class Checkpoints:
     @property
     def _folder(self) -> Path:
         return Path(self.trainer.default_local_dir) / FOLDER
-
-    def _source(self) -> Path | None:
-        trainer = self.trainer
-        if trainer.resume_mode == "auto":
-            return checkpoints.latest(self._folder)
-        if trainer.resume_mode == "disable":
-            return None
-        if trainer.resume_from_path is None:
-            raise UserError("trainer.resume_from_path is not set: name a checkpoint, or use trainer.resume_mode=auto")
-        return find(trainer.resume_from_path, what="trainer.resume_from_path")

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from agentrl.errors import UserError
+from agentrl.resources import find
 
 STATE = "state.pt"
 MANIFEST = "manifest.json"
@@ -74,6 +75,17 @@ def latest(folder: Path) -> Path | None:
     _tidy(folder)
     steps = _steps(folder)
     return steps[max(steps)] if steps else None
+
+
+def source(folder: Path, resume_mode: str, resume_from_path: str | None) -> Path | None:
+    """The checkpoint that a run goes on from: the latest in `folder`, the one named, or none. Raises UserError."""
+    if resume_mode == "auto":
+        return latest(folder)
+    if resume_mode == "disable":
+        return None
+    if resume_from_path is None:
+        raise UserError("trainer.resume_from_path is not set: name a checkpoint, or use trainer.resume_mode=auto")
+    return find(resume_from_path, what="trainer.resume_from_path")
 
 
 def prune(folder: Path, keep: int | None) -> None:

@@ -1,31 +1,35 @@
 """Supervised fine-tuning: the policy's own pieces (packing, chunked log-probs, optimizer) with another loss.
 
 Invariants: only what the assistant says is trained on, its end-of-turn included; the loss of a step is the mean over
-its assistant tokens, however they are cut into forward passes; a conversation that is too long is left out whole.
+its assistant tokens, however they are cut into forward passes; a run that goes on from a checkpoint takes the steps
+that an unbroken one would have taken.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentrl.algorithms import token_weights
 from agentrl.chat import Chat, Ledger
-from agentrl.config.schema.sft import SftConfig, SftData
+from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
-from agentrl.data.files import paths, read_records
-from agentrl.data.plain import plain
-from agentrl.errors import UserError
+from agentrl.training import checkpoints
 from agentrl.training.batch import Batch
+from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.model import load_model, load_tokenizer, save_pretrained
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
-from agentrl.training.splitting import micro_batches
+from agentrl.training.passes import Cut
+from agentrl.training.trainee import Steps, Trainee
+
+__all__ = ["SftResult", "read_conversations", "sft"]
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 """Called after each step with (step, all steps, metrics)."""
@@ -35,110 +39,162 @@ FINAL_STEPS = 10
 
 
 @dataclass
-class Conversations:
-    """Training samples, and how many were left out."""
-
-    ledgers: list[Ledger]
-    too_long: int
-
-
-@dataclass
 class SftResult:
     """What came of a run."""
 
     path: Path
     steps: int
     final_loss: float
-    """Mean over the last steps, in nats a token."""
+    """Mean over the last steps of this process, in nats a token; NaN where a checkpoint had them all."""
     conversations: int
     too_long: int
+    val_loss: float | None
+    """Of the last validation."""
 
 
 def sft(config: SftConfig, on_step: OnStep) -> SftResult:
     """Train, write the model to `trainer.output_dir`, and say what came of it. Raises UserError."""
-    data, trainer = config.data, config.trainer
-    device = device_for(trainer.device)
-    if device.type == "cpu":
-        tune_cpu()
-    tokenizer = load_tokenizer(config.model)
-    conversations = read_conversations(data, Chat(tokenizer, check="disable"))
-    module = load_model(config.model, device=device, seed=trainer.seed)
-    rows: Any = conversations.ledgers
-    size = min(data.train_batch_size, len(rows))
-    loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
-    total = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
-    optimizer = Optimizer(module, config.optim, grad_clip=trainer.grad_clip, total_steps=total)
-    run = Sft(TokenLogprobs(module), optimizer, device=device, max_tokens=trainer.max_token_len_per_gpu)
-    losses = []
-    for step in range(1, total + 1):
-        ledgers: Any = loader.next_batch()
-        metrics = run.step(ledgers)
-        losses.append(metrics["loss"])
-        on_step(step, total, metrics)
-    path = Path(trainer.output_dir)
-    save_pretrained(module, tokenizer, path, merge=trainer.merge_lora)
-    last = losses[-FINAL_STEPS:]
-    return SftResult(path, total, sum(last) / len(last), len(rows), conversations.too_long)
+    run = Run(config)
+    run.resume()
+    while run.step < run.total:
+        on_step(run.step + 1, run.total, run.next_step())
+    return run.finish()
 
 
-class Sft:
-    """The steps of a supervised run."""
+@dataclass
+class Loss:
+    """What a step is told of itself."""
 
-    def __init__(self, score: TokenLogprobs, optimizer: Optimizer, *, device: torch.device, max_tokens: int) -> None:
-        self.score = score
-        self.optimizer = optimizer
-        self.device = device
-        self.max_tokens = max_tokens
+    value: float = 0.0
+    grad_norms: list[float] = field(default_factory=list)
 
-    def step(self, ledgers: Sequence[Ledger]) -> dict[str, float]:
-        """One optimizer step: loss (nats a token), grad_norm, lr, tokens."""
-        batch = pack_ledgers(ledgers).to(self.device)
-        batch.weights = token_weights(batch.mask, batch.cu_seqlens, "token-mean")
-        self.score.module.train()
-        loss = sum(self._backward(micro) for micro in self._passes(batch))
-        self.score.module.eval()
-        lr = self.optimizer.lr
-        grad_norm = self.optimizer.step()
-        self.optimizer.advance()
-        return {"loss": float(loss), "grad_norm": grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
+    def optimizer_step(self, grad_norm: float) -> None:
+        """An optimizer step was taken."""
+        self.grad_norms.append(grad_norm)
 
-    def _backward(self, micro: Batch) -> torch.Tensor:
+
+class Student(Trainee):
+    """Learns finished conversations."""
+
+    def weigh(self, mini: Batch) -> Tensor:
+        """Every assistant token weighs the same."""
+        return token_weights(mini.mask, mini.cu_seqlens, "token-mean")
+
+    def loss(self, micro: Batch, report: Any) -> Tensor:
+        """Cross-entropy."""
         assert micro.weights is not None
-        logprobs, _ = self.score(micro)
+        logprobs, _ = TokenLogprobs(self.module)(micro)
         loss = -(logprobs * micro.weights).sum()
-        loss.backward()
-        return loss.detach()
+        report.value += float(loss.detach())
+        return loss
 
-    def _passes(self, batch: Batch) -> Iterator[Batch]:
-        cut = micro_batches(batch.lengths, max_tokens=self.max_tokens, max_sequences=None)
-        return (batch.select(rows) for rows in cut)
-
-
-def read_conversations(data: SftData, chat: Chat) -> Conversations:
-    """Rows of `data.train_files` as ledgers. Raises UserError naming the row that is none, or when none fits."""
-    ledgers, too_long = [], 0
-    for file in paths(data.train_files, "data.train_files"):
-        for number, record in enumerate(read_records(file), start=1):
-            ledger = _ledger(record, data, chat, place=f"{file}:{number}")
-            if len(ledger) > data.max_length:
-                too_long += 1
-            else:
-                ledgers.append(ledger)
-    if not ledgers:
-        raise UserError(
-            f"data.train_files: none of {too_long} conversations fits into data.max_length={data.max_length}; raise it"
-        )
-    return Conversations(ledgers, too_long)
+    @torch.no_grad()
+    def measured(self, batch: Batch) -> float:
+        """The mean loss of a batch in nats a token, without learning from it."""
+        batch.weights, report = self.weigh(batch), Loss()
+        for rows in self.cut.passes(batch):
+            self.loss(batch.select(rows), report)
+        return report.value
 
 
-def _ledger(record: dict[str, Any], data: SftData, chat: Chat, *, place: str) -> Ledger:
-    messages = plain(record.get(data.messages_key))
-    if not isinstance(messages, list) or not messages:
-        raise UserError(f"{place} has no messages under {data.messages_key!r}; set data.messages_key")
-    tools = plain(record.get(data.tools_key)) or None
-    try:
-        return chat.transcript(messages, tools)
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:  # someone else's data
-        raise UserError(f"{place}: the messages are not OpenAI-style: {type(error).__name__} {error}") from error
+class Run:
+    """A supervised run: what it trains, where it stands."""
+
+    def __init__(self, config: SftConfig) -> None:
+        self.config = config
+        data, trainer = config.data, config.trainer
+        self.device = device_for(trainer.device)
+        if self.device.type == "cpu":
+            tune_cpu()
+        self.tokenizer = load_tokenizer(config.model)
+        chat = Chat(self.tokenizer, check="disable")
+        self.conversations = read_conversations(data, chat)
+        self.held_out = self._held_out(chat)
+        rows: Any = self.conversations.ledgers
+        size = min(data.train_batch_size, len(rows))
+        self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
+        self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
+        self.module = load_model(config.model, device=self.device, seed=trainer.seed)
+        self.student = self._student(size)
+        self.step = 0
+        self.losses: list[float] = []
+        self.val_loss: float | None = None
+
+    def next_step(self) -> dict[str, float]:
+        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens, val_loss."""
+        ledgers: Any = self.loader.next_batch()
+        batch = self._packed(ledgers)
+        lr, report, trainer = self.student.optimizer.lr, Loss(), self.config.trainer
+        self.student.learn(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
+        self.step += 1
+        self.losses.append(report.value)
+        metrics = {
+            "loss": report.value,
+            "grad_norm": report.grad_norms[-1],
+            "lr": lr,
+            "tokens": float(batch.num_tokens),
+        }
+        if self.held_out and self._due(trainer.test_freq):
+            metrics["val_loss"] = self.val_loss = self.validate()
+        if trainer.save_freq > 0 and self._due(trainer.save_freq):
+            self._save()
+        return metrics
+
+    def validate(self) -> float:
+        """Mean loss over all assistant tokens of the held-out conversations, in nats."""
+        size = self.config.data.train_batch_size
+        batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
+        tokens = [int(batch.mask.sum()) for batch in batches]
+        losses = [self.student.measured(batch) for batch in batches]
+        return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
+
+    def resume(self) -> None:
+        """Go on from where `trainer.resume_mode` says. Raises UserError."""
+        trainer = self.config.trainer
+        path = checkpoints.source(_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
+        if path is None:
+            return
+        self.step, state = checkpoints.load(path)
+        self.student.load_state_dict(state["model"])
+        self.loader.load_state_dict(state["rows"])
+
+    def finish(self) -> SftResult:
+        """Write the model."""
+        trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
+        if self.held_out and self.val_loss is None:
+            self.val_loss = self.validate()
+        path = Path(trainer.output_dir)
+        save_pretrained(self.module, self.tokenizer, path, merge=trainer.merge_lora)
+        loss = sum(last) / len(last) if last else float("nan")
+        found = self.conversations
+        return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
+
+    def _due(self, every: int) -> bool:
+        return self.step == self.total or (every > 0 and self.step % every == 0)
+
+    def _save(self) -> None:
+        trainer, folder = self.config.trainer, _folder(self.config.trainer)
+        state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
+        checkpoints.save(folder, self.step, state, lambda out: save_pretrained(self.module, self.tokenizer, out))
+        checkpoints.prune(folder, trainer.max_ckpt_to_keep)
+
+    def _held_out(self, chat: Chat) -> Sequence[Ledger]:
+        data = self.config.data
+        if data.val_files is None:
+            return []
+        found: Conversations = read_conversations(data, chat, data.val_files, what="data.val_files")
+        return found.ledgers
+
+    def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
+        return pack_ledgers(ledgers).to(self.device)
+
+    def _student(self, size: int) -> Student:
+        trainer = self.config.trainer
+        optimizer = Optimizer(self.module, self.config.optim, grad_clip=trainer.grad_clip, total_steps=self.total)
+        steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
+        cut = Cut(max_tokens=trainer.max_token_len_per_gpu)
+        return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
+
+
+def _folder(trainer: SftTrainer) -> Path:
+    return Path(trainer.output_dir) / "checkpoints"

@@ -128,9 +128,9 @@ def test_the_flipped_truncation_side_is_told_once_and_to_verl_users_only() -> No
 
 
 def test_sft_takes_its_own_old_names() -> None:
-    overrides = ["optim.clip_grad=0.5", "optim.lr_scheduler=linear", "model.partial_pretrain=m", "data.val_files=x"]
+    overrides = ["optim.clip_grad=0.5", "optim.lr_scheduler=wsd", "model.partial_pretrain=m", "data.truncation=left"]
     resolved = resolve([*overrides, "trainer.default_local_dir=out"], config_name="sft", schema=SftConfig, checks=())
     assert resolved.config.trainer.grad_clip == 0.5
-    assert resolved.config.optim.lr_scheduler_type == "linear"
+    assert resolved.config.optim.lr_scheduler_type == "wsd"
     assert (resolved.config.model.path, resolved.config.trainer.output_dir) == ("m", "out")
-    assert any(note.startswith("data.val_files has no effect") for note in resolved.notes)
+    assert any(note.startswith("data.truncation has no effect") for note in resolved.notes)

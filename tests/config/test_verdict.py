@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cli.config import guess_command
 from agentrl.cli.main import main
 from agentrl.config import resolve
 from agentrl.config.keys import home, schema_keys
@@ -203,6 +204,15 @@ def test_verls_own_defaults_lead_somewhere() -> None:
     verdicts = judge(source, Config)
     assert not [v for v in verdicts if v.kind == "unknown"]
     assert {v.given.path for v in verdicts if v.kind in FATAL} <= {"trainer.logger", "algorithm.adv_estimator"}
+
+
+@needs_verl
+@pytest.mark.parametrize(("name", "command"), [("sft_trainer_engine", "sft"), ("evaluation", "eval")])
+def test_verls_other_programs(name: str, command: str) -> None:
+    source = read_source(REFERENCE / f"{name}.yaml")
+    assert guess_command(source) == command
+    fatal = {verdict.given.path for verdict in judge(source, SCHEMAS[command]) if verdict.kind in FATAL}
+    assert fatal <= {"trainer.logger"}
 
 
 def test_meanings_are_of_real_keys() -> None:

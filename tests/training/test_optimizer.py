@@ -26,6 +26,14 @@ def test_schedules():
     assert lr_factor(5, kind="cosine", warmup=0, total=10, num_cycles=1.0) == pytest.approx(0.0)
 
 
+def test_wsd_warms_up_stays_and_falls():
+    rates = [lr_factor(i, kind="wsd", warmup=2, total=22, min_ratio=0.1, stable_ratio=0.75) for i in range(22)]
+    assert rates[:2] == [0.5, 1.0]
+    assert rates[2:17] == [1.0] * 15
+    assert rates[17:] == pytest.approx([1.0, 0.82, 0.64, 0.46, 0.28])
+    assert lr_factor(22, kind="wsd", warmup=2, total=22, min_ratio=0.1) == pytest.approx(0.1)
+
+
 def test_an_unknown_schedule_is_named():
     with pytest.raises(UserError, match="'wsd' does not exist"):
         rates("wsd")

@@ -157,6 +157,65 @@ def test_a_bad_row_is_named(home, tmp_path, row, message):
     assert "bad.jsonl:2" in str(caught.value)
 
 
+def test_a_question_and_its_answer_make_a_conversation(home, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "What is 1 and 1?", "answer": "It is 2."}))
+    chat = Chat(load_tokenizer(Model(path=str(home / "model"))), check="disable")
+    data = SftData(train_files=str(tmp_path / "rows.jsonl"), prompt_key="question", response_key="answer")
+    ledger = read_conversations(data, chat).ledgers[0]
+    messages = [{"role": "user", "content": "What is 1 and 1?"}, {"role": "assistant", "content": "It is 2."}]
+    assert ledger.ids == chat.transcript(messages).ids
+
+
+def test_held_out_conversations_are_measured_and_not_learnt(home, tmp_path):
+    (tmp_path / "held.jsonl").write_text("\n".join(json.dumps(conversation(i)) for i in range(30, 39)))
+    settings = config(home)
+    settings.data.val_files = str(tmp_path / "held.jsonl")
+    settings.trainer.output_dir = str(tmp_path / "out")
+    settings.trainer.total_training_steps = 5
+    settings.trainer.test_freq = 2
+    seen = {}
+    result = sft(settings, lambda step, total, metrics: seen.update({step: metrics.get("val_loss")}))
+    assert [step for step, loss in seen.items() if loss is not None] == [2, 4, 5]
+    chat = Chat(load_tokenizer(settings.model), check="disable")
+    held = read_conversations(settings.data, chat, settings.data.val_files)
+    assert result.val_loss == seen[5] == pytest.approx(held_loss(result.path, held), rel=1e-3)
+    assert seen[5] < seen[2]
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank):
+    def run(name, stop_at=None):
+        settings = config(home)
+        settings.model.lora_rank = lora_rank
+        settings.trainer.output_dir = str(tmp_path / name)
+        settings.trainer.total_training_steps = 6
+        settings.trainer.save_freq = 2
+        losses = {}
+
+        def on_step(step, total, metrics):
+            losses[step] = metrics["loss"]
+            if step == stop_at:
+                raise KeyboardInterrupt
+
+        try:
+            return losses, sft(settings, on_step)
+        except KeyboardInterrupt:
+            return losses, None
+
+    whole, result = run("whole")
+    broken, nothing = run("broken", stop_at=5)
+    assert nothing is None
+    rest, resumed = run("broken")
+    assert list(rest) == [5, 6]
+    assert broken | rest == whole
+    weights = [load_model(Model(path=str(r.path)), device=CPU, seed=0).state_dict() for r in (result, resumed)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert sorted(f.name for f in (tmp_path / "broken" / "checkpoints").iterdir()) == ["global_step_4", "global_step_6"]
+    again, finished = run("broken")
+    assert again == {}
+    assert finished.steps == 6
+
+
 def test_the_command(home, tmp_path, capfd):
     arguments = [
         "sft",
@@ -173,4 +232,4 @@ def test_the_command(home, tmp_path, capfd):
     assert "24 conversations, 3 steps, final loss" in shown
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert main(["sft", "model.path=null"]) == 2
-    assert main([*arguments, "optim.lr_scheduler_type=wsd"]) == 2
+    assert main([*arguments, "optim.lr_scheduler_type=wrong"]) == 2

@@ -13,8 +13,14 @@ class SftData:
 
     train_files: Any = None
     """A parquet or jsonl file of conversations, or a list of them."""
+    val_files: Any = None
+    """The same for validation; null: none."""
     messages_key: str = "messages"
     """Column that holds the messages, OpenAI-style, tool calls included."""
+    prompt_key: str = "prompt"
+    """Column with a question, text or messages, where rows have no column of whole conversations."""
+    response_key: str = "response"
+    """Column with the answer to it."""
     tools_key: str = "tools"
     """Column that holds the schemas of the tools shown to the model; a row may lack it."""
     max_length: int = 2048
@@ -39,6 +45,16 @@ class SftTrainer:
     """Optimizer steps; null: what the epochs give."""
     max_token_len_per_gpu: int = 4096
     """Token budget of a forward pass."""
+    test_freq: int = -1
+    """Steps between validations; -1: only at the end."""
+    save_freq: int = -1
+    """Steps between checkpoints, which lie in output_dir/checkpoints; -1: none."""
+    max_ckpt_to_keep: int | None = 2
+    """Newest checkpoints kept; null: all."""
+    resume_mode: str = "auto"
+    """auto (from the newest checkpoint, if any), disable, resume_path."""
+    resume_from_path: str | None = None
+    """Checkpoint folder for resume_path."""
     grad_clip: float = 1.0
     """Largest gradient norm."""
     merge_lora: bool = True

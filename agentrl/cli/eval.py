@@ -1,0 +1,104 @@
+"""`agentrl eval`: score stored answers, or those of a model, for each data source.
+
+agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
+agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=4 ...
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.cli.common import add_config_arguments
+from agentrl.cli.generate import answer, load
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agentrl.config.schema.evaluation import EvalConfig
+    from agentrl.evaluation.report import Figure, Report, RowScores
+
+HELP = "score stored answers, or a model's, by data source: means, pass@k, confidence intervals"
+
+EXAMPLES = (
+    (
+        "stored answers, in verl's layout",
+        "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py",
+    ),
+    (
+        "a model's: answered first, kept in the file",
+        """agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \\
+      data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number""",
+    ),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them."""
+    add_config_arguments(parser)
+    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table; 1 where some answers have no score."""
+    config = load(args)
+    if not config.data.path:
+        raise UserError("data.path is not set: name stored answers, or with model.path the rows to answer")
+    from rich.console import Console
+
+    from agentrl.evaluation.report import reports
+
+    found = reports(_scores(config, args.rows), config.evaluation)
+    Console(highlight=False).print(_table(found, config.evaluation.confidence))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(report) for report in found], indent=1) + "\n")
+    failed = sum(report.failed for report in found if report.data_source != "all")
+    if failed:
+        Console(stderr=True).print(f"{failed} answers have no score: what scores or makes them failed", style="red")
+    return int(bool(failed))
+
+
+def print_help() -> None:
+    """A page that teaches how configurations are put together."""
+    from agentrl.cli.page import print_page
+    from agentrl.config.schema.evaluation import EvalConfig
+
+    print_page("eval", HELP, EvalConfig, EXAMPLES)
+
+
+def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
+    if config.model.path is None:
+        from agentrl.evaluation.stored import read_answers, scored
+
+        return scored(config, read_answers(config.data)[:limit])
+    if not config.data.output_path:
+        raise UserError("data.output_path is not set: name a file for the model's answers, .parquet or .jsonl")
+    from agentrl.cli.generate import scoring_something
+
+    if scoring_something(config) is not config:
+        raise UserError("nothing scores the answers: set reward.custom_reward_function.path or .name")
+    generator, rows = answer(config, Path(config.data.output_path), limit)
+    return generator.scores(rows)
+
+
+def _table(found: "list[Report]", confidence: float) -> "Table":
+    from rich.table import Table
+
+    ks = sorted({k for report in found for k in report.passes})
+    table = Table(box=None, header_style="bold", caption=f"in brackets: {confidence:.0%} intervals, over rows")
+    for name in ("data source", "rows", "answers", "mean score", *(f"pass@{k}" for k in ks)):
+        table.add_column(name, justify="left" if name == "data source" else "right")
+    for report in found:
+        passes = [_shown(report.passes[k]) if k in report.passes else "" for k in ks]
+        table.add_row(report.data_source, str(report.rows), str(report.answers), _shown(report.mean), *passes)
+    return table
+
+
+def _shown(figure: "Figure") -> str:
+    if figure.bounds is None:
+        return f"{figure.value:.3f}"
+    low, high = figure.bounds
+    return f"{figure.value:.3f} [dim]({low:.3f} to {high:.3f})[/]"

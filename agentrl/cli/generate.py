@@ -1,0 +1,119 @@
+"""`agentrl generate`: answer rows with a model and keep the answers.
+
+    agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet data.output_path=answers.parquet
+
+Settings are those of `agentrl train`: tools, turns and sampling work as they do there.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.config.schema.evaluation import EvalConfig
+    from agentrl.data import Row
+    from agentrl.evaluation.generating import Generator, OnRow
+
+HELP = "answer rows with a model, over several turns where it has tools, and keep the answers"
+
+EXAMPLES = (
+    (
+        "four answers to each row",
+        """agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \\
+      data.output_path=answers.parquet rollout.n=4""",
+    ),
+    ("score them later", "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides and the options around them."""
+    add_config_arguments(parser)
+    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer, and say where the answers are; 1 where some could not be had."""
+    config = load(args)
+    if not config.data.path:
+        raise UserError("data.path is not set: name the rows to answer, parquet or jsonl")
+    if not config.data.output_path:
+        raise UserError("data.output_path is not set: name a file for the answers, .parquet or .jsonl")
+    generator, rows = answer(config, Path(config.data.output_path), args.rows)
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"{len(rows)} rows, {sum(map(len, generator.answers.values()))} answers: {generator.out}")
+    if generator.failed:
+        console.print(f"{generator.failed} answers could not be had; the same command tries them again", style="red")
+    return int(bool(generator.failed))
+
+
+def print_help() -> None:
+    """A page that teaches how configurations are put together."""
+    from agentrl.cli.page import print_page
+    from agentrl.config.schema.evaluation import EvalConfig
+
+    print_page("generate", HELP, EvalConfig, EXAMPLES)
+
+
+def load(args: argparse.Namespace) -> "EvalConfig":
+    """The configuration, checked for what answering needs."""
+    from agentrl.config.checks import algorithm, files
+    from agentrl.config.schema.evaluation import EvalConfig
+
+    checks = (algorithm.sampling, algorithm.server_memory, files.model_files, files.rollout_files, files.reward_files)
+    config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=checks)
+    return config
+
+
+def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
+    """Answer the rows of `data.path`. Without anything that scores, the answers have no score."""
+    from agentrl.data import load_dataset
+    from agentrl.evaluation.generating import Generator
+    from agentrl.runtime import LocalRuntime
+
+    with closing(LocalRuntime(scoring_something(config))) as runtime:
+        rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
+        rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
+        runtime.sync(0)
+        generator = Generator(config, runtime, out)
+        with progress() as on_row:
+            generator.run(rows, on_row)
+    return generator, rows
+
+
+def scoring_something(config: "EvalConfig") -> "EvalConfig":
+    """A run wants a score for what it samples; where nothing gives one, every answer gets 0."""
+    from dataclasses import replace
+
+    from agentrl.config.checks.ready import something_scores
+
+    try:
+        something_scores(config.reward, config.rollout, replace(config.data, train_files=config.data.path))
+    except UserError:
+        reward = config.reward
+        function = replace(reward.custom_reward_function, name="agentrl.evaluation.generating:unscored")
+        return replace(config, reward=replace(reward, custom_reward_function=function))
+    return config
+
+
+@contextmanager
+def progress() -> "Iterator[OnRow]":
+    """A bar on a terminal; elsewhere nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns: Any = TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("rows", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,198 @@
+"""Rows answered by a model, in a file that an interruption does not spoil.
+
+Invariants:
+- a row is in the part file once all of its answers are there; a run that begins again answers the others only;
+- the part file begins with what the answers depend on, and is not continued under other settings;
+- the finished file is whole or absent, and has the rows in the order of the input.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.config.schema.evaluation import EvalConfig
+from agentrl.data import Row
+from agentrl.errors import UserError
+from agentrl.evaluation.report import RowScores
+from agentrl.rewards.arguments import solution
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.runtime.runtime import Runtime
+from agentrl.tracking.files import write_atomic
+from agentrl.tracking.metrics import succeeded
+
+CHUNK = 1024
+"""Rows that are handed to the engine together."""
+
+Answer = dict[str, Any]
+OnRow = Callable[[int, int], None]
+"""Called with (rows done, all rows)."""
+
+
+def unscored(data_source: str, solution_str: str, ground_truth: Any) -> float:
+    """The reward function of a run that only answers."""
+    del data_source, solution_str, ground_truth
+    return 0.0
+
+
+class Part:
+    """The answers so far, a row a line."""
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        """Raises UserError where `out` was begun under other settings, or has an ending that says nothing."""
+        if out.suffix not in (".parquet", ".jsonl"):
+            raise UserError(f"data.output_path={out}: name it .parquet or .jsonl")
+        self.file = out.with_name(f"{out.name}.part")
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+        self.answers: dict[str, list[Answer]] = self._read() if self.file.exists() else {}
+        lines = [self.settings, *({"uid": uid, "answers": answers} for uid, answers in self.answers.items())]
+        write_atomic(self.file, (json.dumps(line) + "\n" for line in lines))
+
+    def add(self, uid: str, answers: list[Answer]) -> None:
+        """Keep the answers to a row."""
+        self.answers[uid] = answers
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"uid": uid, "answers": answers}, default=str) + "\n")
+
+    def _read(self) -> dict[str, list[Answer]]:
+        """What is there already; a last line that was cut off is left out."""
+        lines = self.file.read_text(encoding="utf-8").split("\n")
+        begun = _parsed(lines[0]) or {}
+        differing = [key for key, value in self.settings.items() if begun.get(key, value) != value]
+        if differing:
+            raise UserError(
+                f"{self.file} was begun with another {differing[0]}: remove that file, or set data.output_path"
+            )
+        records = [record for record in map(_parsed, lines[1:]) if record]
+        return {record["uid"]: record["answers"] for record in records}
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def depends_on(config: Config) -> dict[str, Any]:
+    """The settings that answers depend on, by key."""
+    model, data, rollout = config.model, config.data, config.rollout
+    multi_turn = {f"rollout.multi_turn.{key}": value for key, value in asdict(rollout.multi_turn).items()}
+    return multi_turn | {
+        "model.path": model.path,
+        "model.chat_template": model.chat_template,
+        "data.path": getattr(data, "path", None),
+        "data.prompt_key": data.prompt_key,
+        "data.max_response_length": data.max_response_length,
+        "rollout.n": rollout.n,
+        "rollout.do_sample": rollout.do_sample,
+        "rollout.temperature": rollout.temperature,
+        "rollout.top_p": rollout.top_p,
+        "rollout.top_k": rollout.top_k,
+        "rollout.seed": rollout.seed,
+    }
+
+
+class Generator:
+    """Answers rows and writes them to `data.output_path`."""
+
+    def __init__(self, config: EvalConfig, runtime: Runtime, out: Path) -> None:
+        """Raises UserError where `out` cannot be continued."""
+        self.config, self.runtime, self.out = config, runtime, out
+        self.part = Part(out, depends_on(config))
+        self.answers = dict(self.part.answers)
+        """By the row's uid."""
+        self.failed = 0
+        """Trajectories that gave no answer."""
+        self._groups: dict[str, list[Trajectory]] = {}
+
+    def run(self, rows: Sequence[Row], on_row: OnRow) -> None:
+        """Answer what is not answered yet, then write the file.
+
+        The part file goes when nothing failed; else another run tries what is missing again.
+        """
+        waiting = [row for row in rows if row.uid not in self.answers]
+        on_row(len(rows) - len(waiting), len(rows))
+
+        def on_done(trajectory: Trajectory) -> None:
+            if self._keep(trajectory):
+                on_row(len(self.answers), len(rows))
+
+        for start in range(0, len(waiting), CHUNK):
+            self.runtime.rollout(waiting[start : start + CHUNK], 0, on_done)
+        write(self.out, [record(row, self.answers.get(row.uid, [])) for row in rows])
+        if not self.failed:
+            self.part.file.unlink()
+
+    def scores(self, rows: Sequence[Row]) -> list[RowScores]:
+        """What the answers were worth while they were made."""
+        n = self.config.rollout.n
+        groups = [(row, self.answers.get(row.uid, [])) for row in rows]
+        return [
+            RowScores(row.data_source, [a["score"] for a in group], [a["passed"] for a in group], n - len(group))
+            for row, group in groups
+        ]
+
+    def _keep(self, trajectory: Trajectory) -> bool:
+        """Keep an answer; whether it was the last of its row."""
+        uid = trajectory.row.uid
+        group = self._groups.setdefault(uid, [])
+        group.append(trajectory)
+        if len(group) < self.config.rollout.n:
+            return False
+        fine = [t for t in group if t.outcome is not Outcome.INFRA_ERROR]
+        self.answers[uid] = [self._answer(t) for t in sorted(fine, key=lambda t: t.sample)]
+        self.failed += len(group) - len(fine)
+        if len(fine) == len(group):
+            self.part.add(uid, self.answers[uid])
+        del self._groups[uid]
+        return True
+
+    def _answer(self, trajectory: Trajectory) -> Answer:
+        def text(ids: list[int]) -> str:
+            return str(self.runtime.tokenizer.decode(ids, skip_special_tokens=True))
+
+        evaluation = self.config.evaluation
+        return {
+            "response": solution(trajectory, text),
+            "messages": trajectory.messages[len(trajectory.row.prompt) :],
+            "finish": trajectory.finish,
+            "turns": trajectory.turns,
+            "score": float(trajectory.reward or 0.0),
+            "passed": (succeeded(trajectory, evaluation.success_threshold) or 0.0) >= 1.0,
+        }
+
+
+def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
+    """A row with its answers, in the layout that `agentrl eval`, and verl's, reads."""
+    return {
+        "data_source": row.data_source,
+        "prompt": row.prompt,
+        "ability": row.ability,
+        "reward_model": row.reward_model,
+        "extra_info": row.extra_info,
+        "responses": [answer["response"] for answer in answers],
+        "messages": [answer["messages"] for answer in answers],
+        "finish": [answer["finish"] for answer in answers],
+        "turns": [answer["turns"] for answer in answers],
+        "scores": [answer["score"] for answer in answers],
+    }
+
+
+def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Rows as jsonl, or as parquet with everything nested as JSON text: rows need not be alike."""
+    if out.suffix == ".jsonl":
+        write_atomic(out, (json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records))
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = out.with_name(f".{out.name}.new")
+    nested = ("reward_model", "extra_info", "messages")
+    flat = [r | {key: json.dumps(r[key], ensure_ascii=False, default=str) for key in nested} for r in records]
+    pq.write_table(pa.Table.from_pylist(flat), draft)
+    draft.replace(out)

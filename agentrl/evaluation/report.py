@@ -1,0 +1,83 @@
+"""From the scores of answers to figures, for each data source.
+
+Invariants: a row counts once, however many answers it has; an answer that could not be scored is left out and counted,
+never taken for a wrong one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.config.schema.evaluation import Evaluation
+from agentrl.evaluation.estimates import interval, pass_at_k, powers_of_two
+
+ALL = "all"
+
+
+@dataclass
+class RowScores:
+    """The scores of one row's answers."""
+
+    data_source: str
+    scores: list[float]
+    passed: list[bool]
+    failed: int = 0
+    """Answers without a score: their reward function, or what made them, failed."""
+
+
+@dataclass
+class Figure:
+    """An estimate, with its bounds where there are any."""
+
+    value: float
+    bounds: tuple[float, float] | None
+
+
+@dataclass
+class Report:
+    """The figures of one data source."""
+
+    data_source: str
+    rows: int
+    answers: int
+    failed: int
+    mean: Figure
+    passes: dict[int, Figure] = field(default_factory=dict)
+    """pass@k by k, over the rows with at least k answers."""
+
+
+def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
+    """One for each data source, by name, and one for all where there are several. Rows without a score are left out."""
+    by_source: dict[str, list[RowScores]] = {}
+    for row in rows:
+        by_source.setdefault(row.data_source, []).append(row)
+    groups = dict(sorted(by_source.items()))
+    if len(groups) > 1:
+        groups[ALL] = list(rows)
+    return [report(source, members, evaluation) for source, members in groups.items()]
+
+
+def report(data_source: str, rows: Sequence[RowScores], evaluation: Evaluation) -> Report:
+    """The figures of `rows`; the mean is that of the rows' means, as verl has it."""
+    scored = [row for row in rows if row.scores]
+    fewest = min((len(row.scores) for row in scored), default=0)
+    most = max((len(row.scores) for row in scored), default=0)
+    ks = [k for k in evaluation.k if k <= most] or powers_of_two(fewest)
+    return Report(
+        data_source,
+        rows=len(scored),
+        answers=sum(len(row.scores) for row in scored),
+        failed=sum(row.failed for row in rows),
+        mean=_figure((sum(row.scores) / len(row.scores) for row in scored), evaluation),
+        passes={k: _figure(_passes(scored, k), evaluation) for k in ks},
+    )
+
+
+def _passes(rows: Iterable[RowScores], k: int) -> list[float]:
+    return [pass_at_k(len(row.passed), sum(row.passed), k) for row in rows if len(row.passed) >= k]
+
+
+def _figure(values: Iterable[float], evaluation: Evaluation) -> Figure:
+    found = list(values)
+    mean = sum(found) / len(found) if found else float("nan")
+    bounds = interval(found, confidence=evaluation.confidence, resamples=evaluation.resamples, seed=evaluation.seed)
+    return Figure(mean, bounds)

@@ -1,0 +1,118 @@
+"""Stored answers and their scores.
+
+An answer is scored by the very code that scores a run's trajectories. It becomes a trajectory of one turn whose ledger
+has one token for the whole answer; `Answers` is the vocabulary.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.chat.ledger import Ledger
+from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
+from agentrl.data import Row, make_row
+from agentrl.data.files import Record, paths, read_records
+from agentrl.data.plain import plain
+from agentrl.errors import UserError
+from agentrl.evaluation.report import RowScores
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.runtime.environment import sandbox_for, scorer
+from agentrl.tracking.metrics import succeeded
+
+BATCH = 4096
+"""Answers that are scored together: a bound on memory, not on speed."""
+
+
+@dataclass
+class Answered:
+    """A row and its answers."""
+
+    row: Row
+    answers: list[str]
+    scores: list[float] | None
+    """Stored scores, where the file has any."""
+
+
+class Answers:
+    """Stands in for a tokenizer: token i is the i-th answer."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def add(self, text: str) -> int:
+        """The token of a new answer."""
+        self.texts.append(text)
+        return len(self.texts) - 1
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """The answers' text."""
+        return "".join(self.texts[i] for i in ids)
+
+
+def read_answers(data: EvalData) -> list[Answered]:
+    """The rows of `data.path` with their answers. Raises UserError naming the row or column that is wrong."""
+    return [
+        _answered(record, data, f"{file.name}:{number}")
+        for file in paths(data.path, "data.path")
+        for number, record in enumerate(read_records(file), start=1)
+    ]
+
+
+def _answered(record: Record, data: EvalData, uid: str) -> Answered:
+    responses = plain(record.get(data.response_key))
+    answers = [responses] if isinstance(responses, str) else responses
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        has = ", ".join(record)
+        raise UserError(f"{uid}: {data.response_key!r} holds no answers (columns: {has}); set data.response_key")
+    record = {data.prompt_key: "-", **record, "reward_model": record.get(data.reward_model_key)}
+    row = make_row(record, uid, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key)
+    scores = plain(record.get(data.score_key))
+    fits = isinstance(scores, list) and len(scores) == len(answers)
+    return Answered(row, answers, [float(score) for score in scores] if fits else None)
+
+
+def scored(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores]:
+    """Scores by the configured reward function, or the stored ones where none is named. Raises UserError."""
+    custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
+    named = custom_reward_function.path or ":" in custom_reward_function.name
+    if not named and rows and all(answered.scores is not None for answered in rows):
+        return [_stored(answered, threshold) for answered in rows]
+    return asyncio.run(_score(config, rows))
+
+
+def _stored(answered: Answered, threshold: float) -> RowScores:
+    scores = answered.scores or []
+    return RowScores(answered.row.data_source, scores, [score >= threshold for score in scores])
+
+
+async def _score(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores]:
+    answers, sandbox = Answers(), sandbox_for(config)
+    trajectories = [[_trajectory(a.row, text, i, answers) for i, text in enumerate(a.answers)] for a in rows]
+    try:
+        judge = scorer(config, answers, sandbox)
+        flat = [trajectory for group in trajectories for trajectory in group]
+        for start in range(0, len(flat), BATCH):
+            await asyncio.gather(*(judge.score(trajectory) for trajectory in flat[start : start + BATCH]))
+    finally:
+        await sandbox.close()
+    return [row_scores(group, config.evaluation) for group in trajectories if group]
+
+
+def _trajectory(row: Row, text: str, sample: int, answers: Answers) -> Trajectory:
+    ledger = Ledger()
+    ledger.append_prompt([answers.add("")])
+    ledger.append_model([answers.add(text)], [0.0], turn=0, version=0)
+    messages = [*row.prompt, {"role": "assistant", "content": text}]
+    return Trajectory(row, f"eval/{row.uid}/{sample}", sample, messages=messages, ledgers=[ledger], turns=1)
+
+
+def row_scores(group: Sequence[Trajectory], evaluation: Evaluation) -> RowScores:
+    """The scores of one row's trajectories."""
+    fine = [t for t in group if t.reward is not None and t.outcome is not Outcome.INFRA_ERROR]
+    return RowScores(
+        group[0].row.data_source,
+        [float(t.reward or 0.0) for t in fine],
+        [(succeeded(t, evaluation.success_threshold) or 0.0) >= 1.0 for t in fine],
+        failed=len(group) - len(fine),
+    )

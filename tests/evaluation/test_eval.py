@@ -1,0 +1,130 @@
+"""`agentrl eval` on stored answers, and `agentrl generate`: what is kept, what an interruption costs."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.data.files import read_records
+from agentrl.runtime import LocalRuntime
+from tests.evaluation.conftest import row
+
+ANSWERS = [["It is 1.", "2"], ["2", "2"], ["boom", "3"], ["x", "4"]]
+
+
+def figures(home: Path, tmp_path: Path, *settings: str) -> tuple[int, dict[str, dict]]:
+    out = tmp_path / "figures.json"
+    code = main(["eval", *settings, "evaluation.resamples=20", "--json", str(out)])
+    return code, {report["data_source"]: report for report in json.loads(out.read_text())}
+
+
+def stored(tmp_path: Path, **more: list) -> Path:
+    rows = [row(i, responses=answers, **{k: v[i] for k, v in more.items()}) for i, answers in enumerate(ANSWERS)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "answers.parquet")
+    return tmp_path / "answers.parquet"
+
+
+def test_stored_answers_are_scored_by_source(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    function = f"custom_reward_function.path={home / 'reward.py'}"
+    code, found = figures(home, tmp_path, f"data.path={stored(tmp_path)}", function)
+    assert code == 1, "an answer whose reward function fails has no score"
+    assert "1 answers have no score" in capsys.readouterr().err
+    assert found["even"]["mean"]["value"] == pytest.approx((0.5 + 1.0) / 2)
+    assert found["odd"]["mean"]["value"] == pytest.approx((1.0 + 0.5) / 2)
+    assert (found["even"]["answers"], found["even"]["failed"], found["even"]["rows"]) == (3, 1, 2)
+    assert found["odd"]["passes"]["2"]["value"] == 1.0
+    assert found["all"]["passes"]["1"]["value"] == pytest.approx(0.75)
+
+
+def test_verls_keys_and_reward_kwargs(home: Path, tmp_path: Path) -> None:
+    lines = [{"source": "s", "rm": {"ground_truth": "2"}, "outputs": "2", "prompt": "?"}]
+    (tmp_path / "answers.jsonl").write_text(json.dumps(lines[0]))
+    _, found = figures(
+        home,
+        tmp_path,
+        f"data.path={tmp_path / 'answers.jsonl'}",
+        "data.response_key=outputs",
+        "data.data_source_key=source",
+        "data.reward_model_key=rm",
+        f"custom_reward_function.path={home / 'reward.py'}",
+        "custom_reward_function.reward_kwargs.bonus=1",
+    )
+    assert found["s"]["mean"]["value"] == 2.0
+
+
+def test_stored_scores_count_where_no_function_is_named(home: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, scores=[[0.0, 1.0], [1.0, 0.2], [0.0, 0.0], [0.2, 0.2]])
+    code, found = figures(home, tmp_path, f"data.path={path}", "evaluation.success_threshold=0.2", "evaluation.k=[2]")
+    assert code == 0
+    assert found["all"]["mean"]["value"] == pytest.approx((0.5 + 0.6 + 0.0 + 0.2) / 4)
+    assert found["all"]["passes"]["2"]["value"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([], "data.path is not set"),
+        (["data.path=PATH", "data.response_key=none"], "'none' holds no answers"),
+        (["data.path=PATH", "rollout.tempreature=1"], "did you mean rollout.temperature"),
+        (["data.path=PATH", "model.path=MODEL"], "data.output_path is not set"),
+    ],
+)
+def test_mistakes(
+    home: Path, tmp_path: Path, settings: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stored(tmp_path)
+    settings = [text.replace("PATH", str(path)).replace("MODEL", str(home / "model")) for text in settings]
+    assert main(["eval", *settings]) == 2
+    assert message in capsys.readouterr().err
+
+
+def arguments(home: Path, out: Path) -> list[str]:
+    return [
+        f"model.path={home / 'model'}",
+        f"data.path={home / 'rows.jsonl'}",
+        f"data.output_path={out}",
+        "data.max_response_length=8",
+        "rollout.n=2",
+        "trainer.device=cpu",
+    ]
+
+
+def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, asked = tmp_path / "answers.jsonl", []
+    rollout = LocalRuntime.rollout
+
+    def dying(self, rows, step, on_done):
+        asked.append(len(rows))
+        if len(asked) > 1:
+            return rollout(self, rows, step, on_done)
+        rollout(self, rows[:4], step, on_done)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalRuntime, "rollout", dying)
+    assert main(["generate", *arguments(home, out)]) == 130
+    part = out.with_name("answers.jsonl.part")
+    with part.open("a") as stream:
+        stream.write('{"uid": "rows.jsonl:5", "answ')  # killed in the middle of a line
+    assert not out.exists()
+    assert main(["generate", *arguments(home, out), "rollout.temperature=0.5"]) == 2
+    assert "begun with another rollout.temperature" in capsys.readouterr().err
+    assert main(["generate", *arguments(home, out)]) == 0
+    assert asked == [6, 2]
+    assert not part.exists()
+    records = read_records(out)
+    assert [record["extra_info"]["index"] for record in records] == list(range(6))
+    assert all(len(record["responses"]) == 2 for record in records)
+    assert records[0]["messages"][0][0]["role"] == "assistant"
+
+
+def test_a_model_is_measured_and_its_answers_can_be_measured_again(home: Path, tmp_path: Path) -> None:
+    out, function = tmp_path / "answers.parquet", f"custom_reward_function.path={home / 'reward.py'}"
+    _, live = figures(home, tmp_path, *arguments(home, out), function)
+    _, later = figures(home, tmp_path, f"data.path={out}", function)
+    assert live == later
+    assert live["all"]["answers"] == 12
