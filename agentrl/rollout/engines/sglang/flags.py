@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.rollout.engines.remote.settings import Settings, flag_words
+from agentrl.rollout.engines.remote.weights.nccl import AGREED
 
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
@@ -22,7 +23,7 @@ def environment(settings: Settings) -> dict[str, str]:
     """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
     always = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
     if settings.device == "cuda":
-        return always
+        return always | AGREED
     return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.rollout.engines.remote.settings import Settings, flag_words
+from agentrl.rollout.engines.remote.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
 CPU_CACHE_GIB = "1"
@@ -68,7 +69,7 @@ def _gpu(settings: Settings) -> dict[str, Any]:
 
 
 def _gpu_environment(settings: Settings) -> dict[str, str]:
-    return {"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {}
+    return AGREED | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
 
 
 def _cpu_environment(settings: Settings) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Weights by broadcast (NCCL between GPUs, gloo without): for servers whose GPUs are not ours."""
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from agentrl.rollout.engines.remote.weights.bucket import Bucket, buckets
 from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
 
 TIMEOUT = timedelta(minutes=5)
+AGREED = {"NCCL_CUMEM_ENABLE": "0"}
+"""What all members of a group must have in their environment alike, or the first broadcast hangs. SGLang sets it so."""
 
 
 class BroadcastTransport:
@@ -31,6 +34,7 @@ class BroadcastTransport:
         self._group: Group | None = None
         self._members: dict[Replica, int] = {}
         self._process_group: Any = None
+        os.environ.update(AGREED)
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights."""
