@@ -1,0 +1,74 @@
+"""Which engines there are, and which of them the run would get."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+
+import torch
+
+from agentrl.config.schema import Config
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.errors import UserError
+from agentrl.rollout.engines.remote.http import Http, serves
+from agentrl.rollout.engines.remote.place import engine_python, find_python
+from agentrl.runtime.engines import engine_name
+
+VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+ANSWERS_WITHIN = 10.0
+"""Seconds that a running server gets."""
+
+
+async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding]:
+    """The device, the engine of the run, and what is installed."""
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    yield ok(f"PyTorch {version('torch')}, transformers {version('transformers')}, training on {gpu}")
+    name, rollout = engine_name(config.rollout, device), config.rollout
+    if name == "hf":
+        if device.type == "cuda":
+            mend = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
+            yield warning("the engine is hf, in this process", mend)
+        else:
+            yield ok("the engine is hf, in this process")
+    elif rollout.base_url:
+        for url in [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url:
+            yield await _server(name, url)
+    else:
+        yield _installed(name, rollout.engine_python)
+    others = [f"{other} {found}" for other in ("sglang", "vllm") if other != name and (found := _version(other))]
+    if others:
+        yield ok(f"also installed: {', '.join(others)}")
+
+
+def _installed(name: str, chosen: str | None) -> Finding:
+    try:
+        python = engine_python(name, name, chosen)
+    except UserError as error:
+        return problem(str(error).partition(";")[0], f"`agentrl engine install {name}`, or rollout.name=hf")
+    found = _version(name, python)
+    if found is None:
+        return problem(f"{python} has no {name}", f"`agentrl engine install {name}`")
+    return ok(f"the engine is {name} {found}")
+
+
+def _version(name: str, python: str | None = None) -> str | None:
+    """Asked of its own interpreter; None where it is not installed."""
+    python = python or find_python(name, name)
+    if python is None:
+        return None
+    done = subprocess.run([python, "-c", VERSION, name], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+async def _server(name: str, url: str) -> Finding:
+    http = Http(url)
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            up = await serves(http)
+    except Exception as error:  # whatever a network can do
+        return problem(
+            f"{url} does not answer: {type(error).__name__}", f"start {name} there, or mend rollout.base_url"
+        )
+    finally:
+        await http.close()
+    return ok(f"{url} answers") if up else problem(f"{url} is not ready", "wait for it, or look at its log")

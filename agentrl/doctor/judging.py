@@ -1,0 +1,48 @@
+"""The reward: does it run, how long does it take, and does it tell a right answer from a wrong one?"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.data import Row
+from agentrl.doctor import script
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.rewards import Scorer
+from agentrl.rollout.trajectory import Outcome, Trajectory
+
+
+def said(chat: Chat, row: Row, text: str) -> Trajectory:
+    """A trajectory in which the model answered the row with `text`."""
+    messages = [*row.prompt, script.assistant(text)]
+    ledger = chat.transcript(messages)
+    return Trajectory(row, f"doctor/{row.uid}/0", 0, messages=messages, ledgers=[ledger], turns=1)
+
+
+async def reward(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> AsyncIterator[Finding]:
+    """Score two made-up answers to each row: the ground truth as it stands, and one that says nothing."""
+    pairs, slowest = [], 0.0
+    for row in rows:
+        answers = [said(chat, row, _truth(row.ground_truth)), said(chat, row, "I do not know.")]
+        for trajectory in answers:
+            start = time.perf_counter()
+            await scorer.score(trajectory)
+            slowest = max(slowest, time.perf_counter() - start)
+        pairs.append(answers)
+    failed = [t for pair in pairs for t in pair if t.outcome is Outcome.INFRA_ERROR or t.reward is None]
+    if failed:
+        text = f"{failed[0].row.uid}: {failed[0].error or 'no score'}"
+        yield problem(text, "mend what scores: a failure masks the sample, so nothing would be learnt from it")
+        return
+    scores = [(right.reward or 0.0, wrong.reward or 0.0) for right, wrong in pairs]
+    shown = ", ".join(f"{right:g} / {wrong:g}" for right, wrong in scores)
+    text = f"dry run: {shown} for the bare ground truth / an answer that says nothing; {slowest * 1000:.0f} ms at most"
+    if all(right > wrong for right, wrong in scores):
+        yield ok(text)
+    else:
+        mend = "fine where only a certain form of answer, or a tool's state, counts; else look at the reward function"
+        yield warning(text, mend)
+
+
+def _truth(ground_truth: Any) -> str:
+    return str(ground_truth) if ground_truth is not None else script.ANSWER

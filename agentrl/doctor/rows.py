@@ -1,0 +1,64 @@
+"""The rows: do they fit, and do they name what there is?"""
+
+from collections.abc import Iterator, Sequence
+
+from agentrl.chat import Chat
+from agentrl.config.schema import Config
+from agentrl.data import Row
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.errors import UserError
+from agentrl.interactions import InteractionSet
+from agentrl.rollout.loops import loop_class
+from agentrl.tools import ToolSet
+
+
+def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> Iterator[Finding]:
+    """Tokens of the prompts against `data.max_prompt_length`."""
+    data = config.data
+    found = [len(chat.prompt(row.prompt, tools.schemas(row.tool_selection) or None)) for row in rows]
+    bare = len(chat.prompt(rows[0].prompt))
+    share = f", {found[0] - bare} of them for {len(tools)} tools" if len(tools) else ""
+    text = f"prompts of {min(found)} to {max(found)} tokens{share}; data.max_prompt_length={data.max_prompt_length}"
+    if max(found) <= data.max_prompt_length:
+        yield ok(text)
+    elif data.filter_overlong_prompts and min(found) <= data.max_prompt_length:
+        yield warning(text, "longer ones are left out; raise data.max_prompt_length to keep them")
+    elif data.truncation == "error" or data.filter_overlong_prompts:
+        yield problem(text, f"set data.max_prompt_length={2 ** (max(found) - 1).bit_length()}")
+    else:
+        yield warning(text, f"{data.truncation} cuts them; raise data.max_prompt_length to keep them whole")
+
+
+def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows: Sequence[Row]) -> Iterator[Finding]:
+    """Ground truth, names of tools, interactions and agent loops."""
+    without = [row.uid for row in rows if row.ground_truth in (None, "")]
+    if without and not any(row.tools_kwargs or row.interaction_kwargs for row in rows):
+        yield warning(
+            f"{without[0]} has no ground truth", "put it under reward_model.ground_truth if the reward needs it"
+        )
+    yield from _loops(config, rows)
+    unknown = sorted({name for row in rows for name in row.tools_kwargs if name not in tools.runners})
+    if unknown and len(tools):
+        mend = f"the tools are {', '.join(tools.runners)}; correct extra_info.tools_kwargs or the tool YAML"
+        yield warning(f"rows have arguments for tools that are not loaded: {', '.join(unknown)}", mend)
+    if any(row.interaction_kwargs for row in rows) and not len(interactions) and config.rollout.multi_turn.enable:
+        mend = "set rollout.multi_turn.interaction_config_path"
+        yield warning("rows name a simulated user, and none is loaded", mend)
+    for row in rows:
+        try:
+            tools.open("doctor", row.tools_kwargs, None, selection=row.tool_selection)
+            if row.interaction_kwargs is not None and len(interactions):
+                interactions.open("doctor", row.interaction_kwargs)
+        except UserError as error:
+            yield problem(f"{row.uid}: {error}", "correct the row, or the tool")
+
+
+def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
+    agent, multi_turn = config.rollout.agent, config.rollout.multi_turn
+    default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
+    names = {row.agent_name or default for row in rows}
+    for name in sorted(names):
+        if not loop_class(name, agent.agent_loop_config_path).uses_tools and multi_turn.enable:
+            mend = "set agent_name to tool_agent in the rows, or take the column out"
+            yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", mend)
+    yield ok(f"agent loop: {', '.join(sorted(names))}")

@@ -1,0 +1,87 @@
+"""Tools, simulated users and the sandbox: do they answer, and how fast?"""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentrl.data import Row
+from agentrl.doctor import script
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.errors import InfraError, UserError
+from agentrl.interactions import InteractionSet
+from agentrl.rollout.trajectory import Outcome
+from agentrl.sandbox.job import Job
+from agentrl.sandbox.sandbox import Sandbox
+from agentrl.tools import ToolSet
+from agentrl.tools.response import ToolResult
+
+SLOW = 5.0
+"""Seconds from which on a tool's call is worth a word."""
+
+
+async def tools_answer(tools: ToolSet, row: Row) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
+    """Create the tools for a row, call each once with made-up arguments, release them."""
+    session = tools.open("doctor", row.tools_kwargs, None, selection=row.tool_selection)
+    try:
+        start = time.perf_counter()
+        await session.start()
+        if row.tools_kwargs:
+            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}"), None
+        for schema in tools.schemas(row.tool_selection):
+            function = script.call(schema)["function"]
+            result = await session.call(function["name"], function["arguments"])
+            yield _judged(function["name"], function["arguments"], result), result
+    except InfraError as error:
+        yield problem(str(error), "mend the tool: a failure masks the sample"), None
+    finally:
+        await session.release()
+
+
+def _judged(name: str, arguments: Any, result: ToolResult) -> Finding:
+    what = f"{name}({_short(arguments)}) answered {_short(result.text)!r} in {_ms(result.seconds)}"
+    if result.outcome is Outcome.INFRA_ERROR:
+        return problem(f"{name}({_short(arguments)}) failed: {result.error}", "mend the tool, or its config")
+    if result.seconds > SLOW:
+        return warning(what, "set timeout and max_concurrency in the tool's config; a step waits for its slowest call")
+    return ok(what)
+
+
+async def user_answers(interactions: InteractionSet, row: Row) -> AsyncIterator[Finding]:
+    """Start the row's simulated user, let it react to an answer, finalize it."""
+    if row.interaction_kwargs is None or not len(interactions):
+        return
+    session = interactions.open("doctor", row.interaction_kwargs)
+    try:
+        start = time.perf_counter()
+        await session.start()
+        reply = await session.respond([*row.prompt, script.assistant(script.ANSWER)])
+        over = "ends the conversation" if reply.stop else f"says {_short(reply.text)!r}"
+        yield ok(f"{session.runner.name} {over}, score {reply.score:g}, in {_ms(time.perf_counter() - start)}")
+    except InfraError as error:
+        yield problem(str(error), "mend the interaction: a failure masks the sample")
+    finally:
+        await session.finalize()
+
+
+async def sandbox_runs(sandbox: Sandbox) -> AsyncIterator[Finding]:
+    """Run a line of Python in the sandbox, twice: the second time it is warm."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        try:
+            await sandbox.run(Job("python", "print(6 * 7)", run_limits=sandbox.limits(10.0)))
+        except (InfraError, UserError) as error:
+            yield problem(f"the sandbox: {error}", "`agentrl sandbox check` says what is missing")
+            return
+        times.append(time.perf_counter() - start)
+    where = sandbox.url or "an embedded pool"
+    yield ok(f"the sandbox ({where}) ran a line of Python in {_ms(times[0])}, then in {_ms(times[1])}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,153 @@
+"""The chat template and the tool-call format: do they agree with each other and with what training does?"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.chat.ledger import Ledger, Source
+from agentrl.chat.message import Message
+from agentrl.chat.parsers import PARSERS
+from agentrl.chat.template import TemplateRefusal
+from agentrl.doctor import script
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.errors import UserError
+
+Schemas = Sequence[dict[str, Any]]
+FORMAT_KEY = "rollout.multi_turn.format"
+READY_MADE = "model.chat_template=configs/templates/chatml_tools.jinja"
+
+
+def append_only(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
+    """Does the template show history as the model saw it when it was written?"""
+    plain = {"a user's follow-up": (script.with_follow_up(prompt), ())}
+    if schemas:
+        plain["tool calls and results"] = (script.with_tools(prompt, schemas), schemas)
+    for what, (messages, tools) in plain.items():
+        yield _kept(chat, what, messages, tools)
+    messages = script.with_thought(prompt, field=chat.template.reads_reasoning)
+    yield _kept(chat, "thinking", messages, ())
+
+
+def _kept(chat: Chat, what: str, messages: list[Message], tools: Schemas) -> Finding:
+    try:
+        ledger = chat.transcript(messages, tools or None)
+    except UserError as error:
+        return problem(f"{what}: {error}", f"set {READY_MADE} (ChatML models) or a template that shows them")
+    mismatch = chat.check_trajectory(messages, ledger.ids, tools or None)
+    if mismatch is None:
+        return ok(f"append-only with {what}")
+    mend = (
+        "the model trains on what it saw; to have it see what the template shows, set "
+        "rollout.multi_turn.use_inference_chat_template=true (a trajectory may become several samples)"
+    )
+    return warning(f"the template rewrites history with {what}: {mismatch}", mend)
+
+
+def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
+    """Is a call that the template writes read back by the format's parser?"""
+    for schema in schemas:
+        name = schema["function"]["name"]
+        if not chat.template.shows_calls:
+            text = "the template shows no tool calls: a call of the model's vanishes from its own history"
+            yield problem(text, f"set {READY_MADE} (ChatML models) or a template that renders tool_calls")
+            return
+        wanted = script.call(schema)["function"]["arguments"]
+        turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in _ids(name)]
+        written = next((turn for turn in turns if turn and _reads(chat, turn, name, wanted, schemas)), turns[0])
+        if _reads(chat, written, name, wanted, schemas):
+            yield ok(f"{name}: a call in the template's own form is read back by {FORMAT_KEY}={format}")
+        else:
+            yield problem(
+                f"{name}: the template writes {_shortened(chat.decode(written))!r}, which {FORMAT_KEY}={format} "
+                "does not read as a call with these arguments",
+                _better_format(chat, written, name, wanted, schemas),
+            )
+
+
+def _ids(name: str) -> list[str]:
+    """Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called."""
+    return ["agentrl00", f"functions.{name}:0"]
+
+
+def _written_turn(
+    chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], schemas: Schemas, call_id: str
+) -> list[int]:
+    """The tokens with which the template itself would make the call; none where it wants another id."""
+    messages = script.with_tools(prompt, [schema])
+    messages[len(prompt)]["tool_calls"][0]["id"] = messages[len(prompt) + 1]["tool_call_id"] = call_id
+    try:
+        ledger: Ledger = chat.transcript(messages, list(schemas))
+    except UserError:
+        return []
+    rows = zip(ledger.ids, ledger.sources, ledger.turns, strict=True)
+    return [token for token, source, turn in rows if source == Source.MODEL and turn == 0]
+
+
+def _reads(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> bool:
+    calls = chat.parse(ids, list(schemas)).calls
+    return [(call.name, call.arguments) for call in calls] == [(name, arguments)]
+
+
+def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> str:
+    for other in PARSERS:
+        candidate = Chat(chat.tokenizer, format=other, chat_template=chat.template.source, check="disable")
+        if _reads(candidate, ids, name, arguments, schemas):
+            return f"set {FORMAT_KEY}={other}, which reads it"
+    return f"no format reads it: set {READY_MADE} (ChatML models), which goes with {FORMAT_KEY}=hermes"
+
+
+def dropped_fields(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
+    """Which parts of the tools' schemas never reach the model?"""
+    if not schemas:
+        return
+    if not chat.template.shows_tools:
+        text = "the template does not show tools: the model does not know them"
+        yield problem(text, f"set {READY_MADE} (ChatML models) or a template that renders `tools`")
+        return
+    for schema in schemas:
+        function = schema["function"]
+        lost = [path for path in _leaves(function) if not _shown(chat, prompt, schema, path)]
+        if lost:
+            names = ", ".join(dict.fromkeys(".".join(key for key in path if isinstance(key, str)) for path in lost))
+            mend = "say it in the tool's description, or set a template that renders the whole schema"
+            yield warning(f"{function['name']}: the template drops {names}", mend)
+        else:
+            yield ok(f"{function['name']}: the model sees the whole schema")
+
+
+def _leaves(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _leaves(value, (*path, key))
+    elif isinstance(node, list) and node:
+        for index, value in enumerate(node):
+            yield from _leaves(value, (*path, index))
+    elif path and path != ("strict",) and node not in ({}, []):
+        yield path
+
+
+def _shown(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], path: tuple[str | int, ...]) -> bool:
+    """Whether the prompt reads differently when that leaf does."""
+    other = copy.deepcopy(schema)
+    node = other["function"]
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = _changed(node[path[-1]], path[-1])
+    try:
+        texts = [chat.template.render(list(prompt), [tool], generation=True) for tool in (schema, other)]
+    except TemplateRefusal:
+        return True  # it looks at it closely enough to refuse it
+    return texts[0] != texts[1]
+
+
+def _changed(value: Any, key: str | int) -> Any:
+    if key == "type":
+        return "integer" if value == "string" else "string"
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int | float) else f"{value}x"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."

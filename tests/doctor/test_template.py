@@ -1,0 +1,83 @@
+"""What the doctor says of real templates, and of templates and formats that do not go together."""
+
+import pytest
+
+from agentrl.chat import Chat
+from agentrl.doctor import template
+from agentrl.doctor.finding import Finding
+from agentrl.resources import share
+from tests.chat.pairs import PAIRS, by_name, chat_for
+from tests.chat.realia import tokenizer
+
+PROMPT = [{"role": "user", "content": "What is 3 times 4?"}]
+PROPERTIES = {
+    "expression": {"type": "string", "description": "what to work out"},
+    "digits": {"type": "array", "items": {"type": "integer"}},
+    "mode": {"type": "string", "enum": ["exact", "rough"]},
+}
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Works sums out.",
+        "parameters": {"type": "object", "properties": PROPERTIES, "required": ["expression", "digits"]},
+    },
+}
+
+
+def compact(format: str = "hermes") -> Chat:
+    text = (share() / "configs" / "templates" / "chatml_tools_compact.jinja").read_text()
+    return Chat(tokenizer("qwen"), format=format, chat_template=text)
+
+
+def levels(findings: list[Finding]) -> list[str]:
+    return [finding.level for finding in findings]
+
+
+def test_qwen2_5_is_in_good_health() -> None:
+    chat = by_name("qwen2_5")
+    found = [
+        *template.append_only(chat, PROMPT, [SCHEMA]),
+        *template.round_trip(chat, "hermes", PROMPT, [SCHEMA]),
+        *template.dropped_fields(chat, PROMPT, [SCHEMA]),
+    ]
+    assert levels(found) == ["ok"] * 5
+
+
+def test_a_template_that_strips_thinking_is_told_with_the_key_for_it() -> None:
+    found = list(template.append_only(by_name("qwen3"), PROMPT, [SCHEMA]))
+    assert "warning" in levels(found)
+    stripped = next(
+        finding for finding in found if finding.text.startswith("the template rewrites") and "thinking" in finding.text
+    )
+    assert "use_inference_chat_template=true" in stripped.mend
+
+
+@pytest.mark.parametrize("name", ["llama3_1", "kimi_k2", "mistral_v11"])
+def test_real_templates_and_their_formats_read_each_other(name: str) -> None:
+    pair = next(pair for pair in PAIRS if pair.template == name)
+    assert levels(list(template.round_trip(chat_for(pair), pair.format, PROMPT, [SCHEMA]))) == ["ok"]
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("mistral", "hermes"), ("deepseek", "hermes")])
+def test_a_format_that_does_not_read_the_templates_calls_names_one_that_does(wrong: str, right: str) -> None:
+    chat = Chat(tokenizer("qwen"), format=wrong, chat_template=by_name("qwen2_5").template.source)
+    (found,) = template.round_trip(chat, wrong, PROMPT, [SCHEMA])
+    assert found.level == "problem"
+    assert f"set rollout.multi_turn.format={right}" in found.mend
+
+
+def test_fields_that_a_template_drops_are_named() -> None:
+    (found,) = template.dropped_fields(compact(), PROMPT, [SCHEMA])
+    assert found.level == "warning"
+    assert "parameters.properties.expression.description" in found.text
+    assert "enum" not in found.text
+    assert " name" not in found.text
+
+
+def test_a_template_without_tools_is_a_problem() -> None:
+    chat = Chat(tokenizer("smollm2"))
+    assert levels(list(template.dropped_fields(chat, PROMPT, [SCHEMA]))) == ["problem"]
+    (found,) = template.round_trip(chat, "hermes", PROMPT, [SCHEMA])
+    assert found.level == "problem"
+    assert "model.chat_template=" in found.mend
