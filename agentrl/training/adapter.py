@@ -54,6 +54,7 @@ def saved_adapter(module: PreTrainedModel, folder: str) -> PeftModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", message=".*non-meta parameter.*")  # a skeleton takes no weights
             return PeftModel.from_pretrained(module, folder, is_trainable=True)
     except Exception as error:  # peft's own code over someone's files
         raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error

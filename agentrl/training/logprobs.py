@@ -16,6 +16,7 @@ from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.training.attention import PACKED, packing_arguments
 from agentrl.training.batch import Batch
 from agentrl.training.chunked import ChunkedLogprobs
+from agentrl.training.shards import bare, inside
 
 # The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -27,11 +28,11 @@ class TokenLogprobs:
 
     def __init__(self, module: nn.Module, *, temperature: float = 1.0) -> None:
         self.module = module
-        causal_lm: Any = module
-        self.causal_lm = causal_lm.get_base_model() if hasattr(module, "get_base_model") else causal_lm
+        causal_lm: Any = bare(module)
+        self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
-        self.linear_head = self._probe()
+        self.linear_head: bool = inside(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
@@ -41,7 +42,7 @@ class TokenLogprobs:
         wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
         targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
-        logprobs, entropy = self._score(batch, targets)
+        logprobs, entropy = inside(self.module, lambda: self._score(batch, targets))
         empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
         return empty.index_copy(0, targets, logprobs), empty.index_copy(0, targets, entropy)
 

@@ -22,6 +22,7 @@ from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
+from agentrl.training.liger import use_liger_kernels
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -30,15 +31,20 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
     _import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
-    place = folder_or_id(path, key)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=model.trust_remote_code)
-    except Exception as error:  # the hub's, the file's or the tokenizer's own code
-        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}") from error
+    tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
     if model.chat_template is not None:
         file = resources.find(model.chat_template, what="model.chat_template")
         tokenizer.chat_template = file.read_text(encoding="utf-8")
     return tokenizer
+
+
+def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder or hub id that `key` names. Raises UserError."""
+    place = folder_or_id(path, key)
+    try:
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+    except Exception as error:  # the hub's, the file's or the tokenizer's own code
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}") from error
 
 
 def load_model(
@@ -57,7 +63,9 @@ def load_model(
     """
     torch.manual_seed(seed)
     place, saved = base_and_adapter(folder_or_id(model.path, f"{section}.path"), model.lora_rank)
-    module: Any = load_pretrained(model, place, head=head, section=section)
+    module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
+    if model.use_liger:
+        use_liger_kernels(module, section)
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
@@ -67,10 +75,11 @@ def load_model(
     return module.to(device).eval()
 
 
-def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str) -> PreTrainedModel:
+def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, weights: bool = True) -> PreTrainedModel:
     """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
 
-    Dropout is off for good: with it the policy that trains would not be the policy that sampled. Raises UserError.
+    Dropout is off for good: with it the policy that trains would not be the policy that sampled. Without `weights` it
+    is a skeleton on the meta device. Raises UserError.
     """
     transformers_logging.disable_progress_bar()  # it would write over the live view
     _import_external(model.external_lib, section)
@@ -81,23 +90,13 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str) -
             config=config,
             dtype=_dtype(model.dtype, section),
             trust_remote_code=model.trust_remote_code,
+            device_map=None if weights else "meta",
         )
     except Exception as error:
         raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
     use_packed_attention(module)
     _drop_dropout(module)
     return module
-
-
-def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
-    """Write a Hugging Face folder: model, or with LoRA the adapter in peft format, and tokenizer.
-
-    `merge` folds a LoRA adapter into the base model, in `module` itself, and writes a full model.
-    """
-    if merge and isinstance(module, PeftModel):
-        module = module.merge_and_unload()
-    module.save_pretrained(path)
-    tokenizer.save_pretrained(path)
 
 
 def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConfig:

@@ -18,6 +18,7 @@ from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import run
 from agentrl.training.model import load_model
+from agentrl.training.shards import bare, inside
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
@@ -57,13 +58,14 @@ class TokenValues:
     """Values of a batch's tokens under a value model, which is shared and not copied."""
 
     def __init__(self, module: nn.Module) -> None:
-        network: Any = module
-        self.network = network.get_base_model() if hasattr(module, "get_base_model") else network
+        self.module = module
+        network: Any = bare(module)
+        self.network = network.get_base_model() if hasattr(network, "get_base_model") else network
 
     def __call__(self, batch: Batch) -> tuple[Tensor]:
         """Values f32 [T]: entry t is that of the tokens before t; 0 off the mask."""
         targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
-        values = run(self.network, batch, self._values)[targets - 1].float()
+        values = inside(self.module, lambda: run(self.network, batch, self._values)[targets - 1].float())
         return (torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, targets, values),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:

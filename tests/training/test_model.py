@@ -164,3 +164,9 @@ def test_a_broken_folder_is_named(folder, tmp_path):
         load(tmp_path)
     with pytest.raises(UserError, match="no tokenizer can be loaded"):
         load_tokenizer(Model(path=str(tmp_path)))
+
+
+def test_ligers_kernels_need_a_gpu(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"model\.use_liger=true: .* need a GPU"):
+        load_model(Model(path=str(tmp_path), use_liger=True), device=CPU, seed=0)

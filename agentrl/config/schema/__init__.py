@@ -7,6 +7,7 @@ from agentrl.config.schema.algorithm import PFPPO, Algorithm, FilterGroups, KLCo
 from agentrl.config.schema.critic import Critic
 from agentrl.config.schema.data import CustomClass, Data
 from agentrl.config.schema.model import Model, Network, Pretrained
+from agentrl.config.schema.ref import Ref
 from agentrl.config.schema.reward import Reward, RewardFunction, RewardModel, RewardNetwork, SandboxFusion
 from agentrl.config.schema.rollout import Agent, MultiTurn, Rollout, ValSampling
 from agentrl.config.schema.trainer import RayInit, Trainer
@@ -22,6 +23,8 @@ class Config:
     """The policy."""
     actor: Actor = field(default_factory=Actor)
     """Its update."""
+    ref: Ref = field(default_factory=Ref)
+    """The policy as it began, where a KL penalty compares with it."""
     critic: Critic = field(default_factory=Critic)
     """The value function, where the estimator compares with one."""
     rollout: Rollout = field(default_factory=Rollout)
@@ -54,6 +57,7 @@ __all__ = [
     "PolicyLoss",
     "Pretrained",
     "RayInit",
+    "Ref",
     "Reward",
     "RewardFunction",
     "RewardModel",

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from agentrl.config.schema.fsdp import Checkpoint, FsdpConfig
+
 
 @dataclass
 class Optim:
@@ -10,13 +12,15 @@ class Optim:
     lr: float = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: str = "constant"
-    """constant, linear or cosine, each after the warm-up."""
+    """constant, linear, cosine, or wsd (warm-up, stable, decay, arXiv 2404.06395), each after the warm-up."""
     lr_warmup_steps: int = -1
     """Steps of linear warm-up; negative: use the ratio."""
     lr_warmup_steps_ratio: float = 0.0
     """Warm-up as a share of all steps."""
     min_lr_ratio: float = 0.0
-    """Where linear and cosine end, as a share of `lr`."""
+    """Where linear, cosine and wsd end, as a share of `lr`."""
+    stable_ratio: float = 0.9
+    """wsd: share of the steps after the warm-up that keep the full rate; the rest fall."""
     num_cycles: float = 0.5
     """Cosine periods; 0.5 goes down once."""
     weight_decay: float = 0.01
@@ -91,3 +95,11 @@ class Actor:
     """Estimator: kl (k1), abs, mse (k2), low_var_kl (k3); a trailing + takes k2's gradient with its value."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
+    strategy: str = "fsdp2"
+    """How more than one process shares the model: fsdp2, or fsdp (FSDP1)."""
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+    """Its details."""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """What is saved."""
+    use_torch_compile: bool = False
+    """Compile each transformer block."""

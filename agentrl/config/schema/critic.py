@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentrl.config.schema.actor import Optim
+from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.config.schema.model import Network
 
 
@@ -40,3 +41,5 @@ class Critic:
     """token-mean, seq-mean-token-sum, seq-mean-token-mean or seq-mean-token-sum-norm, as for the actor."""
     optim: Optim = field(default_factory=lambda: Optim(lr=1e-5))
     """Optimizer and schedule."""
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+    """How processes share it."""

@@ -26,6 +26,8 @@ class Network(Pretrained):
 
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    use_liger: bool = False
+    """Liger's fused kernels for norms, rotary embeddings and MLPs; on a GPU, with liger-kernel installed."""
     lora_rank: int = 0
     """Rank of LoRA adapters (arXiv 2106.09685); 0 trains all parameters."""
     lora_alpha: float = 32.0

@@ -27,16 +27,18 @@ class Trainer:
     """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
     ray_wait_register_center_timeout: float = 300.0
     """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    balance_batch: bool = True
+    """Deal sequences out to processes by work, tokens and their attention, instead of by number."""
     critic_warmup: int = 0
     """First steps in which only the critic learns."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
-    """Any of console, file (metrics.jsonl), tensorboard."""
+    """Any of console, file (metrics.jsonl), tensorboard, wandb, mlflow, swanlab, trackio."""
     live: bool = True
     """Live terminal view; where the output is no terminal, one line a step."""
     log_val_generations: int = 0
-    """Conversations shown after each validation."""
+    """Conversations of each validation that go to loggers with tables, and that the end of a run shows."""
     val_before_train: bool = True
     """Validate before the first step."""
     val_only: bool = False
@@ -47,13 +49,16 @@ class Trainer:
     """Steps between checkpoints; -1: only at the end."""
     max_actor_ckpt_to_keep: int | None = None
     """Newest checkpoints kept; null: all."""
+    max_critic_ckpt_to_keep: int | None = None
+    """Newest checkpoints that keep their critic, too; null: all."""
     resume_mode: str = "auto"
     """auto (from the newest checkpoint in the run's folder, if any), disable, resume_path."""
     resume_from_path: str | None = None
     """Checkpoint folder for resume_path."""
-    rollout_data_dir: str | None = None
-    """Folder for training trajectories, one jsonl file a step; null: not written."""
-    validation_data_dir: str | None = None
+    rollout_data_dir: str | None = "${trainer.default_local_dir}/rollouts"
+    """Folder for training trajectories, one jsonl file a step, about 20 bytes a token: what `agentrl view` shows; null:
+    not written."""
+    validation_data_dir: str | None = "${trainer.default_local_dir}/validation"
     """The same for validation."""
 
 

@@ -1,0 +1,56 @@
+"""How a model is sharded over processes, and what of it a checkpoint holds."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class WrapPolicy:
+    """Which modules are units: what is whole on a GPU at one time."""
+
+    min_num_params: int = 0
+    """Smallest number of parameters of a unit; 0: the model's transformer blocks."""
+
+
+@dataclass
+class MixedPrecision:
+    """Number formats. Parameters and optimizer keep `model.dtype`."""
+
+    param_dtype: str = "auto"
+    """What layers compute in: float32, bfloat16 or float16; auto: bfloat16 on a GPU, float32 on a CPU."""
+    reduce_dtype: str = "float32"
+    """What gradients are summed in: float32 or bfloat16."""
+
+
+@dataclass
+class FsdpConfig:
+    """FSDP: every process holds a part of parameters, gradients and optimizer (arXiv 2304.11277)."""
+
+    fsdp_size: int = -1
+    """Processes that one copy of the model is spread over; -1: all. Fewer, say those of one node: hybrid sharding."""
+    reshard_after_forward: bool = True
+    """Let go of a unit after the forward pass and gather it again for the backward: less memory, more traffic."""
+    forward_prefetch: bool = False
+    """Gather the next unit while one computes."""
+    offload_policy: bool = False
+    """Parameters, gradients and optimizer live in the CPU's memory; the optimizer steps there."""
+    param_offload: bool = False
+    """Parameters wait in the CPU's memory while trajectories are sampled."""
+    optimizer_offload: bool = False
+    """AdamW's moments wait in the CPU's memory between optimizer steps."""
+    wrap_policy: WrapPolicy = field(default_factory=WrapPolicy)
+    """Units."""
+    mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
+    """Number formats."""
+
+
+@dataclass
+class Checkpoint:
+    """What is saved and loaded, and how."""
+
+    save_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
+    """Any of model, optimizer, extra (rows, random state, KL controller), hf_model (a folder that transformers
+    loads; `agentrl merge` makes one later)."""
+    load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
+    """What a resumed run takes from its checkpoint: any of model, optimizer, extra."""
+    async_save: bool = False
+    """Write while training goes on, from a copy in the CPU's memory."""
