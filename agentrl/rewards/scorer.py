@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -24,6 +24,8 @@ from agentrl.usercode import UserFunction
 log = logging.getLogger(__name__)
 
 Decode = Callable[[list[int]], str]
+Judge = Callable[[Trajectory], Awaitable[float]]
+"""Scores a trajectory; raises InfraError."""
 
 
 class Scorer:
@@ -41,17 +43,20 @@ class Scorer:
         tools: bool = True,
         interactions: bool = True,
         sandbox: Sandbox | None = None,
+        reward_model: Judge | None = None,
+        reward_model_weight: float = 1.0,
     ) -> None:
         """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any.
 
         A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
-        Raises UserError when nothing could ever give a score.
+        `reward_model` scores a whole trajectory. Raises UserError when nothing could ever give a score.
         """
-        if fn is None and not (tools and tool_weight) and not (interactions and interaction_weight):
+        judged = reward_model is not None and reward_model_weight
+        if fn is None and not judged and not (tools and tool_weight) and not (interactions and interaction_weight):
             raise UserError(
-                "nothing gives a reward: set reward.custom_reward_function.path, or use tools or an interaction "
-                "(rollout.multi_turn.tool_config_path, interaction_config_path) with reward.tool_weight or "
-                "reward.interaction_weight above 0"
+                "nothing gives a reward: set reward.custom_reward_function.path or reward.reward_model, or use tools "
+                "or an interaction (rollout.multi_turn.tool_config_path, interaction_config_path) with "
+                "reward.tool_weight or reward.interaction_weight above 0"
             )
         self.fn = fn
         self.tool_weight = tool_weight
@@ -59,6 +64,8 @@ class Scorer:
         self.timeout = timeout
         self.decode = decode
         self.sandbox = sandbox
+        self.reward_model = reward_model
+        self.reward_model_weight = reward_model_weight
         self._slots = asyncio.Semaphore(num_workers)
         self._reported: set[str] = set()
 
@@ -69,6 +76,9 @@ class Scorer:
         start = time.time()
         try:
             score, extra = await self._function_score(trajectory)
+            if self.reward_model is not None:
+                extra["reward_model"] = await self.reward_model(trajectory)
+                score += self.reward_model_weight * extra["reward_model"]
         except InfraError as error:
             trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
             self._report(error)

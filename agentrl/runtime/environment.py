@@ -6,7 +6,7 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
-from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards import Judge, Scorer, load_reward_function
 from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.limits import Limits
@@ -14,6 +14,7 @@ from agentrl.rollout.loops import Environment
 from agentrl.runtime.dialects import model_length
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
+from agentrl.training import device_for
 from agentrl.usercode import UserFunction
 
 
@@ -92,7 +93,19 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
         tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
         interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
         sandbox=sandbox,
+        reward_model=judge(config, tokenizer),
+        reward_model_weight=reward.reward_model.weight,
     )
+
+
+def judge(config: Config, tokenizer: Any) -> Judge | None:
+    """The reward model, where there is one. Raises UserError."""
+    reward_model = config.reward.reward_model
+    if not reward_model.enable:
+        return None
+    from agentrl.training.reward_model import reward_worker
+
+    return reward_worker(reward_model, policy_vocabulary=len(tokenizer), device=device_for(config.trainer.device))
 
 
 def callback(path: str | None) -> UserFunction | None:
