@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from agentrl.sandbox import watch
 from agentrl.sandbox.isolation import Tier
 from agentrl.sandbox.job import LimitHit, Limits
+from agentrl.sandbox.kernel import syscalls
 from agentrl.sandbox.kernel.confine import limit_resources
-from agentrl.sandbox.kernel.syscalls import close_above
 from agentrl.sandbox.memory import Stream
 from agentrl.sandbox.wire import Bytes
 
@@ -81,7 +81,7 @@ class Command:
         ours, theirs = self._pipes()
         self.output = {handle: Stream(limits.output_bytes) for handle in ours[1:3]}
         self.start = time.monotonic()
-        self.pid = os.fork()
+        self.pid = syscalls.fork()
         if self.pid == 0:
             self._child([*theirs[:3], *pipes, theirs[3]], program)
         for handle in (*theirs, *pipes):
@@ -108,13 +108,13 @@ class Command:
         trouble = len(theirs) - 1
         try:
             os.setsid()
-            # Out of the way first: one of theirs may bear a number that another is to get.
-            above = [fcntl.fcntl(handle, fcntl.F_DUPFD, 64) for handle in theirs]
-            for number, handle in enumerate(above):
+            # Out of the way first: one of theirs may bear a number from 3 up that another is to get.
+            above = [fcntl.fcntl(handle, fcntl.F_DUPFD, 64) for handle in theirs[3:]]
+            for number, handle in enumerate((*theirs[:3], *above)):
                 os.dup2(handle, number, inheritable=number < trouble)
             os.chdir(self.folder)
             limit_resources(self.limits, self.cpu_limit, self.tier.others())
-            close_above(trouble + 1)
+            syscalls.close_above(trouble + 1)
             argv = None if program.argv is None else self.tier.command(program.argv)
             self.tier.confine(self.limits)
         except BaseException as error:

@@ -15,7 +15,7 @@ from agentrl.sandbox.isolation import Host
 from agentrl.sandbox.isolation.foldered import Foldered
 from agentrl.sandbox.job import Limits
 from agentrl.sandbox.kernel import landlock, mounts, profiles, seccomp, syscalls
-from agentrl.sandbox.kernel.confine import drop_privileges
+from agentrl.sandbox.kernel.confine import bound_privileges, drop_privileges
 
 _TRUNCATION, _SIGNALS = 3, 6
 _FACTS = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys/kernel/osrelease")
@@ -44,6 +44,7 @@ class Landlock(Foldered):
         """The work folder lies at a place of the slot's own."""
         super().enter(slot, limits)
         self.work = self.box
+        bound_privileges()
 
     def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
         """The work folder is also home."""

@@ -6,6 +6,7 @@ with its own mounts, network and IPC. Ids: where the host's root serves, each sl
 ordinary user has but one, so each warden gets a user namespace of its own, which makes the process limit count alone.
 """
 
+import _signal
 import contextlib
 import errno
 import fcntl
@@ -17,7 +18,7 @@ import struct
 from agentrl.sandbox.isolation import Host, Tier, reap
 from agentrl.sandbox.job import Limits
 from agentrl.sandbox.kernel import mounts, seccomp, syscalls
-from agentrl.sandbox.kernel.confine import ALL_CAPABILITIES, drop_privileges
+from agentrl.sandbox.kernel.confine import ALL_CAPABILITIES, bound_privileges, drop_privileges
 from agentrl.sandbox.kernel.profiles import NAMESPACE
 
 RUNNER = 1000
@@ -31,6 +32,7 @@ _OWN_RUN = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC 
 _SCRATCH = "/.run"
 _FLAGS = mounts.NOSUID | mounts.NODEV
 _HELD = "/.held"
+_COUNTERS = tuple(f"/proc/self/net/{name}" for name in ("dev", "snmp", "snmp6", "netstat"))
 _PLACES = {"/box": "box", "/tmp": "tmp", "/dev/shm": "shm"}
 
 
@@ -118,12 +120,15 @@ class Namespace(Tier):
         # Not dumpable: the user's process must not reach into this one, which may bear the same id.
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.mount("proc", "/proc", "proc", _FLAGS | mounts.NOEXEC)
+        bound_privileges()
         self._start_network()
 
     def renew(self) -> None:
         """New IPC, process ids from the start again, and a new network if the old one was used at all."""
         syscalls.unshare(syscalls.CLONE_NEWIPC)
-        if _network_traces() != self.untouched:
+        if self._network_traces() != self.untouched:
+            for handle in self.counters:
+                os.close(handle)
             syscalls.unshare(syscalls.CLONE_NEWNET)
             self._start_network()
         with contextlib.suppress(OSError):  # not in every kernel, and it tells only how many ran before
@@ -131,7 +136,12 @@ class Namespace(Tier):
 
     def _start_network(self) -> None:
         _loopback_up()
-        self.untouched = _network_traces()
+        self.counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
+        self.untouched = self._network_traces()
+
+    def _network_traces(self) -> list[bytes]:
+        """All that tells of traffic in this network, past or present: a connection that has ended still counts here."""
+        return [os.pread(handle, 1 << 16, 0) for handle in self.counters]
 
     def fresh(self, limits: Limits) -> str:
         """One tmpfs holds the work folder, /tmp and /dev/shm, so that they share the limits."""
@@ -153,7 +163,7 @@ class Namespace(Tier):
 
     def confine(self, limits: Limits) -> None:
         """No capability, no way to any, no dangerous system call."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _signal.signal(signal.SIGINT, signal.default_int_handler)  # the other one is slow: it makes enums
         drop_privileges()
         seccomp.install(self.filter)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
@@ -218,15 +228,6 @@ def _bound_pids(processes: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOENT):
             raise
-
-
-def _network_traces() -> list[str]:
-    """All that tells of traffic in this network, past or present: a connection that has ended still counts here."""
-    texts = []
-    for name in ("dev", "snmp", "snmp6", "netstat"):
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/net/{name}", encoding="ascii") as file:
-            texts.append(file.read())
-    return texts
 
 
 def _loopback_up() -> None:

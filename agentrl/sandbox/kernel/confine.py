@@ -42,8 +42,8 @@ def _lower(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-def drop_privileges() -> None:
-    """No capabilities, none to be had by exec, and no way back."""
+def bound_privileges() -> None:
+    """In a warden, which keeps its own: no capabilities are to be had by exec, and no way back."""
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
     for number in range(ALL_CAPABILITIES.bit_length()):
@@ -51,4 +51,8 @@ def drop_privileges() -> None:
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
         except OSError:
             break  # past the last one this kernel knows, or never had the right
+
+
+def drop_privileges() -> None:
+    """No capabilities at all."""
     syscalls.set_capabilities(0, 0)

@@ -8,19 +8,19 @@ above cannot smuggle a value past a test.
 
 import ctypes
 import errno
-import os
 import platform
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.sandbox.kernel.numbers import LAST, numbers
+from agentrl.sandbox.kernel.syscalls import PR_SET_NO_NEW_PRIVS, prctl
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LOAD, _AND, _EQUAL, _GREATER, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,6 @@ class _FilterProgram(ctypes.Structure):
 
 def install(program: bytes) -> None:
     """Filter this thread's calls and its children's from now on; there is no way back. OSError when refused."""
-    libc = ctypes.CDLL(None, use_errno=True)
     fprog = _FilterProgram(len(program) // 8, program)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
-        _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(fprog), 0, 0
-    ):
-        code = ctypes.get_errno()
-        raise OSError(code, f"seccomp filter refused: {os.strerror(code)}")
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(fprog))

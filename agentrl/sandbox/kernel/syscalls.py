@@ -66,6 +66,13 @@ def clone(flags: int) -> tuple[int, int]:
     return pid, pidfd.value if pid else -1
 
 
+def fork() -> int:
+    """fork(2), without what Python and its modules do after it. For one thread, and modules that need no word of it."""
+    pid: int = _libc.fork()
+    _checked(pid, "fork")
+    return pid
+
+
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
     """mount(2)."""
     result = _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())

@@ -1,5 +1,6 @@
 """How a fork of the warm interpreter is made to look, and to end, like one that started by itself."""
 
+import _random
 import atexit
 import contextlib
 import ctypes
@@ -7,8 +8,11 @@ import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
+
+from agentrl.sandbox.zygote.ending import Ending
 
 _OF_THE_INTERPRETER = ("sys", "builtins", "__main__")
 Shared = dict[str, ModuleType]
@@ -44,20 +48,33 @@ def share() -> Shared:
     return shared
 
 
-def become(shared: Shared) -> None:
+def ending() -> Ending | None:
+    """In the server: how the end of its forks is cut short, where this interpreter allows for it."""
+    try:
+        return Ending()
+    except (OSError, ValueError):
+        return None
+
+
+def become(shared: Shared, ending: Ending | None) -> None:
     """In the user's process, before its program starts."""
     gc.enable()
     # What was frozen is never freed. The program gets a module that was made later: its objects are freed at exit.
     main = type(sys)("__main__")
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
+    # What os.fork would have seen to: numbers that differ from run to run, and the thread's name in the kernel.
+    _random.Random.seed(sys.modules["random"]._inst)
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # Python's own generator sees to itself after a fork
-    atexit.register(_spare, shared)  # the first to register is the last to run
+        sys.modules["numpy.random"].seed()
+    atexit.register(_spare, shared, ending)  # the first to register is the last to run
 
 
-def _spare(shared: Shared) -> None:
+def _spare(shared: Shared, ending: Ending | None) -> None:
     """Hide from the interpreter's end what all runs share: taking it apart writes to, and so copies, all its memory."""
+    if ending is not None:
+        ending.leave()
     for name in shared:
         if sys.modules.get(name) is shared[name]:
             del sys.modules[name]

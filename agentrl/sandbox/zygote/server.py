@@ -22,8 +22,15 @@ CONTROL = "AGENTRL_SANDBOX_CONTROL"
 """Environment variable with what the supervisor tells: JSON."""
 
 
-def serve() -> None:
-    """Serve until the supervisor is gone. Returns only in a user's process, which then is an ordinary interpreter."""
+def serve(path: str) -> None:
+    """As a path hook: asked about the user's program it serves, until the supervisor is gone.
+
+    It returns only in a user's process, which then is an ordinary interpreter; None says that there is nothing to
+    import from.
+    """
+    if path != sys.argv[0]:
+        raise ImportError(path)
+    sys.path_hooks.remove(serve)
     told = json.loads(os.environ[CONTROL])
     tier = isolation.load(told["tier"])
     for name in told["preload"]:
@@ -36,6 +43,7 @@ def serve() -> None:
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         os._exit(1)
+    ending = ordinary.ending()
     gc.collect()
     gc.freeze()
     shared = ordinary.share()
@@ -47,7 +55,7 @@ def serve() -> None:
         except Become as become:
             control.detach()
             pipes = become.args
-    ordinary.become(shared)
+    ordinary.become(shared, ending)
     if pipes:
         cells.main(*pipes)
         os._exit(0)

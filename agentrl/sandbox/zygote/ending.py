@@ -1,0 +1,118 @@
+"""A shorter end for a fork of the warm interpreter: nobody can tell it from the long one.
+
+Python's end runs atexit, joins threads, flushes, destroys what the program made, and then takes itself apart. The last
+two write to, and so copy, most of the memory that all runs share. What takes itself apart is left out: when the
+interpreter says that this comes next, the process exits, with the code that the interpreter would have returned. That
+is 0, or 1 after an exception that nobody caught. What the program made is left standing where its end would do
+nothing: no finalizer, open file, weak reference's callback or unfinished generator, and no module of its own.
+Wherever more is to be known (SystemExit, an interrupt, a failing flush, running threads) the end is the long one.
+"""
+
+import _thread
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import sys
+import types
+import weakref
+from typing import Any
+
+_FAILED, _IGNORED, _OVER = "sys.excepthook", "sys.unraisablehook", "cpython.PyInterpreterState_Clear"
+_HEARD = frozenset({_FAILED, _IGNORED, _OVER})
+_OFFSET = 144
+"""Where glibc keeps, in a FILE, what it knows of the file's position. fflush makes it forget."""
+_FORGOTTEN = -1
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_mro_of, _names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+
+
+class Ending:
+    """What is known of how this process will end. Made in the server; a program changes its own fork's copy."""
+
+    def __init__(self) -> None:
+        """Listen, from now on. OSError where C's library is not the one expected."""
+        libc = ctypes.PyDLL(None)
+        self.flush = libc.fflush
+        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+        # The interpreter, when it handles SystemExit, begins with fflush(stdout). That leaves a trace here.
+        self.trace = ctypes.c_int64.from_address((stdout.value or 0) + _OFFSET)
+        if self.trace.value != _FORGOTTEN:
+            raise OSError("C's stdout is not as expected")
+        self.trace.value = 0
+        self.flush(stdout)
+        if self.trace.value != _FORGOTTEN:
+            raise OSError("fflush leaves no trace")
+        self.trace.value = 0
+        self.code = 0
+        self.sure = True
+        self.streams = id(sys.stdout), id(sys.stderr)  # no references, for their end flushes them
+        sys.addaudithook(self._hear)
+
+    def _hear(
+        self, event: str, arguments: tuple[Any, ...], heard: frozenset[str] = _HEARD, leave: Any = os._exit
+    ) -> None:
+        """Needs no global names: at the end there are none."""
+        if event not in heard:
+            return
+        if event == _OVER:
+            if self.sure:
+                self.flush(None)  # C's own streams
+                leave(self.code)
+        elif event == _IGNORED:
+            self.sure = False  # it may have been a flush: that changes the exit code
+        else:
+            self.code = 1
+            self.sure = self.sure and not issubclass(arguments[1], KeyboardInterrupt) and _by_the_interpreter()
+
+    def leave(self) -> None:
+        """Last of the functions at exit: exit where nothing more would happen, else see whether that may come later."""
+        self.sure = self.sure and self.trace.value != _FORGOTTEN and _thread._count() == 0
+        if not self.sure:
+            return
+        if (id(sys.stdout), id(sys.stderr)) == self.streams:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            except Exception:
+                self.sure = False
+            else:
+                if nothing_to_destroy():
+                    self.flush(None)
+                    os._exit(self.code)
+        elif not isinstance(sys.stderr, io.StringIO | None):
+            self.sure = False  # when it fails the interpreter says nothing, and ends with another code
+
+
+def nothing_to_destroy() -> bool:
+    """Whether the end of all objects of the program would do nothing. Runs no code of the program's."""
+    objects = gc.get_objects()
+    main = vars(sys.modules["__main__"])
+    if gc.callbacks or gc.get_debug() or not any(one is main for one in objects):
+        return False  # the last: the program has hidden its objects by gc.freeze
+    kinds = {id(kind): kind for kind in map(type, objects)}.values()
+    return not any(map(_has_finalizer, kinds)) and not any(_acts(one, type(one)) for one in objects)
+
+
+def _has_finalizer(kind: type) -> bool:
+    return any("__del__" in _names_of(base) for base in _mro_of(kind))
+
+
+def _acts(one: object, kind: type) -> bool:
+    """Whether destroying an object runs code, but for a finalizer of its type."""
+    if kind is types.ModuleType:
+        return one is not sys.modules["__main__"]  # which may have made what is not listed
+    if issubclass(kind, type):
+        return _has_finalizer(one)  # its objects need not be listed
+    if issubclass(kind, weakref.ref):
+        return one.__callback__ is not None
+    return kind in _GENERATORS
+
+
+def _by_the_interpreter() -> bool:
+    """Whether the audit hook, which asks, was called by the C main() and not by a program."""
+    with contextlib.suppress(ValueError):
+        sys._getframe(2)
+        return False
+    return True
