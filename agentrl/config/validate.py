@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, ready
+from agentrl.config.checks import algorithm, files, fit, ready
 from agentrl.config.choices import CHOICES
 from agentrl.errors import UserError
 
@@ -26,6 +26,12 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.correction_cap,
     algorithm.group_filter,
     algorithm.tools_without_turns,
+    fit.lengths,
+    fit.passes,
+    fit.same_answers,
+    fit.crowded_gpu,
+    fit.validation,
+    fit.warm_up,
     files.data_files,
     files.model_files,
     files.rollout_files,

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from agentrl.config.checks import algorithm
+from agentrl.config.checks import algorithm, fit
 from agentrl.config.choices import CHOICES
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
@@ -172,7 +172,7 @@ def _complaints(config: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _numbers() -> list[Check]:
-    return [check for check in SETTINGS if check.__module__ == algorithm.__name__]
+    return [check for check in SETTINGS if check.__module__ in (algorithm.__name__, fit.__name__)]
 
 
 def _tree(settings: Iterable[Given]) -> DictConfig:

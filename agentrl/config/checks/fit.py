@@ -1,0 +1,81 @@
+"""Sizes and switches that are fine alone and do not fit each other."""
+
+from agentrl.config.choices import GROUP_ESTIMATORS
+from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
+from agentrl.errors import UserError
+
+CROWDED = 0.6
+"""Share of a GPU's free memory from which on an engine that never gives it back is worth a word."""
+
+
+def lengths(data: Data, rollout: Rollout) -> str | None:
+    """A sequence has room for its prompt, and for the answer."""
+    longest, prompt = rollout.max_model_len, data.max_prompt_length
+    both = prompt + data.max_response_length
+    if longest is None or longest >= both:
+        return None
+    if longest <= prompt:
+        raise UserError(
+            f"rollout.max_model_len={longest} leaves no room after data.max_prompt_length={prompt}: set it to {both}"
+        )
+    return (
+        f"rollout.max_model_len={longest} is under data.max_prompt_length + data.max_response_length = {both}: "
+        "answers to long prompts end early"
+    )
+
+
+def passes(data: Data, actor: Actor) -> str | None:
+    """The longest sequence fits into a forward pass."""
+    longest, budget = data.max_prompt_length + data.max_response_length, actor.ppo_max_token_len_per_gpu
+    if not actor.use_dynamic_bsz or budget >= longest:
+        return None
+    return (
+        f"actor.ppo_max_token_len_per_gpu={budget} is under data.max_prompt_length + data.max_response_length = "
+        f"{longest}: a longer sequence gets a pass of its own, which takes more memory than that"
+    )
+
+
+def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
+    """Several answers to a prompt differ."""
+    if algorithm.adv_estimator in GROUP_ESTIMATORS and not rollout.do_sample and not trainer.val_only:
+        raise UserError(
+            f"rollout.do_sample=false with algorithm.adv_estimator={algorithm.adv_estimator}: the {rollout.n} answers "
+            "to a prompt would be the same, and every advantage 0; set rollout.do_sample=true"
+        )
+    val_kwargs = rollout.val_kwargs
+    if val_kwargs.n > 1 and not (val_kwargs.do_sample and val_kwargs.temperature > 0):
+        return (
+            f"rollout.val_kwargs.n={val_kwargs.n}: greedy answers are all the same; set rollout.val_kwargs.do_sample="
+            "true and a temperature, or n=1"
+        )
+    return None
+
+
+def crowded_gpu(rollout: Rollout) -> str | None:
+    """An engine that keeps its memory leaves some to the policy on the same GPU."""
+    share = rollout.gpu_memory_utilization
+    own = rollout.name in ("sglang", "vllm") and not rollout.base_url
+    if not own or rollout.free_cache_engine or share <= CROWDED:
+        return None
+    return (
+        f"rollout.gpu_memory_utilization={share} with rollout.free_cache_engine=false: on the trainer's GPU the policy "
+        f"has {1 - share:.0%} of the memory to train in; lower it, or set rollout.free_cache_engine=true"
+    )
+
+
+def validation(data: Data, trainer: Trainer) -> str | None:
+    """Validation has rows."""
+    if data.val_files is None and trainer.test_freq > 0:
+        return f"trainer.test_freq={trainer.test_freq} has no effect without data.val_files"
+    return None
+
+
+def warm_up(actor: Actor, trainer: Trainer) -> str | None:
+    """The warm-up ends before the run does."""
+    steps, total = actor.optim.lr_warmup_steps, trainer.total_training_steps
+    if total is None or steps < total:
+        return None
+    return (
+        f"actor.optim.lr_warmup_steps={steps} with trainer.total_training_steps={total}: the learning rate never "
+        "reaches its peak"
+    )
