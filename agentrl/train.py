@@ -19,7 +19,7 @@ def train(config: Config) -> None:
         feed = load_feed(config, runtime)
         runtime.prepare(feed.total_steps)
         weigh = Weighing(config.algorithm, seed=config.trainer.seed)
-        checkpoints = Checkpoints(config.trainer, {"policy": runtime, "rows": feed.train, "kl": weigh.kl}, runtime.save)
+        checkpoints = Checkpoints(config.trainer, runtime, {"rows": feed.train, "kl": weigh.kl})
         start = checkpoints.resume()
         runtime.sync(start)
         with Journal(config, feed.total_steps, start, runtime.decode) as journal:
@@ -52,7 +52,7 @@ class Training:
             self.journal.step(step, metrics)
             if step == last or (trainer.save_freq > 0 and step % trainer.save_freq == 0):
                 with self.journal.phase("save"):
-                    self.checkpoints.save(step)
+                    self.checkpoints.save(step, last=step == last)
 
     def step(self, step: int) -> Metrics:
         """One round of the algorithm; returns its metrics."""

@@ -1,6 +1,6 @@
 """Checkpoints of a run: every part that has a state, saved together and found again together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,20 +21,30 @@ class Stateful(Protocol):
         """Go on from what `state_dict` gave."""
 
 
+class Learned(Protocol):
+    """What trains, as `Runtime` describes it."""
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
+        """Write the checkpoint of a step."""
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from a checkpoint."""
+
+
 @dataclass
 class Checkpoints:
     """Saves and finds the parts of a run under its folder."""
 
     trainer: Trainer
+    learner: Learned
+    """What trains; every process of it writes its own share."""
     parts: Mapping[str, Stateful]
-    write_model: Callable[[Path], None]
-    """Fills a folder with the policy in Hugging Face format."""
+    """What else the run is made of."""
 
-    def save(self, step: int) -> None:
-        """Write the checkpoint of `step`, then drop the oldest beyond `trainer.max_actor_ckpt_to_keep`."""
+    def save(self, step: int, *, last: bool = False) -> None:
+        """Write the checkpoint of `step`; the `last` one is there when this returns, however it is written."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        checkpoints.save(self._folder, step, state, self.write_model)
-        checkpoints.prune(self._folder, self.trainer.max_actor_ckpt_to_keep)
+        self.learner.save(self._folder, step, state, last)
 
     def resume(self) -> int:
         """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run."""
@@ -42,9 +52,10 @@ class Checkpoints:
         path = checkpoints.source(self._folder, trainer.resume_mode, trainer.resume_from_path)
         if path is None:
             return 0
-        step, state = checkpoints.load(path)
+        step, state = self.learner.load(path)
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+            if name in state:
+                part.load_state_dict(state[name])
         return step
 
     @property

@@ -11,11 +11,16 @@ from typing import Any
 from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.errors import UserError
-from agentrl.training import Batch, PolicyActor, device_for, load_model, load_tokenizer, save_pretrained, tune_cpu
+from agentrl.training import Batch, PolicyActor, checkpoints, device_for, load_model, load_tokenizer, tune_cpu
 from agentrl.training.actor import actor_cut
 from agentrl.training.critic import ValueCritic
+from agentrl.training.export import write_model
+from agentrl.training.passes import Cut, spread
 from agentrl.training.ranks import Ranks
 from agentrl.training.reference import Reference
+from agentrl.training.saving import Saver, chosen
+from agentrl.training.sharding import Load, place
+from agentrl.training.trainee import Trainee
 from agentrl.training.value_model import load_value_model
 
 
@@ -30,6 +35,7 @@ class Learner:
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
         self.module = self._load()
+        self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.critic: ValueCritic | None = None
@@ -49,6 +55,8 @@ class Learner:
             total_steps=total_steps,
             max_response_length=data.max_response_length,
             rollout_correction=algorithm.rollout_correction,
+            ranks=self.ranks,
+            balance=self.config.trainer.balance_batch,
         )
 
     def annotate(self, batch: Batch) -> Batch:
@@ -71,29 +79,35 @@ class Learner:
         metrics = self.critic.update(batch)
         return metrics if waits else metrics | self._trained().update(batch)
 
-    def save(self, folder: Path) -> None:
-        """Write the policy in Hugging Face format."""
-        save_pretrained(self.module, self.tokenizer, folder)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
+        """Write the checkpoint of `step`, `state` with it; the `last` one is on the disk when this returns."""
+        contents = self.config.actor.checkpoint.save_contents
+        mine = {name: chosen(trainee.state_dict(), contents) for name, trainee in self._trainees().items()}
+        mine |= state if "extra" in contents else {}
+        whole = "hf_model" in contents
+        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.tokenizer, out, weights=whole))
+        if last:
+            self.saver.wait()
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that a restart needs to go on bit for bit."""
-        state = self._trained().state_dict()
-        return state if self.critic is None else state | {"critic": self.critic.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        if self.critic is not None:
-            if "critic" not in state:
-                raise UserError("the checkpoint has no critic; set trainer.resume_mode=disable")
-            self.critic.load_state_dict(state["critic"])
-        self._trained().load_state_dict(state)
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from a checkpoint; its step, and the state that came with it. Raises UserError."""
+        step, state = checkpoints.load(path, ranks=self.ranks)
+        contents = self.config.actor.checkpoint.load_contents
+        for name, trainee in self._trainees().items():
+            part = state.pop(name, {})
+            if "model" in contents and "parameters" not in part:
+                raise UserError(
+                    f"{path} holds no {name}; set trainer.resume_mode=disable, or load_contents without model"
+                )
+            trainee.load_state_dict(chosen(part, contents))
+        return step, state if "extra" in contents else {}
 
     def _reference(self) -> Reference:
         adapter = hasattr(self.module, "disable_adapter")
         return Reference(
             self.module if adapter else self._load(),
             temperature=self.config.rollout.temperature,
-            cut=actor_cut(self.config.actor),
+            cut=self._trained_cut(),
             device=self.device,
         )
 
@@ -101,18 +115,41 @@ class Learner:
         critic = self.config.critic
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
-            load_value_model(network, device=self.device, seed=self.config.trainer.seed),
+            self._placed(lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed)),
             critic=critic,
             actor=self.config.actor,
             device=self.device,
             total_steps=total_steps,
             vf_coef=self.config.algorithm.vf_coef,
             max_response_length=self.config.data.max_response_length,
+            ranks=self.ranks,
+            balance=self.config.trainer.balance_batch,
         )
+
+    def _trainees(self) -> dict[str, Trainee]:
+        both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
+        return {name: trainee for name, trainee in both.items() if trainee is not None}
 
     def _load(self) -> Any:
         """The policy as the run begins."""
-        return load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
+        config = self.config
+        return self._placed(lambda device: load_model(config.model, device=device, seed=config.trainer.seed))
+
+    def _placed(self, load: Load) -> Any:
+        """A model where it belongs: on this device, or spread over the ranks."""
+        actor = self.config.actor
+        return place(
+            load,
+            self.ranks,
+            actor.fsdp_config,
+            device=self.device,
+            strategy=actor.strategy,
+            compiled=actor.use_torch_compile,
+        )
+
+    def _trained_cut(self) -> Cut:
+        balance = self.config.trainer.balance_batch
+        return spread(actor_cut(self.config.actor), self.module, ranks=self.ranks, balance=balance)
 
     def _trained(self) -> PolicyActor:
         if self.actor is None:

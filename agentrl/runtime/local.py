@@ -61,14 +61,11 @@ class LocalRuntime:
             torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
         self.runner.run(self.engine.update_weights(version))
 
-    def save(self, folder: Path) -> None:
-        self.learner.save(folder)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
+        self.learner.save(folder, step, state, last)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        return self.learner.load(path)
 
     def prompt_length(self, row: Row) -> int:
         return self.rollouts.prompt_length(row)

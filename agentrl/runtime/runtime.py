@@ -45,14 +45,14 @@ class Runtime(Protocol):
     def sync(self, version: int) -> None:
         """Give the engine the current weights under the name `version`."""
 
-    def save(self, folder: Path) -> None:
-        """Write the policy in Hugging Face format."""
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
+        """Write all that a restart needs, `state` with it, as the checkpoint of `step` in `folder`; old ones go.
 
-    def state_dict(self) -> dict[str, Any]:
-        """All of the policy that a restart needs to go on bit for bit."""
+        It may still be on its way when this returns, but for the `last` one.
+        """
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from a checkpoint: its step, and the `state` it was given. Raises UserError."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones included."""

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from agentrl.training.batch import Batch
     from agentrl.training.cpu import tune_cpu
     from agentrl.training.device import device_for
-    from agentrl.training.model import load_model, load_tokenizer, save_pretrained
+    from agentrl.training.export import save_pretrained
+    from agentrl.training.model import load_model, load_tokenizer
     from agentrl.training.packing import pack, pack_ledgers
     from agentrl.training.weighing import Weighing
 
@@ -24,7 +25,7 @@ _HOMES = {
     "load_tokenizer": "model",
     "pack": "packing",
     "pack_ledgers": "packing",
-    "save_pretrained": "model",
+    "save_pretrained": "export",
     "tune_cpu": "cpu",
 }
 

@@ -19,7 +19,8 @@ from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.objective import corrected, loss_of
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, score_batch
+from agentrl.training.passes import Cut, score_batch, spread
+from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.report import PolicyReport
 from agentrl.training.rng import rng_state, set_rng_state
 from agentrl.training.splitting import mini_batches
@@ -39,17 +40,19 @@ class PolicyActor(Trainee):
         total_steps: int,
         max_response_length: int | None = None,
         rollout_correction: RolloutCorrection | None = None,
+        ranks: Ranks = ALONE,
+        balance: bool = True,
     ) -> None:
         """`total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `rollout_correction`: how tokens are weighted for having been drawn by the engine;
-        None: not at all.
+        None: not at all. `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
         """
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         super().__init__(
             module,
-            optimizer=Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps),
-            cut=actor_cut(actor),
+            optimizer=Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps, ranks=ranks),
+            cut=spread(actor_cut(actor), module, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,
         )
@@ -80,7 +83,7 @@ class PolicyActor(Trainee):
             raise ValueError("the batch has no advantages")
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        report = PolicyReport(batch, lr=self.optimizer.lr)
+        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks)
         self.learn(batch, report)
         return report.metrics()
 
@@ -91,7 +94,8 @@ class PolicyActor(Trainee):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Raises UserError when it is of another model."""
         super().load_state_dict(state)
-        set_rng_state(state["rng"])
+        if "rng" in state:
+            set_rng_state(state["rng"])
 
     def weigh(self, mini: Batch) -> Tensor:
         """Each token's share in the loss; where the loss singles out tokens, they are chosen here."""

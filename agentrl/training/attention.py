@@ -40,6 +40,11 @@ def can_pack(module: PreTrainedModel) -> bool:
     return plain and not capped and not module._is_stateful and layers <= _ATTENTION_LAYERS
 
 
+def is_packed(module: Any) -> bool:
+    """Whether a model has been switched to packed attention."""
+    return bool(module.config._attn_implementation == PACKED)
+
+
 def packing_arguments(cu_seqlens: Tensor, longest: int) -> dict[str, Any]:
     """What a model's forward needs to treat its one row of tokens as packed sequences."""
     return {

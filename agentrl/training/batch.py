@@ -91,6 +91,14 @@ class Batch:
         }
         return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
 
+    def idle(self) -> "Batch":
+        """Two tokens that nobody scores, in the same columns: a pass that only keeps step with other ranks."""
+        tokens = torch.arange(2, device=self.ids.device)
+        columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        blank = {name: torch.zeros_like(value[:1].expand(2)) for name, value in columns.items()}
+        blank |= {name: columns[name][:1] for name in _PER_SEQUENCE if name in columns}
+        return replace(self, **blank | {"positions": tokens, "cu_seqlens": (2 * tokens).to(torch.int32)})
+
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
         moved = {f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}

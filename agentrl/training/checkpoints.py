@@ -1,12 +1,14 @@
 """Checkpoints on disk: whole or not there.
 
-A checkpoint is a folder `global_step_<n>` with `state.pt` (what a restart needs), `huggingface/` (model or adapter, and
-tokenizer) and `manifest.json` (its files with size and checksum). Invariants:
-- a folder of that name is complete: it is written beside, forced to disk, and then renamed;
+A checkpoint is a folder `global_step_<n>` with `state.pt` (plain data), `policy-<rank>.safetensors` and perhaps
+`critic-<rank>.safetensors` (what each rank had of parameters and optimizer), `huggingface/` (configuration and
+tokenizer; the model itself where that is asked for) and `manifest.json` (its files with size and checksum). Invariants:
+- a folder of that name is complete: it is written beside, forced to disk, and then renamed by the first rank;
 - what is being written, replaced or deleted has a name that begins with a dot, and `latest` does not see it;
-- `state.pt` holds tensors and plain data only: loading it runs no code.
+- loading runs no code: tensors lie in safetensors, the rest is plain data;
+- it does not matter how many ranks wrote it, and how many read it.
 
-One process writes to a folder at a time.
+One run writes to a folder at a time; its ranks all see that folder.
 """
 
 import json
@@ -22,50 +24,81 @@ import torch
 
 from agentrl.errors import UserError
 from agentrl.resources import find
+from agentrl.training.pieces import SUFFIX, Pieces, join, split, to_cpu, write
+from agentrl.training.ranks import ALONE, Ranks
 
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 HUGGINGFACE = "huggingface"
-FORMAT = "agentrl-checkpoint-1"
+FORMAT = "agentrl-checkpoint-2"
 
 _NAME = re.compile(r"global_step_(\d+)")
 _NEW, _OLD = ".new-", ".old-"
 _BLOCK = 2**22
 
+Finish = Callable[[], Path]
 
-def save(folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None] | None = None) -> Path:
+
+def save(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    write_model: Callable[[Path], None] | None = None,
+    *,
+    ranks: Ranks = ALONE,
+) -> Path:
     """Write the checkpoint of `step` into `folder` and return its path; one of the same step is replaced.
 
-    `write_model` fills a given folder with the model in Hugging Face format.
+    `state`: plain data and tensors, the first rank's; Pieces, every rank's own. `write_model` fills a given folder with
+    the model in Hugging Face format. All ranks meet here.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _tidy(folder)
+    return begin(folder, step, state, write_model, ranks=ranks)()
+
+
+def begin(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    write_model: Callable[[Path], None] | None = None,
+    *,
+    ranks: Ranks = ALONE,
+) -> Finish:
+    """The part of `save` that must see the model as it is now; what it returns does the rest, in any thread."""
     final = folder / f"global_step_{step}"
     draft = folder / f"{_NEW}{final.name}"
-    draft.mkdir()
-    torch.save(state, draft / STATE)
+    plain, pieces = split(state)
+    pieces = to_cpu(pieces)
+    if ranks.first:
+        folder.mkdir(parents=True, exist_ok=True)
+        _tidy(folder)
+        draft.mkdir()
+    ranks.meet()
     if write_model is not None:
         write_model(draft / HUGGINGFACE)
-    files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
-    manifest = {"format": FORMAT, "step": step, "files": files}
-    (draft / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    for path in [draft, *draft.rglob("*")]:
-        _force_to_disk(path)
-    if final.exists():
-        final.rename(folder / f"{_OLD}{final.name}")
-    draft.rename(final)
-    _force_to_disk(folder)
-    _tidy(folder)
-    return final
+
+    def finish() -> Path:
+        for file in ranks.attempt(lambda: write(draft, ranks.rank, pieces)):
+            _force_to_disk(file)
+        ranks.meet()
+        ranks.attempt(lambda: _complete(draft, final, step, plain) if ranks.first else None)
+        return final
+
+    return finish
 
 
-def load(path: Path) -> tuple[int, dict[str, Any]]:
-    """(step, state) of a checkpoint, tensors on the CPU. Raises UserError when it is damaged or none of agentrl's."""
+def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
+    """(step, state) of a checkpoint, tensors on the CPU, with a `Saved` in each piece's place.
+
+    Raises UserError when it is damaged or none of agentrl's.
+    """
     step, files = _read_manifest(path)
-    file = path / STATE
-    if not file.is_file() or files.get(STATE) != _stamp(file):
-        raise UserError(f"{file} is damaged; resume from an older checkpoint with trainer.resume_mode=resume_path")
-    return step, torch.load(file, map_location="cpu", weights_only=True)
+    damaged = ranks.share(next((name for name in files if not _intact(path / name, files[name])), None))
+    if damaged is not None:
+        raise UserError(
+            f"{path / damaged} is damaged; resume from an older checkpoint with trainer.resume_mode=resume_path"
+        )
+    state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    return step, join(state, Pieces(path))
 
 
 def latest(folder: Path) -> Path | None:
@@ -99,6 +132,34 @@ def prune(folder: Path, keep: int | None) -> None:
     _tidy(folder)
 
 
+def prune_part(folder: Path, part: str, keep: int | None) -> None:
+    """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None: from none)."""
+    if keep is None:
+        return
+    steps = _steps(folder)
+    for step in sorted(steps)[: -max(keep, 1)]:
+        gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
+        if gone:
+            _, files = _read_manifest(steps[step])
+            _write_manifest(steps[step], step, {n: s for n, s in files.items() if steps[step] / n not in gone})
+        for file in gone:
+            file.unlink()
+
+
+def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any]) -> None:
+    """Add what the first rank writes, and give the folder its name."""
+    torch.save(plain, draft / STATE)
+    files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
+    _write_manifest(draft, step, files)
+    for path in [draft, *draft.rglob("*")]:
+        _force_to_disk(path)
+    if final.exists():
+        final.rename(final.parent / f"{_OLD}{final.name}")
+    draft.rename(final)
+    _force_to_disk(final.parent)
+    _tidy(final.parent)
+
+
 def _steps(folder: Path) -> dict[int, Path]:
     matches = ((_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir() if entry.is_dir())
     return {int(match[1]): entry for match, entry in matches if match}
@@ -116,6 +177,13 @@ def _tidy(folder: Path) -> None:
         shutil.rmtree(draft)
 
 
+def _write_manifest(path: Path, step: int, files: dict[str, list[int]]) -> None:
+    file = path / MANIFEST
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1))
+    os.replace(fresh, file)
+
+
 def _read_manifest(path: Path) -> tuple[int, dict[str, list[int]]]:
     file = path / MANIFEST
     if not file.is_file():
@@ -129,6 +197,10 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, list[int]]]:
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
     return content
+
+
+def _intact(file: Path, stamp: list[int]) -> bool:
+    return file.is_file() and stamp == _stamp(file)
 
 
 def _stamp(file: Path) -> list[int]:

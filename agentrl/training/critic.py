@@ -16,7 +16,8 @@ from agentrl.config.schema.critic import Critic
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, score_batch
+from agentrl.training.passes import Cut, score_batch, spread
+from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.report import Report
 from agentrl.training.trainee import Steps, Trainee
 from agentrl.training.value_model import TokenValues
@@ -37,15 +38,20 @@ class ValueCritic(Trainee):
         total_steps: int,
         vf_coef: float = 1.0,
         max_response_length: int | None = None,
+        ranks: Ranks = ALONE,
+        balance: bool = True,
     ) -> None:
-        """`actor`: whose settings count where the critic's are null. `vf_coef`: what the loss is multiplied by."""
+        """`actor`: whose settings count where the critic's are null. `vf_coef`: what the loss is multiplied by.
+
+        `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
+        """
         self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode)
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
             raise UserError("critic.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         super().__init__(
             module,
-            optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps),
-            cut=critic_cut(critic, actor),
+            optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
+            cut=spread(critic_cut(critic, actor), module, ranks=ranks, balance=balance),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -61,9 +67,10 @@ class ValueCritic(Trainee):
 
     def values(self, batch: Batch) -> Tensor:
         """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
-        forward = Cut(
-            self.critic.forward_max_token_len_per_gpu or self.cut.max_tokens,
-            self.critic.forward_micro_batch_size_per_gpu or self.cut.max_sequences,
+        forward = replace(
+            self.cut,
+            max_tokens=self.critic.forward_max_token_len_per_gpu or self.cut.max_tokens,
+            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.cut.max_sequences,
         )
         return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
 
@@ -74,7 +81,7 @@ class ValueCritic(Trainee):
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device)
+        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=self.cut.ranks)
         self.learn(batch, report)
         return report.metrics()
 

@@ -4,28 +4,43 @@ from math import cos, isfinite, pi
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agentrl.config.schema import Optim
 from agentrl.errors import UserError
+from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.shards import local, trainable_shards
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def lr_factor(
-    step: int, *, kind: str, warmup: int, total: int, min_ratio: float = 0.0, num_cycles: float = 0.5
+    step: int,
+    *,
+    kind: str,
+    warmup: int,
+    total: int,
+    min_ratio: float = 0.0,
+    num_cycles: float = 0.5,
+    stable_ratio: float = 0.9,
 ) -> float:
     """Share of the peak learning rate at `step` (0-based) of `total`.
 
-    Linear warm-up over `warmup` steps, whose last has the full rate, then constant, linear or cosine down to
-    `min_ratio`. Raises UserError for an unknown kind.
+    Linear warm-up over `warmup` steps, whose last has the full rate, then constant, or linear, cosine or wsd down to
+    `min_ratio`; wsd (arXiv 2404.06395) stays at the full rate for `stable_ratio` of the rest and then falls in a
+    straight line. Raises UserError for an unknown kind.
     """
-    if kind not in ("constant", "linear", "cosine"):
-        raise UserError(f"optim.lr_scheduler_type {kind!r} does not exist; it is constant, linear or cosine")
+    if kind not in ("constant", "linear", "cosine", "wsd"):
+        raise UserError(f"optim.lr_scheduler_type {kind!r} does not exist; it is constant, linear, cosine or wsd")
     if step < warmup:
         return (step + 1) / warmup
     if kind == "constant":
         return 1.0
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    falling = 1.0 - progress if kind == "linear" else 0.5 * (1.0 + cos(pi * num_cycles * 2.0 * progress))
+    if kind == "wsd":
+        falling = min((1.0 - progress) / max(1.0 - stable_ratio, 1e-9), 1.0)
+    else:
+        falling = 1.0 - progress if kind == "linear" else 0.5 * (1.0 + cos(pi * num_cycles * 2.0 * progress))
     return min_ratio + (1.0 - min_ratio) * max(falling, 0.0)
 
 
@@ -42,16 +57,19 @@ class Optimizer:
     So all optimizer steps of one training step share a learning rate, however many mini-batches it has.
     """
 
-    def __init__(self, module: nn.Module, optim: Optim, *, grad_clip: float, total_steps: int) -> None:
+    def __init__(self, module: Any, optim: Optim, *, grad_clip: float, total_steps: int, ranks: Ranks = ALONE) -> None:
+        """`module` may be sharded over `ranks`."""
         self.optim = optim
+        self.ranks = ranks
         self.grad_clip = grad_clip
         self.total_steps = total_steps
         self.schedule_step = 0
         self.skipped = 0
         """Optimizer steps left out so far because the gradient was not finite."""
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        decayed = [p for p in self.parameters if p.ndim >= 2]
-        exempt = [p for p in self.parameters if p.ndim < 2]  # norms and biases
+        self.shards = trainable_shards(module)
+        self.parameters = [shard.parameter for shard in self.shards.values()]
+        decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
+        exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases
         self.adamw = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": exempt, "weight_decay": 0.0}],
             lr=optim.lr,
@@ -69,17 +87,18 @@ class Optimizer:
             kind=optim.lr_scheduler_type,
             warmup=warmup_steps(optim, self.total_steps),
             total=self.total_steps,
-            min_ratio=optim.min_lr_ratio,
+            min_ratio=optim.min_lr_ratio if optim.min_lr is None else optim.min_lr / optim.lr,
             num_cycles=optim.num_cycles,
+            stable_ratio=optim.stable_ratio,
         )
 
     def step(self) -> float:
         """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
+        norm = self.ranks.norm(gradients)
         value = float(norm)
         if isfinite(value):
-            self._apply(norm)
+            self._apply(gradients, norm)
         else:
             self.skipped += 1
         self.adamw.zero_grad(set_to_none=True)
@@ -91,20 +110,35 @@ class Optimizer:
         self._set_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, step counts, the schedule's place."""
-        return {"adamw": self.adamw.state_dict(), "schedule_step": self.schedule_step, "skipped": self.skipped}
+        """Moments and step counts by parameter, the schedule's place."""
+        stepped = {name: shard for name, shard in self.shards.items() if shard.parameter in self.adamw.state}
+        moments = {
+            moment: {name: shard.piece(self.adamw.state[shard.parameter][moment]) for name, shard in stepped.items()}
+            for moment in MOMENTS
+        }
+        steps = {name: float(self.adamw.state[shard.parameter]["step"]) for name, shard in stepped.items()}
+        return {"moments": moments, "steps": steps, "schedule_step": self.schedule_step, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; learning rate and decay stay those of the configuration."""
-        mine = self.adamw.state_dict()["param_groups"]
-        self.adamw.load_state_dict({"state": state["adamw"]["state"], "param_groups": mine})
+        self.adamw.state.clear()
+        for name, count in state["steps"].items():
+            shard = self.shards[name]
+            parameter = shard.parameter
+            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+            for moment, tensor in moments.items():
+                shard.fill(tensor, state["moments"][moment][name])
+            step = torch.tensor(count, dtype=torch.float32, device=parameter.device)
+            self.adamw.state[parameter] = {"step": step, **moments}
         self.schedule_step = state["schedule_step"]
         self.skipped = state["skipped"]
         self._set_lr()
 
-    def _apply(self, norm: Tensor) -> None:
+    def _apply(self, gradients: list[Tensor], norm: Tensor) -> None:
         if self.grad_clip > 0:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.grad_clip, norm)
+            scale = (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                gradient.mul_(scale.to(gradient.device))
         self.adamw.step()
 
     def _set_lr(self) -> None:

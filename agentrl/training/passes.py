@@ -1,13 +1,16 @@
 """Forward passes over a batch: how it is cut into them, and figures for all of its tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentrl.training.attention import is_packed
 from agentrl.training.batch import Batch
-from agentrl.training.splitting import micro_batches
+from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.splitting import micro_batches, shares
 
 Score = Callable[[Batch], tuple[Tensor, ...]]
 """From a batch to columns f32 [T]."""
@@ -15,25 +18,59 @@ Score = Callable[[Batch], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Cut:
-    """The size of a forward pass; None: no limit."""
+    """The size of a forward pass (None: no limit), and how sequences are dealt out to ranks first."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
+    ranks: Ranks = ALONE
+    hidden: int | None = None
+    """The model's hidden size: ranks get about the same work; None: about the same number of sequences."""
 
     def passes(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
-        """The given sequences of a batch (None: all) by forward pass, each a list of the batch's sequence indices."""
-        sequences = list(range(batch.num_sequences)) if sequences is None else sequences
+        """This rank's share of the given sequences (None: all) by forward pass: lists of the batch's indices.
+
+        All ranks get the same number of passes; an empty one only keeps step with the others.
+        """
         lengths = batch.lengths
+        sequences = list(range(batch.num_sequences)) if sequences is None else sequences
+        if self.ranks.data_world == 1:
+            return self._cut(lengths, sequences)
+        dealt = shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
+        held = [[sequences[i] for i in share] for share in dealt]
+        most = max(len(self._cut(lengths, share)) for share in held)
+        cuts = [self._cut(lengths, share, at_least=most) for share in held]
+        mine = cuts[self.ranks.data_rank]
+        return mine + [[]] * (max(map(len, cuts)) - len(mine))
+
+    def _cut(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
+        # Sequence-parallel neighbours split a pass's tokens among them, so it may have as many more.
+        tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
         cut = micro_batches(
-            [lengths[i] for i in sequences], max_tokens=self.max_tokens, max_sequences=self.max_sequences
+            [lengths[i] for i in sequences], max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least
         )
         return [[sequences[i] for i in rows] for rows in cut]
 
 
+def spread(cut: Cut, module: Any, *, ranks: Ranks, balance: bool) -> Cut:
+    """The same passes, of a model that is sharded over `ranks`."""
+    if ranks.world == 1:
+        return cut
+    # Ranks meet in each layer: where sequences run one by one, a pass is one of them.
+    sequences = cut.max_sequences if is_packed(module) else 1
+    return replace(cut, max_sequences=sequences, ranks=ranks, hidden=module.config.hidden_size if balance else None)
+
+
+def micro_batch(batch: Batch, rows: list[int]) -> Batch:
+    """The sequences of one pass; of an empty one, something to run on."""
+    return batch.select(rows) if rows else batch.idle()
+
+
 @torch.no_grad()
 def score_batch(score: Score, batch: Batch, cut: Cut, *, columns: int) -> Tensor:
-    """What `score` says of every token, pass by pass: f32 [columns, T]."""
+    """What `score` says of every token, pass by pass, whichever rank it is that scores it: f32 [columns, T]."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
     for rows in cut.passes(batch):
-        table[:, batch.tokens_of(rows)] = torch.stack(score(batch.select(rows)))
-    return table
+        scored = torch.stack(score(micro_batch(batch, rows)))
+        if rows:
+            table[:, batch.tokens_of(rows)] = scored
+    return cut.ranks.total(table)

@@ -6,11 +6,14 @@ sharded over all of them. Every method is a meeting of all ranks: each calls it,
 are free, and nothing of torch.distributed is needed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from agentrl.errors import InfraError
 
 T = TypeVar("T")
 
@@ -88,6 +91,26 @@ class Ranks:
         torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
 
+    def meet(self) -> None:
+        """Wait for the others, beside whatever training does."""
+        if self.world > 1:
+            torch.distributed.barrier(group=self.aside)
+
+    def attempt(self, function: Callable[[], T]) -> T:
+        """`function()`, and a meeting: when it fails on one rank it fails on all, beside whatever training does."""
+        error: Exception | None = None
+        try:
+            result = function()
+        except Exception as caught:  # a full disk, say: the others must not wait for this rank
+            error = caught
+        if self.world > 1:
+            errors: list[Any] = [None] * self.world
+            torch.distributed.all_gather_object(errors, None if error is None else str(error), group=self.aside)
+            error = error or next((InfraError(f"rank {i}: {e}") for i, e in enumerate(errors) if e is not None), None)
+        if error is not None:
+            raise error
+        return result
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The 2-norm, f32, of a gradient of which each rank holds shards (plain tensors)."""
         norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
@@ -96,3 +119,7 @@ class Ranks:
         square = norm.to(self.mesh.device_type).double().square()
         torch.distributed.all_reduce(square, group=self.mesh.get_group("shard"))
         return square.sqrt().float()
+
+
+ALONE = Ranks()
+"""A process that trains by itself."""

@@ -7,14 +7,16 @@ from torch import Tensor
 
 from agentrl.algorithms.kl import KL_ESTIMATORS
 from agentrl.training.batch import Batch
+from agentrl.training.ranks import ALONE, Ranks
 
 
 class Report:
     """Gathers the figures of one update of policy or critic. Nothing waits for the device before `metrics`."""
 
-    def __init__(self, section: str, *, lr: float, device: torch.device) -> None:
+    def __init__(self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE) -> None:
         """`section` begins the names of all figures about the optimizer."""
         self._section = section
+        self._ranks = ranks
         self._lr = lr
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
@@ -24,8 +26,18 @@ class Report:
         """Take in the gradient norm of one optimizer step."""
         self._grad_norms.append(grad_norm)
 
+    def settle(self) -> None:
+        """Take in what other ranks have added: from here on the figures are those of all."""
+        own = {name: float(total) for name, total in self._sums.items()}
+        parts = self._ranks.gather((own, float(self._scored)))
+        names = dict.fromkeys(name for sums, _ in parts for name in sums)
+        as_tensor = self._scored.new_tensor
+        self._sums = {name: as_tensor(sum(sums.get(name, 0.0) for sums, _ in parts)) for name in names}
+        self._scored = as_tensor(sum(scored for _, scored in parts))
+
     def metrics(self) -> dict[str, float]:
-        """All figures by name."""
+        """All figures by name, the same on every rank."""
+        self.settle()
         finite = [norm for norm in self._grad_norms if isfinite(norm)]
         figures = {
             "lr": self._lr,
@@ -65,8 +77,8 @@ NAMES = {
 class PolicyReport(Report):
     """The policy's figures."""
 
-    def __init__(self, batch: Batch, *, lr: float) -> None:
-        super().__init__("actor", lr=lr, device=batch.ids.device)
+    def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE) -> None:
+        super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks)
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
@@ -82,8 +94,13 @@ class PolicyReport(Report):
         self.add(micro.mask, details)
         self._gaps.append((old.double() - micro.rollout_logprobs.double())[micro.mask])
 
+    def settle(self) -> None:
+        super().settle()
+        if self._ranks.world > 1:
+            self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
+
     def metrics(self) -> dict[str, float]:
-        """All figures by name."""
+        """All figures by name, the same on every rank."""
         metrics = super().metrics() | {
             "batch/tokens": float(self._tokens),
             "batch/model_tokens": float(self._model_tokens),

@@ -1,6 +1,7 @@
-"""Cutting a batch: mini-batches (one optimizer step each) by prompts, micro-batches (one forward pass each) by size.
+"""Cutting a batch: mini-batches (one optimizer step each) by prompts, shares (a rank's part of one) by work,
+micro-batches (one forward pass each) by size.
 
-Both are deterministic. How a mini-batch is cut into micro-batches does not change the result: the loss weights are
+All are deterministic. How a mini-batch is cut into micro-batches does not change the result: the loss weights are
 made for the mini-batch as a whole.
 """
 
@@ -28,20 +29,50 @@ def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | Non
     return [[s for group in groups[i : i + prompts] for s in group] for i in range(0, len(groups), prompts)]
 
 
-def micro_batches(lengths: Sequence[int], *, max_tokens: int | None, max_sequences: int | None) -> list[list[int]]:
+def micro_batches(
+    lengths: Sequence[int], *, max_tokens: int | None, max_sequences: int | None, at_least: int = 1
+) -> list[list[int]]:
     """Cut sequences into as few evenly filled passes as fit both limits; indices into `lengths`, fullest pass first.
 
     A sequence longer than `max_tokens` gets a pass of its own. The fullest pass comes first, so that a run that does
-    not fit into memory fails at once and not an hour later.
+    not fit into memory fails at once and not an hour later. `at_least`: passes wanted, where there are as many
+    sequences.
     """
     if not lengths:
         return []
     max_tokens = max_tokens or sum(lengths)
     max_sequences = max_sequences or len(lengths)
-    bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences))
+    bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences), min(at_least, len(lengths)))
     while (cut := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
         bins += 1
     return cut
+
+
+def shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[list[int]]:
+    """Deal sequences out to `count` ranks; indices into `lengths`, rising.
+
+    With the model's `hidden` size each share is about the same work: heaviest first to whoever has least so far.
+    Without, shares are runs of about the same number of sequences.
+    """
+    if hidden is None:
+        bounds = [len(lengths) * i // count for i in range(count + 1)]
+        return [list(range(bounds[i], bounds[i + 1])) for i in range(count)]
+    heap = [(0.0, i) for i in range(count)]
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
+        done, i = heapq.heappop(heap)
+        dealt[i].append(sequence)
+        heapq.heappush(heap, (done + work(lengths[sequence], hidden), i))
+    return [sorted(share) for share in dealt]
+
+
+def work(length: int, hidden: int) -> float:
+    """What a sequence costs, in tokens of no context.
+
+    In each layer a token's matrix products take about 24 hidden^2 operations, and its causal attention 2 hidden for
+    each token of the sequence.
+    """
+    return length * (1 + length / (12 * hidden))
 
 
 def _balanced(lengths: Sequence[int], bins: int, max_tokens: int, max_sequences: int) -> list[list[int]] | None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut
+from agentrl.training.passes import Cut, micro_batch
 from agentrl.training.report import Report
+from agentrl.training.shards import same_shapes
 from agentrl.training.splitting import mini_batches
 
 
@@ -69,32 +70,35 @@ class Trainee:
         self.optimizer.advance()
 
     def state_dict(self) -> dict[str, Any]:
-        """Trainable parameters, optimizer, schedule, shuffling."""
-        parameters = {n: p.detach().clone() for n, p in self.module.named_parameters() if p.requires_grad}
+        """Trainable parameters (this rank's piece of each), optimizer, schedule, shuffling."""
         return {
-            "parameters": parameters,
+            "parameters": {name: shard.piece() for name, shard in self.optimizer.shards.items()},
             "optimizer": self.optimizer.state_dict(),
             "shuffling": self.shuffling.get_state(),
         }
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; parameters are written in place. Raises UserError when it is of another model."""
-        mine = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        saved = state["parameters"]
-        if mine.keys() != saved.keys() or any(mine[n].shape != saved[n].shape for n in mine):
-            raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
-        for name, parameter in mine.items():
-            parameter.copy_(saved[name])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.shuffling.set_state(state["shuffling"])
+        """Go on from a checkpoint, as far as it is there; parameters are written in place.
+
+        Raises UserError when it is of another model.
+        """
+        shards, saved = self.optimizer.shards, state.get("parameters")
+        if saved is not None:
+            if not same_shapes(shards, saved):
+                raise UserError("the checkpoint is of another model or LoRA rank; set trainer.resume_mode=disable")
+            for name, shard in shards.items():
+                shard.fill(shard.parameter, saved[name])
+        if "optimizer" in state:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if "shuffling" in state:
+            self.shuffling.set_state(state["shuffling"])
 
     def _mini_step(self, mini: Batch, report: Report) -> None:
         mini.weights = self.weigh(mini)
         teaching, silent = self.teaching(mini)
         for rows in self.cut.passes(mini, teaching):
-            self.loss(mini.select(rows), report).backward()
+            self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report))
         for rows in self.cut.passes(mini, silent):
             with torch.no_grad():
-                self.loss(mini.select(rows), report)
+                self.loss(micro_batch(mini, rows), report)
         report.optimizer_step(self.optimizer.step() if teaching else 0.0)

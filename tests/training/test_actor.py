@@ -9,7 +9,7 @@ import torch
 from agentrl.algorithms import ADVANTAGES, LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim
 from agentrl.errors import UserError
-from agentrl.training import PolicyActor
+from agentrl.training import PolicyActor, checkpoints
 from agentrl.training.logprobs import TokenLogprobs
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
@@ -241,10 +241,10 @@ def test_three_and_three_steps_are_six_bit_for_bit(adapter, tmp_path):
     first = fresh(0)
     metrics = [first.update(b) for b in batches[:3]]
     torch.manual_seed(7)
-    torch.save(first.state_dict(), tmp_path / "state.pt")
+    saved = checkpoints.save(tmp_path, 3, {"policy": first.state_dict()})
     second = fresh(0 if adapter else 3)  # full training restores every weight, whatever was there
     torch.rand(5)
-    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    second.load_state_dict(checkpoints.load(saved)[1]["policy"])
     assert torch.equal(torch.rand(3), drawn)
     metrics += [second.update(b) for b in batches[3:]]
     assert metrics == unbroken_metrics

@@ -76,15 +76,12 @@ class RayRuntime:
             self.ranks.call("free")
         self.runner.run(self.rollouts.engine.update_weights(version))
 
-    def save(self, folder: Path) -> None:
-        self.ranks.call("call", "save", folder.absolute())
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
+        self.ranks.call("call", "save", folder.absolute(), step, state, last)
 
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.ranks.call("call", "state_dict")
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.ranks.call("call", "load_state_dict", ray.put(state))
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        found: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
+        return found
 
     def prompt_length(self, row: Row) -> int:
         return self.rollouts.prompt_length(row)

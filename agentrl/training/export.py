@@ -1,0 +1,64 @@
+"""Models as other programs read them: folders in Hugging Face format, whole or without weights."""
+
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from agentrl.training.shards import bare
+
+
+def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
+    """Write a Hugging Face folder: model, or with LoRA the adapter in peft format, and tokenizer.
+
+    `merge` folds a LoRA adapter into the base model, in `module` itself, and writes a full model. Of a model that is
+    sharded over ranks the first one writes it, and all take part.
+    """
+    if hasattr(module, "units"):
+        _save_sharded(module, tokenizer, path)
+        return
+    if merge and isinstance(module, PeftModel):
+        module = module.merge_and_unload()
+    module.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, weights: bool) -> None:
+    """The folder of a checkpoint: all that makes a model of its weights, and those too where they are wanted."""
+    if weights:
+        save_pretrained(module, tokenizer, path)
+    elif not hasattr(module, "ranks") or module.ranks.first:
+        write_description(bare(module), path)
+        tokenizer.save_pretrained(path)
+
+
+def write_description(module: Any, path: Path) -> None:
+    """Configuration files, without weights."""
+    path.mkdir(parents=True, exist_ok=True)
+    if isinstance(module, PeftModel):
+        module.active_peft_config.save_pretrained(str(path))
+        return
+    module.config.architectures = [type(module).__name__]
+    module.config.save_pretrained(path)
+    if getattr(module, "generation_config", None) is not None:
+        module.generation_config.save_pretrained(path)
+
+
+def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Gathered unit by unit in the first rank's memory on the CPU."""
+    adapter = isinstance(module.module, PeftModel)
+    whole: dict[str, Tensor] = {}
+    for tensors in module.units():
+        if module.ranks.first:
+            whole |= {n: t.to("cpu", copy=True) for n, t in tensors.items() if not adapter or "lora_" in n}
+    if module.ranks.first:
+        save_state(module.module, whole, path)
+        tokenizer.save_pretrained(path)
+    del whole
+
+
+def save_state(module: Any, state: dict[str, Tensor], path: Path) -> None:
+    """Write `state`, the values of a model's or adapter's parameters, as the model's own `save_pretrained` would."""
+    module.save_pretrained(path, state_dict=state)

@@ -1,0 +1,53 @@
+"""When and what of a checkpoint is written: at once, or from a copy while training goes on. Old ones go."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import Trainer
+from agentrl.training import checkpoints
+from agentrl.training.ranks import Ranks
+
+PARTS = {"model": "parameters", "optimizer": "optimizer"}
+"""Where in a trainee's state each word of save_contents and load_contents is; `extra` is the rest."""
+
+
+def chosen(state: dict[str, Any], contents: list[str]) -> dict[str, Any]:
+    """Of a trainee's state what `contents` names: model, optimizer, extra."""
+    named = {place: word for word, place in PARTS.items()}
+    return {name: value for name, value in state.items() if named.get(name, "extra") in contents}
+
+
+class Saver:
+    """Writes the checkpoints of a run, one at a time."""
+
+    def __init__(self, trainer: Trainer, ranks: Ranks, *, aside: bool) -> None:
+        """`aside`: write in a thread, while training goes on."""
+        self.trainer = trainer
+        self.ranks = ranks
+        self.thread = ThreadPoolExecutor(1, "checkpoint") if aside else None
+        self._pending: Future[None] | None = None
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
+        """Write a checkpoint once the one before is there; raises what went wrong with that one."""
+        self.wait()
+        finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks)
+        if self.thread is None:
+            self._finish(finish)
+        else:
+            self._pending = self.thread.submit(self._finish, finish)
+
+    def wait(self) -> None:
+        """Until the checkpoint that is being written is there; raises what went wrong."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _finish(self, finish: checkpoints.Finish) -> None:
+        path = finish()
+        self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
+
+    def _follow_up(self, path: Path) -> None:
+        checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
+        checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

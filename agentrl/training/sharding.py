@@ -1,0 +1,86 @@
+"""From a way to load a model to the model on one process, or sharded over many."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentrl.config.schema.actor import FsdpConfig
+from agentrl.training.ranks import Ranks
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Load = Callable[[torch.device], Any]
+"""Gives the model on a device; on the meta device, without its weights."""
+
+
+def place(
+    load: Load,
+    ranks: Ranks,
+    fsdp_config: FsdpConfig,
+    *,
+    device: torch.device,
+    strategy: str = "fsdp2",
+    compiled: bool = False,
+) -> Any:
+    """The model on `device`: whole where this process is alone, else sharded over `ranks`, by which it is first read.
+
+    `compiled`: every block is compiled. Raises UserError where the model cannot be had.
+    """
+    if ranks.mesh is None:
+        module = load(device)
+        return compile_blocks(module) if compiled else module
+    skeleton = load(torch.device("meta"))
+    source = load(torch.device("cpu")) if ranks.first else None
+    if compiled:
+        compile_blocks(skeleton)
+    return shard(skeleton, source, ranks, fsdp_config, device=device, strategy=strategy)
+
+
+def shard(
+    skeleton: nn.Module,
+    source: nn.Module | None,
+    ranks: Ranks,
+    fsdp_config: FsdpConfig,
+    *,
+    device: torch.device,
+    strategy: str,
+) -> Any:
+    """Shard a model on the meta device, unit by unit, with the weights of `source`, which the first rank has."""
+    from agentrl.training import fsdp, fsdp1, fsdp2
+
+    filler = fsdp.Filler(skeleton, source, ranks, device)
+    way: Any = fsdp1 if strategy == "fsdp" else fsdp2
+    mixed_precision = fsdp_config.mixed_precision
+    param_dtype = mixed_precision.param_dtype
+    if param_dtype == "auto":
+        param_dtype = "bfloat16" if device.type == "cuda" else "float32"
+    stored = {dtype for _, dtype in filler.kinds.values() if dtype.is_floating_point}
+    compute = None if stored == {DTYPES[param_dtype]} else DTYPES[param_dtype]
+    offload = fsdp_config.offload_policy and device.type == "cuda"
+    wrap = way.wrapper(fsdp_config, ranks.mesh, (compute, DTYPES[mixed_precision.reduce_dtype]), offload=offload)
+    units = []
+    for name, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
+        names = filler.fill(block)
+        unit = wrap(block)
+        if way is fsdp1:
+            fsdp1.put(skeleton, name, unit)
+        units.append((unit, names))
+    outer = fsdp.Whole(skeleton)
+    names = filler.fill(outer)
+    root = wrap(outer)
+    units.append((root, names))
+    if way is fsdp2 and fsdp_config.forward_prefetch:
+        fsdp2.prefetch([unit for unit, _ in reversed(units[:-1])])
+    kind = fsdp1.Sharded1 if way is fsdp1 else fsdp2.Sharded2
+    return kind(skeleton, root, units, filler.shapes, ranks)
+
+
+def compile_blocks(module: Any) -> Any:
+    """Compile each transformer block by itself; returns the module."""
+    from agentrl.training.fsdp import blocks
+
+    for _, block in blocks(module, 0):
+        block.compile(dynamic=True)
+    return module
