@@ -23,7 +23,8 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.model import load_model, load_tokenizer, save_pretrained
+from agentrl.training.export import save_pretrained
+from agentrl.training.model import load_model, load_tokenizer
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut
