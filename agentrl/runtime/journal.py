@@ -15,7 +15,7 @@ from agentrl.config.schema import Config
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
-from agentrl.tracking import Advantages, LiveView, Phases, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers, write_trajectories
 from agentrl.training import Batch
 
 
@@ -32,7 +32,13 @@ class Journal:
         self.run_dir = Path(trainer.default_local_dir)
         self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
         self.loggers = open_loggers(
-            trainer.logger, self.run_dir, resume_step=resume_step, config_yaml=to_yaml(config), view=self.view
+            trainer.logger,
+            self.run_dir,
+            resume_step=resume_step,
+            config_yaml=to_yaml(config),
+            view=self.view,
+            project=trainer.project_name,
+            experiment=trainer.experiment_name,
         )
         self._phases = Phases(self.view.phase)
         self._tokens: dict[str, int] = {}
@@ -91,7 +97,10 @@ class Journal:
         self._write_rolled(_advantages(trajectories, batch) if wanted else {})
 
     def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Write a validation's trajectories."""
+        """Write a validation's trajectories, and hand a few to the loggers that have tables."""
+        shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
+        if shown:
+            self.loggers.generations(step, shown)
         self._dump(self.trainer.validation_data_dir, step, trajectories, {})
 
     def _write_rolled(self, advantages: Advantages) -> None:

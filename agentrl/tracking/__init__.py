@@ -3,6 +3,7 @@
 from agentrl.tracking.closing import before_after_table, summary
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps import Advantages, load_trajectories, trajectory_record, write_trajectories
+from agentrl.tracking.generations import Generation, generations
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
 from agentrl.tracking.memory import memory_metrics
@@ -12,6 +13,7 @@ from agentrl.tracking.waiting import Waiting
 
 __all__ = [
     "Advantages",
+    "Generation",
     "LiveView",
     "Logger",
     "Loggers",
@@ -19,6 +21,7 @@ __all__ = [
     "Waiting",
     "before_after_table",
     "conversation",
+    "generations",
     "is_wall_clock",
     "load_trajectories",
     "memory_metrics",

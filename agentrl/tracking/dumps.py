@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate, groupby, zip_longest
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,8 @@ def trajectory_record(
         "spans": [asdict(span) for span in trajectory.spans],
         "extra": trajectory.extra,
         "samples": [
-            sample_record(ledger, texts, column)
-            for ledger, column in zip_longest(trajectory.ledgers, advantages[: len(trajectory.ledgers)], fillvalue=())
+            sample_record(ledger, texts, advantages[i] if i < len(advantages) else ())
+            for i, ledger in enumerate(trajectory.ledgers)
         ],
     }
 

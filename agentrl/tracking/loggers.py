@@ -1,7 +1,7 @@
-"""Where a step's metrics go: the terminal, metrics.jsonl, TensorBoard.
+"""Where a step's metrics go: the terminal, metrics.jsonl, TensorBoard, and services outside.
 
 Invariant: after a restart from the checkpoint of step k, every logger forgets what it heard of later steps, so
-that an interrupted and resumed run leaves the same record as an unbroken one.
+that an interrupted and resumed run leaves the same record as an unbroken one. Services cannot: see `services`.
 """
 
 import json
@@ -10,14 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import yaml
+
 from agentrl.errors import UserError
 from agentrl.tracking.files import write_atomic
+from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
+from agentrl.tracking.services import SERVICES, RunInfo, open_service
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
 TENSORBOARD_DIR = "tensorboard"
-NAMES = ("console", "file", "tensorboard")
+NAMES = ("console", "file", "tensorboard", *SERVICES)
 
 
 class Logger(Protocol):
@@ -25,6 +29,9 @@ class Logger(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of `step`; step 0 is before training."""
+
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        """Record some conversations of a validation, where there is a place for tables."""
 
     def close(self) -> None:
         """Write out what is pending; safe to call twice."""
@@ -38,6 +45,9 @@ class ConsoleLogger:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.view.step(step, metrics)
+
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        pass  # the end of the run shows them, before and after
 
     def close(self) -> None:
         pass
@@ -59,6 +69,9 @@ class FileLogger:
         record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()  # a killed process then loses nothing: the operating system has the line
+
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        pass  # trainer.validation_data_dir has all of them
 
     def close(self) -> None:
         self._file.close()
@@ -85,6 +98,13 @@ class TensorBoardLogger:
             self._writer.add_scalar(name, float(value), step)
         self._writer.flush()
 
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        for row in rows:
+            facts = zip(COLUMNS, row.values(), strict=True)
+            # Four spaces: as code, for the text is not Markdown.
+            lines = ["**{}**\n\n    {}".format(name, str(value).replace("\n", "\n    ")) for name, value in facts]
+            self._writer.add_text(f"generations/{row.row}", "\n\n".join(lines), global_step=step)
+
     def close(self) -> None:
         self._writer.close()
 
@@ -99,18 +119,30 @@ class Loggers:
         for logger in self._loggers:
             logger.log(step, metrics)
 
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        for logger in self._loggers:
+            logger.generations(step, rows)
+
     def close(self) -> None:
         for logger in self._loggers:
             logger.close()
 
 
 def open_loggers(
-    names: Sequence[str], run_dir: Path, *, resume_step: int | None, config_yaml: str, view: LiveView | None = None
+    names: Sequence[str],
+    run_dir: Path,
+    *,
+    resume_step: int | None,
+    config_yaml: str,
+    view: LiveView | None = None,
+    project: str = "agentrl",
+    experiment: str = "run",
 ) -> Loggers:
     """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
 
     `resume_step` is the step of the checkpoint that the run goes on from; None or 0 begins anew. `view` is what
-    "console" writes to; without one it prints lines. Raises UserError for a name nobody knows.
+    "console" writes to; without one it prints lines. Services group runs by `project` and call this one `experiment`.
+    Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """
     for name in names:
         if name not in NAMES:
@@ -122,6 +154,8 @@ def open_loggers(
     if "tensorboard" in names:
         folder = run_dir / TENSORBOARD_DIR
         loggers.append(TensorBoardLogger(folder, resume_step=resume_step, config_yaml=config_yaml))
+    info = RunInfo(project, experiment, run_dir, yaml.safe_load(config_yaml) or {}, bool(resume_step))
+    loggers += [open_service(name, info) for name in SERVICES if name in names]
     if "console" in names:
         loggers.append(ConsoleLogger(view or LiveView(enabled=False)))
     return Loggers(loggers)

@@ -66,7 +66,10 @@ class TokenTexts:
             texts.append(text)
             context, pending = [token], []
         whole = continuation(before, ids, self.decode)
-        return texts if "".join(texts) == whole else pieces(ids, self.decode, before=before)
+        if "".join(texts) != whole:
+            texts = pieces(ids, self.decode, before=before)
+        # Where even that does not join, `before` ended within a character: the first token stands for all.
+        return texts if "".join(texts) == whole else [whole, *[""] * (len(ids) - 1)]
 
     def _own(self, token: int, context: Sequence[int]) -> str:
         """The token's text, or "" where it is none on its own."""

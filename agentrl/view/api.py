@@ -4,6 +4,7 @@ Raises UserError for a question that has no answer.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from threading import RLock
 from typing import Any
@@ -27,7 +28,7 @@ class Api:
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
         self.curves = [Curves(run.metrics_file) for run in runs]
-        self.tables = [{split: Table(lambda r=run, s=split: r.dumps(s)) for split in FOLDERS} for run in runs]
+        self.tables = [{split: Table(partial(run.dumps, split)) for split in FOLDERS} for run in runs]
         self.questions = {
             "runs": self.overview,
             "metrics": self.metrics,
@@ -39,13 +40,14 @@ class Api:
         self._lock = RLock()
 
     def answer(self, question: str, query: Query) -> Answer:
-        """Raises UserError, and KeyError for a question that nobody knows."""
-        ask = self.questions[question]
+        """Raises UserError."""
         with self._lock:
             try:
-                return ask(query)
+                return self.questions[question](query)
             except ValueError as error:
                 raise UserError(f"{question}: {error}") from None
+            except KeyError as error:
+                raise UserError(f"{question}: {error.args[0]} is missing") from None
 
     def overview(self, query: Query) -> Answer:
         """The runs: names, metrics, steps with dumps, by split."""

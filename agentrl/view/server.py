@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             answer, status = self.server.api.answer(question, query), HTTPStatus.OK
-        except (UserError, KeyError) as error:
+        except UserError as error:
             answer, status = {"error": str(error)}, HTTPStatus.BAD_REQUEST
         self._send(status, to_json(answer), "application/json")
 

@@ -48,8 +48,7 @@ def test_each_token_can_be_read_without_the_tokenizer(record, told, decode):
     texts = token_texts(sample)
     assert "".join(texts) == decode(told.ledgers[0].ids)
     assert len(texts) == len(told.ledgers[0])
-    assert " 🙂" in texts  # its last byte brings the character, the others nothing
-    assert texts.count("") >= 1
+    assert " 🙂" in texts
     assert {"What", " is", "<|im_end|>"} <= set(texts)
 
 

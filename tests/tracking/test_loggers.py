@@ -134,6 +134,6 @@ def test_without_console_nothing_is_printed(tmp_path, capsys):
 
 
 def test_an_unknown_logger(tmp_path):
-    with pytest.raises(UserError, match="'wandb'.*console, file, tensorboard"):
-        open_loggers(["file", "wandb"], tmp_path, resume_step=None, config_yaml="")
+    with pytest.raises(UserError, match="'comet'.*console, file, tensorboard, wandb"):
+        open_loggers(["file", "comet"], tmp_path, resume_step=None, config_yaml="")
     assert list(tmp_path.iterdir()) == []

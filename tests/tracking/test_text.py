@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from agentrl.tracking.text import continuation, pieces
+from agentrl.tracking.text import TokenTexts, continuation, pieces
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +45,44 @@ def test_spaces_survive_tokenizers_that_drop_the_first(metaspace):
     assert metaspace.decode(ids[-1:]) != " three"
     assert continuation(ids[:-1], ids[-1:], metaspace.decode).startswith(" ")
     assert pieces(ids[-1:], metaspace.decode, before=ids[:-1])[0].startswith(" ")
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=40), cut=st.integers(0, 40))
+def test_looked_up_texts_join_to_the_whole_too(tokenizer, decode, text, cut):
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    texts = TokenTexts(decode)
+    for _ in range(2):  # decoded, then looked up
+        found = texts.pieces(ids[cut:], ids[:cut])
+        assert len(found) == len(ids[cut:])
+        assert "".join(found) == continuation(ids[:cut], ids[cut:], decode)
+
+
+def test_a_token_is_decoded_once(encode, decode):
+    calls = []
+
+    def counted(ids):
+        calls.append(ids)
+        return decode(ids)
+
+    ids, texts = encode("one two three four five six seven"), TokenTexts(counted)
+    texts.pieces(ids)
+    first = len(calls)
+    calls.clear()
+    assert texts.pieces(ids, ids[-1:]) == texts.pieces(ids, ids[-1:])
+    assert len(calls) < first
+
+
+def test_looked_up_where_a_space_depends_on_what_stands_before(metaspace):
+    ids = metaspace.encode("the answer is the three").ids
+    texts = TokenTexts(metaspace.decode)
+    assert "".join(texts.pieces(ids)) == metaspace.decode(ids)
+    assert "".join(texts.pieces(ids[2:], ids[:2])) == continuation(ids[:2], ids[2:], metaspace.decode)
+
+
+def test_bytes_one_by_one():
+    def decode(ids):
+        return bytes(ids).decode("utf-8", "replace")
+
+    ids = list("é🙂x".encode())
+    assert TokenTexts(decode).pieces(ids) == ["", "é", "", "", "", "🙂", "x"]

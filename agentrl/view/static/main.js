@@ -70,7 +70,7 @@ function help() {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "range";
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && !/^(range|checkbox)$/.test(event.target.type);
   if (event.key === "Escape") { document.activeElement?.blur(); shown?.key?.("Escape"); return; }
   if (typing || $("help").open) return;
   const page = Object.keys(PAGES)[Number(event.key) - 1];

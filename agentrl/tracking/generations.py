@@ -1,0 +1,40 @@
+"""Some conversations of a validation as a table, for loggers that have tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.tracking.text import Decode
+
+COLUMNS = ("step", "row", "prompt", "response", "reward", "outcome")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One line of the table."""
+
+    step: int
+    row: str
+    prompt: str
+    response: str
+    """Everything after the prompt, tool replies included, with special tokens."""
+    reward: float | None
+    outcome: str
+
+    def values(self) -> list[int | float | str | None]:
+        """In the order of COLUMNS."""
+        return [getattr(self, name) for name in COLUMNS]
+
+
+def generations(step: int, trajectories: Sequence[Trajectory], count: int, decode: Decode) -> list[Generation]:
+    """The first `count` trajectories: the same rows at every validation, so that they can be compared."""
+    return [_line(step, trajectory, decode) for trajectory in trajectories[:count]]
+
+
+def _line(step: int, trajectory: Trajectory, decode: Decode) -> Generation:
+    prompt = response = ""
+    for number, ledger in enumerate(trajectory.ledgers):
+        cut = ledger.prompt_length
+        prompt = prompt or decode(ledger.ids[:cut])
+        response += ("\n\n" if number else "") + decode(ledger.ids[cut:])
+    return Generation(step, trajectory.row.uid, prompt, response, trajectory.reward, trajectory.outcome.value)

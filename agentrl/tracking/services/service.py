@@ -1,0 +1,123 @@
+"""What loggers to a service outside have in common.
+
+Invariants:
+- a service cannot forget, so it keeps what it heard first: a run that goes on from a checkpoint continues the same run
+  there, and stays silent until it is past the last step that was sent;
+- a service in trouble costs its plots, never the run.
+"""
+
+import json
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from agentrl.errors import UserError
+from agentrl.tracking.files import write_atomic
+from agentrl.tracking.generations import Generation
+
+log = logging.getLogger(__name__)
+
+GENERATIONS = "val/generations"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run as a service gets to know it."""
+
+    project: str
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    resume: bool
+    """Whether it goes on from a checkpoint."""
+
+
+class Service(ABC):
+    """A Logger. A subclass sends; this one remembers, and catches what goes wrong."""
+
+    package: ClassVar[str]
+    """What is imported."""
+    mend: ClassVar[str]
+    """What to do when the service refuses."""
+
+    def __init__(self, name: str, info: RunInfo) -> None:
+        """Raises UserError."""
+        self.name = name
+        self._file = info.folder / f".{name}.json"
+        self.id, self.heard = self._recall(info.resume)
+        self.resumed = self.heard is not None
+        self._warned = False
+        try:
+            self.module: Any = import_module(self.package)
+        except ImportError:
+            raise UserError(
+                f'trainer.logger: {name} is not installed; run pip install "agentrl[{name}]" or drop it'
+            ) from None
+        try:
+            self.begin(info)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"trainer.logger: {name}: {reason}; {self.mend}, or drop it") from error
+        self._remember()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the finite metrics of `step`."""
+        if self._knows(step):
+            return
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        self._try(lambda: self.send(step, finite))
+        self.heard = step
+        self._remember()
+
+    def generations(self, step: int, rows: Sequence[Generation]) -> None:
+        """Send some conversations of a validation as a table."""
+        if not self._knows(step):
+            self._try(lambda: self.send_table(step, rows))
+
+    def close(self) -> None:
+        """Send what is pending; safe to call twice."""
+        self._try(self.end)
+
+    @abstractmethod
+    def begin(self, info: RunInfo) -> None:
+        """Begin a run, or go on with the one called `self.id` where `self.resumed`; may set `self.id`."""
+
+    @abstractmethod
+    def send(self, step: int, metrics: dict[str, float]) -> None:
+        """Send numbers."""
+
+    @abstractmethod
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        """Send a table."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Close the run; may be called again."""
+
+    def _knows(self, step: int) -> bool:
+        return self.heard is not None and step <= self.heard
+
+    def _try(self, send: Any) -> None:
+        try:
+            send()
+        except Exception as error:  # a network, a server, somebody else's code
+            if not self._warned:
+                log.warning("trainer.logger: %s: %s; the run goes on without it", self.name, error)
+            self._warned = True
+
+    def _recall(self, resume: bool) -> tuple[str, int | None]:
+        with suppress(OSError, ValueError, KeyError):
+            kept = json.loads(self._file.read_text())
+            if resume:
+                return kept["id"], kept["heard"]
+        return uuid4().hex[:16], None
+
+    def _remember(self) -> None:
+        write_atomic(self._file, [json.dumps({"id": self.id, "heard": self.heard})])

@@ -1,0 +1,37 @@
+"""SwanLab. SWANLAB_MODE=offline or local keeps it on this machine; `swanlab sync` sends it later."""
+
+import os
+from collections.abc import Sequence
+
+from agentrl.tracking.generations import COLUMNS, Generation
+from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
+
+
+class Swanlab(Service):
+    """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
+
+    package = "swanlab"
+    mend = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
+
+    def begin(self, info: RunInfo) -> None:
+        folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")
+        self.run = self.module.init(
+            project=info.project,
+            name=info.name,
+            id=self.id,
+            resume="allow" if self.resumed else None,
+            log_dir=folder,
+            mode=os.environ.get("SWANLAB_MODE"),
+            config=dict(info.config),
+        )
+
+    def send(self, step: int, metrics: dict[str, float]) -> None:
+        self.run.log(metrics, step=step)
+
+    def send_table(self, step: int, rows: Sequence[Generation]) -> None:
+        table = self.module.echarts.Table().add(list(COLUMNS), [row.values() for row in rows])
+        self.run.log({GENERATIONS: table}, step=step)
+
+    def end(self) -> None:
+        if self.module.has_run():
+            self.module.finish()

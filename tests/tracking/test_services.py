@@ -1,0 +1,211 @@
+"""Services outside, each in its offline or local mode, read back from what it wrote."""
+
+import builtins
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.tracking import generations, open_loggers
+from agentrl.tracking.services import SERVICES
+
+CONFIG = "trainer:\n  seed: 7\n"
+
+
+@pytest.fixture
+def table(told, plain, decode):
+    return generations(2, [told, plain(0.5), plain(0.25)], 2, decode)
+
+
+def two_lives(name, run_dir, table):
+    """Steps 1 to 3, then again from the checkpoint of step 2: step 3 was heard already."""
+    for steps, resume_step, value in (((1, 2, 3), None, 0.25), ((3, 4), 2, 0.75)):
+        loggers = open_loggers(
+            [name], run_dir, resume_step=resume_step, config_yaml=CONFIG, project="p", experiment="e"
+        )
+        for step in steps:
+            if step == 2:
+                loggers.generations(step, table)
+            loggers.log(step, {"rollout/success": value, "val/a@b/x": float("nan") if step == 1 else 1.0})
+        loggers.close()
+        loggers.close()
+    assert json.loads((run_dir / f".{name}.json").read_text())["heard"] == 4
+
+
+SUCCESS = {1: 0.25, 2: 0.25, 3: 0.25, 4: 0.75}
+
+
+def records(path: Path):
+    """The records of a LevelDB log with a header of 7 bytes: what wandb and swanlab write."""
+    data, at, parts = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""
+
+
+def test_wandb(tmp_path, table, monkeypatch):
+    pytest.importorskip("wandb", reason='pip install "agentrl[wandb]"')
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    two_lives("wandb", tmp_path, table)
+    found, seen, ids = {}, set(), set()
+    for file in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
+        for raw in records(file):
+            record = Record.FromString(raw)
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+                seen |= {item.key for item in record.run.config.update}
+            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            if "rollout/success" in items:
+                found[items["_step"]] = items["rollout/success"]
+            seen |= set(items)
+    assert found == SUCCESS
+    assert len(ids) == 1
+    assert {"trainer", "val/generations", "val/a@b/x"} <= seen
+    (written,) = tmp_path.glob("wandb/offline-run-*/files/media/table/val/generations*.json")
+    rows = json.loads(written.read_text())
+    assert rows["columns"] == ["step", "row", "prompt", "response", "reward", "outcome"]
+    assert "What is 17 * 23?" in rows["data"][0][2]
+    assert "It is 391 🙂" in rows["data"][0][3]
+    assert len(rows["data"]) == 2
+
+
+def test_mlflow(tmp_path, table, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason='pip install "agentrl[mlflow]"')
+    pytest.importorskip("sqlalchemy", reason='pip install "agentrl[mlflow]"')
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    two_lives("mlflow", tmp_path, table)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("e", "FINISHED")
+    assert {m.step: m.value for m in client.get_metric_history(run.info.run_id, "rollout/success")} == SUCCESS
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "val/a_b/x")] == [2, 3, 4]
+    artifacts = tmp_path / "mlflow" / run.info.run_id / "artifacts"
+    assert (artifacts / "config.yaml").read_text() == CONFIG
+    rows = json.loads((artifacts / "generations/2.json").read_text())
+    assert [row["reward"] for row in rows] == [1.0, 0.5]
+
+
+def test_swanlab(tmp_path, table, monkeypatch):
+    pytest.importorskip("swanlab", reason='pip install "agentrl[swanlab]"')
+    from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    two_lives("swanlab", tmp_path, table)
+    files = sorted((tmp_path / "swanlog").glob("run-*/*.swanlab"))
+    assert len({file.name for file in files}) == 1
+    texts = [str(Record.FromString(raw)) for file in files for raw in records(file)]
+    points = [text for text in texts if '"rollout/success"' in text and "step" in text]
+    assert [sum(f"{value}" in text for text in points) for value in (0.25, 0.75)] == [3, 1]
+    assert any("val/generations" in text for text in texts)
+    assert list((tmp_path / "swanlog").glob("run-*/media/echarts/*"))
+
+
+def test_trackio(tmp_path, table, monkeypatch):
+    pytest.importorskip("trackio", reason='pip install "agentrl[trackio]"')
+    import trackio.sqlite_storage as storage
+
+    for place in (storage, __import__("trackio.utils", fromlist=["utils"])):
+        monkeypatch.setattr(place, "TRACKIO_DIR", tmp_path / "trackio", raising=False)
+    two_lives("trackio", tmp_path, table)
+    logs = storage.SQLiteStorage.get_logs("p", "e")
+    found = {line["step"]: line["rollout/success"] for line in logs if "rollout/success" in line}
+    assert found == SUCCESS
+    assert any("val/generations" in line for line in logs)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_one_that_is_not_installed_names_the_extra(name, tmp_path, monkeypatch):
+    from agentrl.tracking.services import service
+
+    def without(package):
+        raise ImportError(package)
+
+    monkeypatch.setattr(service, "import_module", without)
+    with pytest.raises(UserError, match=rf'{name} is not installed; run pip install "agentrl\[{name}\]"'):
+        open_loggers([name], tmp_path, resume_step=None, config_yaml="")
+
+
+def test_none_is_imported_unless_named(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def watched(name, *args, **kwargs):
+        assert name.partition(".")[0] not in SERVICES
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", watched)
+    open_loggers(["file"], tmp_path, resume_step=None, config_yaml=CONFIG).close()
+
+
+def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog):
+    from agentrl.tracking.services import service
+    from agentrl.tracking.services.service import RunInfo, Service
+
+    class Down(Service):
+        package, mend = "json", "wait"
+
+        def begin(self, info):
+            pass
+
+        def send(self, step, metrics):
+            raise ConnectionError("nobody there")
+
+        send_table = send
+
+        def end(self):
+            raise ConnectionError("still nobody")
+
+    down = Down("down", RunInfo("p", "e", tmp_path, {}, resume=False))
+    for step in (1, 2):
+        down.log(step, {"x": 1.0})
+    down.generations(3, [])
+    down.close()
+    assert [r.message for r in caplog.records if r.name == service.log.name] == [
+        "trainer.logger: down: nobody there; the run goes on without it"
+    ]
+
+
+def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
+    from agentrl.tracking.services.service import RunInfo, Service
+
+    class Closed(Service):
+        package, mend = "json", "log in"
+
+        def begin(self, info):
+            raise PermissionError("no\nkey")
+
+        send = send_table = end = begin
+
+    with pytest.raises(UserError, match=r"^trainer.logger: closed: no key; log in, or drop it$"):
+        Closed("closed", RunInfo("p", "e", tmp_path, {}, resume=False))
+
+
+def test_a_table_shows_prompt_and_response(table, told, decode):
+    first = table[0]
+    cut = told.ledgers[0].prompt_length
+    assert (first.prompt, first.response) == (decode(told.ledgers[0].ids[:cut]), decode(told.ledgers[0].ids[cut:]))
+    assert (first.step, first.row, first.reward, first.outcome) == (2, "train.jsonl:12", 1.0, "ok")
+    assert len(table) == 2
+
+
+def test_tables_reach_tensorboard(tmp_path, table):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loggers = open_loggers(["tensorboard", "file", "console"], tmp_path, resume_step=None, config_yaml=CONFIG)
+    loggers.generations(2, table)
+    loggers.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (event,) = events.Tensors("generations/train.jsonl:12/text_summary")
+    assert "It is 391" in event.tensor_proto.string_val[0].decode()

@@ -1,0 +1,95 @@
+"""A small run as training leaves it: tokens are bytes, so that characters of several tokens occur."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.chat.ledger import Ledger, Source
+from agentrl.data.row import Row
+from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
+from agentrl.tracking import write_trajectories
+from agentrl.view import Api, ViewServer, find_runs
+
+
+def decode(ids: list[int]) -> str:
+    return bytes(ids).decode("utf-8", "replace")
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
+    """A question, a call, its answer, a reply with characters of several bytes."""
+    ledger, start = Ledger(), 1000.0 * step + row
+    ledger.append_prompt(encode("<user>What is 17 * 23?<assistant>"))
+    call = encode('calculator("17 * 23")')
+    ledger.append_model(call, [-0.1] * len(call), turn=0, version=step)
+    ledger.append_observation(encode("<tool>391<assistant>"), Source.TOOL, turn=0)
+    reply = encode(f"It is 391 – trés simple 🙂 <b>step {step}</b>")
+    ledger.append_model(reply, [-2.0] * len(reply), turn=1, version=step)
+    uid = f"train.parquet:{row}"
+    defaults: dict[str, Any] = {
+        "ledgers": [ledger],
+        "turns": 2,
+        "messages": [{"role": "user", "content": "What is 17 * 23?"}],
+        "tool_calls": [ToolCallRecord(0, "calculator", {"expression": "17 * 23"}, "391", Outcome.OK, 0.5)],
+        "turn_rewards": [TurnReward(1, 0.5, "interaction")],
+        "spans": [Span("generate", start, start + 1 + row), Span("tool", start + 1 + row, start + 1.5 + row)],
+    }
+    row_of = Row(uid, [{"role": "user", "content": "?"}], data_source="arithmetic")
+    return Trajectory(row_of, f"{step}/{uid}/{sample}", sample, reward=reward, **(defaults | fields))
+
+
+def advantages(trajectories: list[Trajectory]) -> dict[str, list[list[float]]]:
+    return {t.key: [[1.25 * mask for mask in t.ledgers[0].mask]] for t in trajectories if t.reward}
+
+
+@pytest.fixture(scope="session")
+def make_run(tmp_path_factory) -> Callable[..., Path]:
+    """Writes a run: `steps` steps of 2 rows, 3 samples each, the last of each row failed."""
+
+    def make(name: str = "run", steps: int = 3) -> Path:
+        folder = tmp_path_factory.mktemp("runs") / name
+        for step in range(1, steps + 1):
+            failed = {"reward": None, "outcome": Outcome.INFRA_ERROR, "finish": "error", "error": "engine died"}
+            group = [talk(step, row, sample, reward=float(sample)) for row in (0, 1) for sample in (0, 1)]
+            group += [talk(step, row, 2, **failed) for row in (0, 1)]
+            write_trajectories(folder / f"rollouts/{step}.jsonl", step, group, decode, advantages(group))
+            write_trajectories(folder / f"validation/{step}.jsonl", step, [talk(step, 0, 0)], decode)
+        lines = [
+            {"step": s, "rollout/reward_mean": s / 10, "actor/lr": 1e-6, "val/success": None} for s in range(steps)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run(make_run) -> Path:
+    return make_run()
+
+
+@pytest.fixture
+def api(run) -> Api:
+    return Api(find_runs([str(run)]))
+
+
+@pytest.fixture
+def ask(api) -> Callable[..., Any]:
+    return lambda question, **query: api.answer(question, {name: str(value) for name, value in query.items()})
+
+
+@pytest.fixture(scope="session")
+def server(run, make_run):
+    """The page of two runs, on a port of its own."""
+    from threading import Thread
+
+    with ViewServer(Api(find_runs([str(run), str(make_run("other", 2))]))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()

@@ -1,0 +1,102 @@
+"""What the page asks for, on the dumps of a small run."""
+
+import pytest
+
+from agentrl.errors import UserError
+
+
+def test_overview(ask, run):
+    (found,) = ask("runs")["runs"]
+    assert (found["name"], found["path"]) == ("run", str(run))
+    assert found["splits"] == {"rollout": [1, 2, 3], "validation": [1, 2, 3]}
+    assert found["metrics"] == ["actor/lr", "rollout/reward_mean"]  # null is no point of a curve
+
+
+def test_metrics(ask):
+    assert ask("metrics", names="rollout/reward_mean,none") == {"rollout/reward_mean": ([0, 1, 2], [0.0, 0.1, 0.2])}
+
+
+def test_a_page_of_a_step(ask):
+    answer = ask("trajectories", step=2, limit=2, offset=1)
+    assert (answer["total"], len(answer["rows"])) == (6, 2)
+    assert [row["line"] for row in answer["rows"]] == [1, 2]
+    assert answer["reward"] == 0.5
+    row = answer["rows"][0]
+    assert (row["step"], row["uid"], row["sample"], row["reward"], row["turns"], row["calls"]) == (
+        2,
+        "train.parquet:0",
+        1,
+        1.0,
+        2,
+        1,
+    )
+    assert row["seconds"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({}, 18),
+        ({"step": "2-3"}, 12),
+        ({"outcome": "infra_error"}, 6),
+        ({"outcome": "infra_error,ok"}, 18),
+        ({"finish": "stop", "step": 1}, 4),
+        ({"reward_min": 0.5}, 6),
+        ({"reward_max": 0.5, "step": 1}, 2),
+        ({"turns_min": 3}, 0),
+        ({"seconds_min": 2}, 9),
+        ({"uid": "train.parquet:1", "sample_max": 0}, 3),
+        ({"text": "step 2</b>"}, 6),
+        ({"text": 'calculator("17'}, 18),
+        ({"text": "engine died", "step": 3}, 2),
+        ({"text": "no such thing"}, 0),
+        ({"source": "other"}, 0),
+    ],
+)
+def test_filters(ask, query, found):
+    assert ask("trajectories", **query)["total"] == found
+
+
+def test_order_puts_what_has_no_value_last(ask):
+    rewards = [row["reward"] for row in ask("trajectories", step=1, sort="-reward")["rows"]]
+    assert rewards == [1.0, 1.0, 0.0, 0.0, None, None]
+    assert [row["reward"] for row in ask("trajectories", step=1, sort="reward")["rows"]][-1] is None
+
+
+def test_a_conversation_token_by_token(ask):
+    record = ask("trajectory", step=2, line=1)
+    sample = record["samples"][0]
+    assert "".join(sample["texts"]).endswith("trés simple 🙂 <b>step 2</b>")
+    assert len(sample["texts"]) == len(sample["columns"]["ids"])
+    assert sample["columns"]["advantages"] == [1.25 * mask for mask in sample["columns"]["mask"]]
+    assert (record["line"], record["lines"], record["reward"]) == (1, 6, 1.0)
+    assert ask("trajectory", step=2, line=0)["samples"][0]["columns"]["advantages"] is None
+
+
+def test_timeline(ask):
+    answer = ask("timeline", step=1)
+    assert (len(answer["rows"]), answer["untimed"]) == (6, 0)
+    first, last = answer["rows"][0], answer["rows"][2]
+    assert first["spans"] == [0, 0, 1000, 1, 1000, 1500]
+    assert last["spans"] == [0, 1000, 3000, 1, 3000, 3500]
+    assert answer["kinds"][:2] == ("generate", "tool")
+
+
+def test_the_same_row_at_another_step(ask):
+    assert {"line": 3, "same": True}.items() <= ask("match", step=3, uid="train.parquet:1", sample=1).items()
+    assert {"line": 0, "same": False}.items() <= ask("match", step=3, uid="train.parquet:9", sample=1).items()
+
+
+@pytest.mark.parametrize(
+    ("question", "query", "message"),
+    [
+        ("trajectory", {"step": 9, "line": 0}, "step 9 has no dump; there are 3, from 1 to 3"),
+        ("trajectory", {"step": 1, "line": 6}, "step 1 has 6 trajectories"),
+        ("trajectories", {"step": "x"}, "invalid literal"),
+        ("trajectories", {"run": 1}, "run 1: there are 1"),
+        ("trajectories", {"split": "test"}, "rollout, validation"),
+    ],
+)
+def test_questions_without_an_answer(ask, question, query, message):
+    with pytest.raises(UserError, match=message):
+        ask(question, **query)

@@ -1,0 +1,162 @@
+"""The page in a real browser, without a screen."""
+
+import os
+import shutil
+
+import pytest
+
+CHROMIUM = os.environ.get("AGENTRL_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="drives the browser: pip install playwright")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here: apt-get install chromium, or AGENTRL_CHROMIUM"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, server):
+    """A fresh page; nothing may go wrong in it, and it may ask nobody but its server."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(20_000)
+    trouble = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: None if request.url.startswith(server.url) else trouble.append(request.url))
+    yield page
+    page.close()
+    assert trouble == []
+
+
+def show(page, server, where):
+    page.goto(f"{server.url}#{where}")
+    page.wait_for_selector("body[data-ready]")
+
+
+def ink(page, selector):
+    """How many different colours a canvas shows."""
+    return page.eval_on_selector(
+        selector,
+        """(canvas) => new Set(new Uint32Array(
+            canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size""",
+    )
+
+
+def test_curves(page, server, tmp_path):
+    show(page, server, "curves")
+    assert page.locator("#title").inner_text() == "2 runs"
+    plot = "figure[data-metric='rollout/reward_mean'] canvas"
+    page.wait_for_selector(plot)
+    both = ink(page, plot)
+    page.hover(plot, position={"x": 60, "y": 60})
+    assert page.locator("#tip b").inner_text() == "step 0"
+    assert page.locator("#tip dd").count() == 2
+    page.locator(".legend input").nth(1).uncheck()
+    page.wait_for_selector(plot)
+    page.mouse.move(5, 5)
+    assert 1 < ink(page, plot) < both
+    page.keyboard.press("/")
+    page.keyboard.type("lr")
+    assert page.locator("figcaption").all_inner_texts()[0].startswith("actor/lr")
+    page.screenshot(path=tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_a_point_leads_to_its_conversations(page, server):
+    show(page, server, "curves")
+    page.wait_for_selector("figure[data-metric='rollout/reward_mean'] canvas")
+    page.click("figure[data-metric='rollout/reward_mean'] canvas", position={"x": 170, "y": 60})
+    page.wait_for_selector(".conversation")
+    assert "step=1" in page.url
+
+
+def test_a_conversation_token_by_token(page, server):
+    show(page, server, "conversations?run=0&step=2&line=1")
+    page.wait_for_selector(".row.on")
+    assert page.locator(".row.on .reward").inner_text() == "1"
+    model = page.locator(".segment.model .text").last
+    assert model.inner_text() == "It is 391 – trés simple 🙂 <b>step 2</b>"  # as text: no markup came of it
+    trained = page.locator(".segment.model [data-t]").first
+    trained.hover()
+    shown = page.locator("#tip").inner_text()
+    assert "90.5%" in shown
+    assert "-0.1" in shown
+    assert "+1.25" in shown
+    page.locator(".segment.tool [data-t]").first.hover()
+    assert "not the model's" in page.locator("#tip").inner_text()
+    call = page.locator(".call")
+    assert call.locator("summary").inner_text().split() == [
+        "calculator",
+        '{"expression":"17',
+        "*",
+        '23"}',
+        "0.50",
+        "s",
+        "ok",
+    ]
+
+
+def test_colours_follow_what_is_asked_for(page, server):
+    show(page, server, "conversations?run=0&step=2&line=1")
+    token = page.locator(".segment.model [data-t]").last
+    by_probability = token.evaluate("(element) => element.style.background")
+    page.keyboard.press("m")
+    by_advantage = token.evaluate("(element) => element.style.background")
+    assert "--doubt" in by_probability
+    assert "--gain" in by_advantage
+    page.keyboard.press("m")
+    assert page.locator(".conversation").get_attribute("data-mode") == "trained"
+    assert page.locator(".segment.tool .trained").count() == 0
+
+
+def test_filters_and_keys(page, server):
+    show(page, server, "conversations?run=0&step=3")
+    assert page.locator(".row").count() == 6
+    page.select_option("select[aria-label=outcome]", "infra_error")
+    playwright.expect(page.locator(".row")).to_have_count(2)
+    page.select_option("select[aria-label=outcome]", "")
+    playwright.expect(page.locator(".row")).to_have_count(6)
+    page.locator(".rows").focus()
+    page.keyboard.press("j")
+    playwright.expect(page.locator(".row").nth(1)).to_have_class("row on")
+    page.keyboard.press("[")
+    playwright.expect(page.locator(".stepper select")).to_have_value("2")
+    page.keyboard.press("3")
+    page.wait_for_selector(".strip")
+
+
+def test_two_steps_side_by_side(page, server):
+    show(page, server, "conversations?run=0&step=3&line=1")
+    page.keyboard.press("c")
+    page.wait_for_selector(".conversation + .conversation")
+    texts = page.locator(".segment.model .text").all_inner_texts()
+    assert (texts[1][-11:-4], texts[3][-11:-4]) == (" step 3", " step 1") or "step 1" in texts[3]
+    assert "the same row" in page.locator(".conversation").nth(1).inner_text()
+
+
+def test_a_timeline_leads_to_the_straggler(page, server, tmp_path):
+    show(page, server, "timeline?run=0&step=1")
+    page.wait_for_selector(".strip")
+    assert ink(page, ".strip") > 3
+    assert "6 conversations" in page.locator(".numbers").inner_text()
+    page.hover(".strip", position={"x": 400, "y": 30})
+    assert "1/train.parquet:1/" in page.locator("#tip").inner_text()
+    page.screenshot(path=tmp_path / "timeline.png")
+    page.click(".strip", position={"x": 400, "y": 30})
+    page.wait_for_selector(".conversation")
+    assert "train.parquet:1" in page.locator(".conversation h2").inner_text()
+
+
+def test_light_and_dark(page, server):
+    show(page, server, "curves")
+    grounds = []
+    for _ in range(2):
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        page.keyboard.press("t")
+    assert len(set(grounds)) == 2

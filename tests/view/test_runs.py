@@ -1,0 +1,50 @@
+"""Finding runs and their dumps."""
+
+import shutil
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.view import find_runs
+
+
+def test_a_run_and_its_dumps(run):
+    (found,) = find_runs([str(run)])
+    assert found.name == "run"
+    assert list(found.dumps("rollout")) == [1, 2, 3]
+    assert found.dumps("validation")[2] == run / "validation/2.jsonl"
+
+
+def test_a_folder_of_runs_gives_each_a_name_of_its_own(tmp_path, run):
+    for place in ("a/0/run", "a/1/run", "b"):
+        shutil.copytree(run, tmp_path / place)
+    assert [r.name for r in find_runs([str(tmp_path / "a")])] == ["0/run", "1/run"]
+    twice = [str(tmp_path / "a/0/run"), str(tmp_path / "a"), str(tmp_path / "b")]
+    assert len(find_runs(twice)) == 3
+
+
+def test_a_single_dump_and_a_folder_of_dumps(tmp_path, run):
+    shutil.copy(run / "rollouts/2.jsonl", tmp_path / "looked.jsonl")
+    (single,) = find_runs([str(tmp_path / "looked.jsonl")])
+    assert (single.dumps("rollout"), single.dumps("validation")) == ({0: tmp_path / "looked.jsonl"}, {})
+    shutil.copytree(run / "rollouts", tmp_path / "dumps")
+    (folder,) = find_runs([str(tmp_path / "dumps")])
+    assert list(folder.dumps("rollout")) == [1, 2, 3]
+
+
+def test_dumps_where_the_config_puts_them_and_where_a_copy_has_them(tmp_path, run):
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run/config.yaml"
+    shutil.move(tmp_path / "run/rollouts", tmp_path / "far")
+    config.write_text(f"trainer:\n  rollout_data_dir: {tmp_path / 'far'}\n")
+    assert list(find_runs([str(tmp_path / "run")])[0].dumps("rollout")) == [1, 2, 3]
+    shutil.move(tmp_path / "far", tmp_path / "run/mine")
+    config.write_text("trainer:\n  rollout_data_dir: /somewhere/else/mine\n")
+    assert list(find_runs([str(tmp_path / "run")])[0].dumps("rollout")) == [1, 2, 3]
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(UserError, match=r"none: no such folder; name a run's folder"):
+        find_runs([str(tmp_path / "none")])
+    with pytest.raises(UserError, match="no run in there"):
+        find_runs([str(tmp_path)])

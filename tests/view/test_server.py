@@ -1,0 +1,63 @@
+"""The page over HTTP: to this machine only, and nothing but the bundle and answers."""
+
+import json
+import math
+import urllib.error
+import urllib.request
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.view import Api, ViewServer
+from agentrl.view.server import STATIC, to_json
+
+
+def get(server, path, host=None):
+    request = urllib.request.Request(server.url + path, headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.headers, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def test_the_bundle_is_served_and_asks_nobody_else(server):
+    status, headers, page = get(server, "")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert b"main.js" in page
+    for file in STATIC.iterdir():
+        assert get(server, file.name)[2] == file.read_bytes()
+        if file.suffix != ".svg":  # an SVG names its namespace
+            assert b"://" not in file.read_bytes()
+
+
+def test_answers(server):
+    status, _, answer = get(server, "api/trajectories?step=1&limit=1")
+    assert (status, json.loads(answer)["total"]) == (200, 6)
+    assert get(server, "api/trajectory?step=9&line=0")[0] == 400
+    assert json.loads(get(server, "api/trajectory?step=1")[2]) == {"error": "trajectory: line is missing"}
+    assert get(server, "api/nonsense")[0] == 404
+
+
+@pytest.mark.parametrize("path", ["../server.py", "%2e%2e/server.py", "static/", ".index", "style.css/x", "nothing.js"])
+def test_nothing_else_is_served(server, path):
+    assert get(server, path)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8265", "127.0.0.1.evil.example:80"])
+def test_a_page_from_elsewhere_gets_nothing(server, host):
+    assert get(server, "api/runs", host)[0] == 403
+
+
+def test_only_this_machine_can_reach_it(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken(server):
+    with pytest.raises(UserError, match=f"--port {server.server_address[1]}: .*choose another"):
+        ViewServer(Api([]), server.server_address[1])
+
+
+def test_numbers_that_json_does_not_have():
+    assert json.loads(to_json({"a": [math.nan, 1.5, (math.inf,)]})) == {"a": [None, 1.5, [None]]}
