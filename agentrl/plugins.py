@@ -30,6 +30,7 @@ class Entry:
     where: str
     """`<file>: tools[0]`, for messages."""
     class_name: str
+    """Empty where an MCP server, not a class, is the tool."""
     config: dict[str, Any]
     fields: dict[str, Any]
     """The item as written."""
@@ -116,12 +117,12 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
 
 
 def _entry(file: Path, where: str, item: Any) -> Entry:
-    if not isinstance(item, dict) or not isinstance(item.get("class_name"), str):
+    if not isinstance(item, dict) or not isinstance(item.get("class_name", "" if "mcp" in item else None), str):
         raise UserError(f"{where} has no class_name: add `class_name: module.Class`")
     config = item.get("config") or {}
     if not isinstance(config, dict):
         raise UserError(f"{where}: config is {config!r}: write a mapping")
-    return Entry(file, where, item["class_name"], config, item)
+    return Entry(file, where, item.get("class_name", ""), config, item)
 
 
 def _widen_import_path(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Tools from YAML (every variant of verl's) and from Python files of functions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from agentrl.resources import find
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools.base import BaseTool
 from agentrl.tools.functions import FunctionTool, tools_in
+from agentrl.tools.mcp import McpServers, mcp_tools
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
 from agentrl.tools.sandboxes import Sandboxes
@@ -57,16 +58,19 @@ def load_tools(
     do so in `sandbox`; without one, in an embedded one that the ToolSet closes. Raises UserError.
     """
     shorten = Truncation(max_response, unit, side, tokenizer)
-    sandboxes = Sandboxes(sandbox)
-    loaded = [*_from_yaml(tool_config_path, sandboxes), *_from_functions(function_tool_path)]
-    _check_names(loaded)
-    return ToolSet([item.runner for item in loaded], shorten, sandboxes)
+    sandboxes, servers = Sandboxes(sandbox), McpServers()
+    try:
+        loaded = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
+        _check_names(loaded)
+    except UserError:
+        servers.stop()
+        raise
+    return ToolSet([item.runner for item in loaded], shorten, sandboxes, servers)
 
 
-def _from_yaml(path: str | None, sandboxes: Sandboxes) -> list[Loaded]:
-    if path is None:
-        return []
-    return [Loaded(_make_runner(entry, sandboxes), entry.where) for entry in read_entries(path, "tools", what=YAML_KEY)]
+def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
+    entries = [] if path is None else read_entries(path, "tools", what=YAML_KEY)
+    return [Loaded(runner, entry.where) for entry in entries for runner in _runners(entry, sandboxes, servers)]
 
 
 def _from_functions(path: str | None) -> list[Loaded]:
@@ -79,8 +83,20 @@ def _from_functions(path: str | None) -> list[Loaded]:
     return [Loaded(_function_runner(tool, str(file)), str(file)) for tool in tools]
 
 
+def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterator[ToolRunner]:
+    kind = entry.config.get("type", "native")
+    if kind == "mcp":
+        for tool in mcp_tools(entry, servers):
+            with blaming(entry.where):
+                options = ToolOptions.read(tool.config)
+            yield _runner(tool, tool.tool_schema, options, entry.where)
+    elif kind == "native":
+        yield _make_runner(entry, sandboxes)
+    else:
+        raise UserError(f"{entry.where}: config.type is {kind!r}: write native or mcp, or leave it out")
+
+
 def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
-    _refuse_mcp(entry)
     written = entry.fields.get("tool_schema")
     tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
     missing = [name for name in METHODS if not callable(getattr(tool, name, None))]
@@ -122,16 +138,6 @@ def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:
         return OpenAIFunctionToolSchema.model_validate(written)
     except ValueError as error:
         raise UserError(f"{where}: tool_schema: {error}: write type, function.name, description, parameters") from error
-
-
-def _refuse_mcp(entry: Entry) -> None:
-    kind = entry.config.get("type", "native")
-    if kind == "mcp":
-        raise UserError(
-            f"{entry.where}: config.type mcp: MCP is not in yet: write a native tool that calls the server in execute()"
-        )
-    if kind != "native":
-        raise UserError(f"{entry.where}: config.type is {kind!r}: write native, or leave it out")
 
 
 def _check_names(loaded: Iterable[Loaded]) -> None:

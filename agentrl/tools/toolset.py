@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrl.errors import UserError
 from agentrl.tools.agent_data import agent_data_for
+from agentrl.tools.mcp import McpServers
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.sandboxes import Sandboxes
 from agentrl.tools.session import ToolKwargs, ToolSession
@@ -18,11 +19,18 @@ log = logging.getLogger(__name__)
 class ToolSet:
     """The tools by name, in the order the model sees them. Empty is fine. Belongs to one event loop."""
 
-    def __init__(self, runners: Iterable[ToolRunner], shorten: Truncation, sandboxes: Sandboxes | None = None) -> None:
-        """`sandboxes` are closed with the set."""
+    def __init__(
+        self,
+        runners: Iterable[ToolRunner],
+        shorten: Truncation,
+        sandboxes: Sandboxes | None = None,
+        servers: McpServers | None = None,
+    ) -> None:
+        """`sandboxes` and `servers` are closed with the set."""
         self.runners = {runner.name: runner for runner in runners}
         self.shorten = shorten
         self.sandboxes = sandboxes
+        self.servers = servers
         self.cleanup = Cleanup()
         self.unknown: set[str] = set()
 
@@ -51,6 +59,8 @@ class ToolSet:
         await self.cleanup.close()
         if self.sandboxes is not None:
             await self.sandboxes.close()
+        if self.servers is not None:
+            await self.servers.close()
 
     def _selected(self, selection: list[str] | None) -> dict[str, ToolRunner]:
         if selection is None:

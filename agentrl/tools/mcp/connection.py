@@ -1,0 +1,142 @@
+"""One session with an MCP server: opened when it is first needed, opened again after the server was lost.
+
+Invariants:
+- all of it runs in the event loop of the servers' own thread, so that sessions outlive any loop of the run;
+- a session is entered and left by one and the same task, as the client's scopes demand;
+- a call that fails leaves the session alone unless the session itself is gone.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import IO, Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.tools.mcp.spec import ServerSpec
+
+START_SECONDS = 120
+"""Until a server must have answered: one that npx or uvx downloads first takes its time."""
+
+
+class Connection:
+    """A session. Its methods belong to the servers' loop."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.spec = spec
+        self.busy = 0
+        """Calls under way."""
+        self._client: Any = None
+        self._life: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
+        self._opening = asyncio.Lock()
+
+    async def tools(self) -> list[Any]:
+        """What the server offers. Raises InfraError."""
+        client, found, cursor = await self._open(), [], None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                return found
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """The server's answer. Raises MCPError where the server refuses, InfraError where it is gone."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        self.busy += 1
+        try:
+            client = await self._open()
+            return await client.call_tool(tool, arguments)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                raise
+            await self.close()
+            raise InfraError(f"MCP server {self.spec.name!r} is gone: {error}") from error
+        except (OSError, EOFError) as error:
+            await self.close()
+            raise InfraError(f"MCP server {self.spec.name!r} is gone: {error or type(error).__name__}") from error
+        finally:
+            self.busy -= 1
+
+    async def close(self) -> None:
+        """Leave the session; safe to call twice, and the next call opens a new one."""
+        life, self._life, self._client = self._life, None, None
+        self._leave.set()
+        if life is not None:
+            await asyncio.wait([life])
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._life is not None and not self._life.done():
+                return self._client
+            self._leave = asyncio.Event()
+            opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._life = asyncio.create_task(self._live(opened, self._leave))
+            try:
+                self._client = await asyncio.wait_for(asyncio.shield(opened), START_SECONDS)
+            except TimeoutError:
+                self._life.cancel()
+                raise InfraError(f"MCP server {self.spec.name!r} did not answer for {START_SECONDS} s") from None
+            return self._client
+
+    async def _live(self, opened: asyncio.Future[Any], leave: asyncio.Event) -> None:
+        """Hold the session from begin to end."""
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+            try:
+                async with _client(self.spec, said) as client:
+                    opened.set_result(client)
+                    await leave.wait()
+            except BaseException as error:  # of the server, in groups of groups
+                if not opened.done():
+                    reason = _last_line(said) or _innermost(error)
+                    opened.set_exception(InfraError(f"MCP server {self.spec.name!r} did not start: {reason}"))
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+
+
+def _client(spec: ServerSpec, said: IO[str]) -> AbstractAsyncContextManager[Any]:
+    try:
+        from mcp import Client
+    except ImportError:
+        raise UserError('config.type mcp: the MCP client is not installed; run pip install "agentrl[mcp]"') from None
+    return Client(_transport(spec, said))
+
+
+def _transport(spec: ServerSpec, said: IO[str]) -> Any:
+    """Its streams. What a process of our own says on stderr goes to `said`."""
+    from mcp.client.sse import sse_client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    if spec.command is not None:
+        given = StdioServerParameters(command=spec.command, args=list(spec.args), env=dict(spec.env), cwd=spec.cwd)
+        return stdio_client(given, errlog=said)  # type: ignore[arg-type]
+    assert spec.url is not None
+    return sse_client(spec.url, headers=dict(spec.headers)) if spec.sse else _http(spec.url, dict(spec.headers))
+
+
+@asynccontextmanager
+async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    patience = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=patience) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+def _last_line(said: IO[str]) -> str:
+    said.seek(0)
+    lines = said.read().split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,112 @@
+"""From a YAML entry with `config.type: mcp` to the tools of its servers."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from agentrl.errors import InfraError, UserError
+from agentrl.plugins import Entry
+from agentrl.tools.mcp.pool import Loop, Pool
+from agentrl.tools.mcp.spec import read_specs
+from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
+from agentrl.tools.schemas import OpenAIFunctionToolSchema
+
+PER_TRAJECTORY = "per_trajectory"
+
+
+class McpServers:
+    """All servers of a run, and the thread that talks to them. Costs nothing until there is one."""
+
+    def __init__(self) -> None:
+        self._loop: Loop | None = None
+        self.pools: list[Pool] = []
+
+    @property
+    def loop(self) -> Loop:
+        """Started when first asked for."""
+        if self._loop is None:
+            self._loop = Loop()
+        return self._loop
+
+    async def close(self) -> None:
+        """`stop` without holding up the caller's loop."""
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """End sessions, processes and the thread; safe to call twice."""
+        for pool in self.pools:
+            pool.close()
+        self.pools.clear()
+        if self._loop is not None:
+            self._loop.stop()
+            self._loop = None
+
+
+def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[McpTool]:
+    """The tools of an entry's servers, those that `tool_selected_list` names or all. Raises UserError."""
+    written = entry.fields.get("mcp")
+    if not isinstance(written, dict):
+        raise UserError(f"{entry.where}: config.type mcp: write `mcp:` with mcp_servers_config_path below it")
+    sessions, kind = _sessions(entry), _kind(entry)
+    if not sessions:
+        kind = type(kind.__name__, (kind, OwnSessionMcpTool), {})
+    offered: dict[str, McpTool] = {}
+    for spec in read_specs(written, entry.file.parent, entry.where):
+        pool = Pool(spec, servers.loop, sessions)
+        servers.pools.append(pool)
+        for tool in _listed(pool, entry.where):
+            if tool.name in offered:
+                raise UserError(
+                    f"{entry.where}: two MCP servers have a tool named {tool.name!r}: give each its own entry"
+                )
+            offered[tool.name] = kind(_config(entry.config), _schema(tool), pool)
+    yield from _selected(offered, written.get("tool_selected_list"), entry.where)
+
+
+def _listed(pool: Pool, where: str) -> list[Any]:
+    try:
+        return pool.tools()
+    except InfraError as error:
+        raise UserError(f"{where}: {error}; run the command or open the URL by hand") from None
+
+
+def _selected(offered: dict[str, McpTool], wanted: list[str] | None, where: str) -> Iterator[McpTool]:
+    if wanted is None:
+        yield from offered.values()
+        return
+    for name in wanted:
+        if name not in offered:
+            raise UserError(f"{where}: tool_selected_list names {name!r}; the servers have {', '.join(offered)}")
+        yield offered[name]
+
+
+def _schema(tool: Any) -> OpenAIFunctionToolSchema:
+    function = {"name": tool.name, "description": tool.description or "", "parameters": dict(tool.input_schema)}
+    return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
+
+
+def _config(config: dict[str, Any]) -> dict[str, Any]:
+    """verl's `rate_limit` is how many calls run at once."""
+    limit = config.get("rate_limit")
+    return config if limit is None or "max_concurrency" in config else {**config, "max_concurrency": limit}
+
+
+def _sessions(entry: Entry) -> int:
+    sessions = entry.config.get("sessions", 1)
+    if sessions == PER_TRAJECTORY:
+        return 0
+    if not isinstance(sessions, int) or isinstance(sessions, bool) or sessions < 1:
+        raise UserError(f"{entry.where}: config.sessions is {sessions!r}: write a number over 0, or {PER_TRAJECTORY}")
+    return sessions
+
+
+def _kind(entry: Entry) -> type[McpTool]:
+    """verl's own class names mean ours."""
+    if not entry.class_name or entry.class_name.startswith("verl."):
+        return McpTool
+    kind = entry.load_class()
+    if not issubclass(kind, McpTool):
+        raise UserError(
+            f"{entry.where}: {entry.class_name} is no agentrl.tools.mcp.McpTool: derive it, or drop class_name"
+        )
+    return kind

@@ -1,0 +1,85 @@
+"""The sessions with one MCP server, seen from the run.
+
+Invariant: a trajectory that has a session of its own has it from its first call until all of its tools are released.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from agentrl.tools.mcp.connection import Connection
+from agentrl.tools.mcp.spec import ServerSpec
+
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+
+class Pool:
+    """Some sessions that all trajectories share, or one for each trajectory that calls."""
+
+    def __init__(self, spec: ServerSpec, loop: Loop, sessions: int) -> None:
+        """`sessions` 0: one a trajectory."""
+        self.spec = spec
+        self.loop = loop
+        self.sessions = sessions
+        self._shared: list[Connection] = []
+        self._own: dict[int, Connection] = {}
+        self._users: dict[int, set[str]] = {}
+
+    def tools(self) -> list[Any]:
+        """What the server offers: starts it. Raises InfraError."""
+        return self.loop.submit(self._first().tools()).result()
+
+    async def call(self, tool: str, arguments: dict[str, Any], owner: Any, instance_id: str) -> Any:
+        """Call over a session; `owner` is the trajectory's, `instance_id` that of its instance of the tool."""
+        connection = self._first() if self.sessions else self._owned(owner, instance_id)
+        return await asyncio.wrap_future(self.loop.submit(connection.call(tool, arguments)))
+
+    async def leave(self, instance_id: str) -> None:
+        """A tool of a trajectory is released; the last one closes its session."""
+        for owner, users in list(self._users.items()):
+            users.discard(instance_id)
+            if not users:
+                del self._users[owner]
+                await asyncio.wrap_future(self.loop.submit(self._own.pop(owner).close()))
+
+    def close(self) -> None:
+        """End all sessions, and with them processes of our own. Waits for them."""
+        for closing in [self.loop.submit(connection.close()) for connection in (*self._shared, *self._own.values())]:
+            with suppress(Exception):
+                closing.result()
+
+    def _first(self) -> Connection:
+        """A shared session: a new one while there are fewer than wanted and all are busy, else the least busy."""
+        idle = next((connection for connection in self._shared if not connection.busy), None)
+        if idle is not None:
+            return idle
+        if len(self._shared) < max(1, self.sessions):
+            self._shared.append(Connection(self.spec))
+            return self._shared[-1]
+        return min(self._shared, key=lambda connection: connection.busy)
+
+    def _owned(self, owner: Any, instance_id: str) -> Connection:
+        key = id(owner)
+        self._users.setdefault(key, set()).add(instance_id)
+        return self._own.setdefault(key, Connection(self.spec))

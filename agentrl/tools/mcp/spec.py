@@ -1,0 +1,102 @@
+"""The JSON that says which MCP servers there are: `{"mcpServers": {name: {...}}}`, as verl and others write it.
+
+A server is `{"command", "args", "env", "cwd"}` (a process of our own) or `{"url", "auth_token", "headers", "type"}`.
+`${NAME}` stands for an environment variable.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.resources import find
+
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+KEYS = {"command", "args", "env", "cwd", "url", "auth_token", "headers", "type", "transport"}
+TRANSPORTS = {"http": "http", "streamable-http": "http", "streamable_http": "http", "sse": "sse", "stdio": "stdio"}
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """How to reach one server: `command` or `url`."""
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sse: bool = False
+    """Whether the URL speaks SSE, the older of the two HTTP transports."""
+
+
+def read_specs(written: Mapping[str, Any], beside: Path, where: str) -> list[ServerSpec]:
+    """The servers of an entry's `mcp:` section: a file, or `mcpServers` in place. Raises UserError."""
+    path = written.get("mcp_servers_config_path")
+    content = _load(path, beside, where) if path else written
+    servers = content.get("mcpServers")
+    if not isinstance(servers, dict) or not servers:
+        place = path or f"{where}: mcp"
+        raise UserError(
+            f'{place} has no servers: write {{"mcpServers": {{"name": {{"command": ..., "args": [...]}}}}}}'
+        )
+    return [_spec(name, server, where) for name, server in servers.items()]
+
+
+def _load(path: str, beside: Path, where: str) -> dict[str, Any]:
+    near = beside / path
+    file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is no JSON: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _spec(name: str, server: Any, where: str) -> ServerSpec:
+    place = f"{where}: MCP server {name!r}"
+    if not isinstance(server, dict) or ("command" in server) == ("url" in server):
+        raise UserError(f"{place}: write either a command (and args, env) or a url (and auth_token, headers)")
+    unknown = sorted(server.keys() - KEYS)
+    if unknown:
+        raise UserError(f"{place}: {unknown[0]} is none of {', '.join(sorted(KEYS))}")
+    server = _filled(server, place)
+    if "command" in server:
+        env = {key: str(value) for key, value in (server.get("env") or {}).items()}
+        return ServerSpec(
+            name, str(server["command"]), tuple(map(str, server.get("args") or ())), env, server.get("cwd")
+        )
+    headers = dict(server.get("headers") or {})
+    if server.get("auth_token"):
+        headers["Authorization"] = f"Bearer {server['auth_token']}"
+    url = str(server["url"])
+    return ServerSpec(name, url=url, headers=headers, sse=_is_sse(server, url, place))
+
+
+def _is_sse(server: Mapping[str, Any], url: str, place: str) -> bool:
+    named = server.get("type") or server.get("transport")
+    if named is None:
+        return url.partition("?")[0].rstrip("/").endswith("/sse")
+    if named not in TRANSPORTS:
+        raise UserError(f"{place}: type {named!r}: write http or sse")
+    return TRANSPORTS[named] == "sse"
+
+
+def _filled(value: Any, place: str) -> Any:
+    """With environment variables in place of `${NAME}`."""
+    if isinstance(value, dict):
+        return {key: _filled(item, place) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, place) for item in value]
+    return VARIABLE.sub(lambda found: _variable(found[1], place), value) if isinstance(value, str) else value
+
+
+def _variable(name: str, place: str) -> str:
+    if name not in os.environ:
+        raise UserError(f"{place}: the environment variable {name} is not set")
+    return os.environ[name]
