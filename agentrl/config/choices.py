@@ -36,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": DTYPES,
     "optim.lr_scheduler_type": SCHEDULES,
     "reward.reward_model.model.dtype": DTYPES,
+    "reward.reward_manager.name": ("naive", "dapo", "prime", "batch"),
     "rollout.multi_turn.format": (
         "hermes",
         "qwen",

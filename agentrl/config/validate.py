@@ -25,6 +25,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.one_kl,
     algorithm.correction_cap,
     algorithm.group_filter,
+    algorithm.overlong_buffer,
     algorithm.tools_without_turns,
     fit.lengths,
     fit.passes,

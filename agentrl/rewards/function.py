@@ -2,7 +2,8 @@
 
 The contract is verl's `compute_score(data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs)`,
 called by keyword, sync or async, returning a number or a mapping with "score". A function that names a parameter
-`trajectory` gets the whole Trajectory as well, one that names `sandbox` the run's Sandbox.
+`trajectory` gets the whole Trajectory as well, one that names `sandbox` the run's Sandbox. Under the manager `batch` it
+is `compute_score(data_sources, solution_strs, ground_truths, extra_infos=None, **reward_kwargs)`, with lists.
 """
 
 import inspect
@@ -17,6 +18,14 @@ SECTION = "reward.custom_reward_function"
 REQUIRED = ("data_source", "solution_str", "ground_truth")
 OPTIONAL = ("extra_info", "trajectory", "sandbox")
 DEFAULT_NAME = "compute_score"
+PLURALS = {
+    "data_source": "data_sources",
+    "solution_str": "solution_strs",
+    "ground_truth": "ground_truths",
+    "extra_info": "extra_infos",
+    "trajectory": "trajectories",
+}
+"""What the arguments are called where they are lists."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +38,21 @@ class RewardFn:
     """`reward_kwargs`, passed on with every call."""
     accepted: frozenset[str]
     """Which of OPTIONAL it asks for."""
+    origin: tuple[str, str] = ("", "")
+    """The path and name it was loaded by."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
         return {key: value for key, value in given.items() if key in REQUIRED or key in self.accepted} | self.kwargs
 
 
-def load_reward_function(path: str | None, name: str, reward_kwargs: Mapping[str, Any]) -> RewardFn | None:
+def load_reward_function(
+    path: str | None, name: str, reward_kwargs: Mapping[str, Any], *, batch: bool = False
+) -> RewardFn | None:
     """The function `name` in a Python file or dotted module `path`, or `name` as "module:function" without a path.
 
-    None where neither names one. Raises UserError in one line when it does not load or has another signature.
+    `batch`: it takes lists. None where neither names one. Raises UserError in one line when it does not load or has
+    another signature.
     """
     if path is None and ":" in name:
         path, _, name = name.partition(":")
@@ -49,20 +63,28 @@ def load_reward_function(path: str | None, name: str, reward_kwargs: Mapping[str
     function = load_attribute(path, name, what=SECTION)
     if not callable(function):
         raise UserError(f"{SECTION}: {name} in {path} is no function but a {type(function).__name__}")
-    return RewardFn(function, name, dict(reward_kwargs), _check(function, name, reward_kwargs))
+    words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
+    accepted = _check(function, name, reward_kwargs, words)
+    return RewardFn(function, name, dict(reward_kwargs), accepted, (path, name))
 
 
-def _check(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> frozenset[str]:
-    """The OPTIONAL arguments that `function` takes. Raises UserError when it cannot be called as it will be."""
+def _check(
+    function: Callable[..., Any], name: str, kwargs: Mapping[str, Any], words: Mapping[str, str]
+) -> frozenset[str]:
+    """The OPTIONAL arguments that `function` takes, which calls them by `words`.
+
+    Raises UserError when it cannot be called as it will be.
+    """
     signature = inspect.signature(function)
     parameters = signature.parameters
     catches_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    accepted = {key for key in OPTIONAL if key in parameters} | ({"extra_info"} if catches_all else set())
-    if clash := kwargs.keys() & {*REQUIRED, *OPTIONAL}:
+    accepted = {key for key in OPTIONAL if words.get(key) in parameters} | ({"extra_info"} if catches_all else set())
+    if clash := kwargs.keys() & {*words.values()}:
         raise UserError(f"{SECTION}.reward_kwargs.{min(clash)} is set by agentrl itself; take it out")
     try:
-        signature.bind(**dict.fromkeys([*REQUIRED, *accepted, *kwargs]))
+        signature.bind(**dict.fromkeys([*(words[key] for key in (*REQUIRED, *accepted)), *kwargs]))
     except TypeError as error:
-        wanted = ", ".join([*REQUIRED, "extra_info=None", *(f"{key}=..." for key in kwargs)])
+        required = [words[key] for key in REQUIRED]
+        wanted = ", ".join([*required, f"{words['extra_info']}=None", *(f"{key}=..." for key in kwargs)])
         raise UserError(f"{SECTION}: {name}{signature} does not fit ({error}); make it {name}({wanted})") from None
     return frozenset(accepted)

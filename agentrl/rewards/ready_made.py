@@ -1,4 +1,4 @@
-"""The reward function of verl's code data sets, which need none named in the configuration."""
+"""The reward functions of well-known data sets, by `data_source`: their rows need none named in the configuration."""
 
 from agentrl.config.schema import Data
 from agentrl.errors import UserError
@@ -6,9 +6,35 @@ from agentrl.errors import UserError
 CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
 """Values of `data_source` that mean test cases in verl's layout."""
 CODE_FUNCTION = "agentrl.rewards.code:compute_score"
+SOURCE_FUNCTION = "agentrl.rewards.sources:compute_score"
+"""Chooses among FUNCTIONS, row by row."""
+
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "agentrl.rewards.scorers:gsm8k": ("openai/gsm8k",),
+    "agentrl.rewards.maths:equal": (
+        "lighteval/MATH",
+        "DigitalLearningGmbH/MATH-lighteval",
+        "HuggingFaceH4/MATH-500",
+        "numina_*",
+    ),
+    "agentrl.rewards.maths:dapo": ("math", "math_dapo", "math_dapo_reasoning", "aime*"),
+    "agentrl.rewards.maths:geometry": ("hiyouga/geometry3k",),
+    "agentrl.rewards.questions:exact_match": ("searchR1_*",),
+    CODE_FUNCTION: CODE_SOURCES,
+}
+"""By function, the data sets it is for; a trailing * stands for any ending."""
 
 
-def of_code(data: Data) -> bool:
+def function_for(data_source: str) -> str | None:
+    """The ready-made reward function for rows of a data set; None where there is none."""
+    for function, names in FUNCTIONS.items():
+        for name in names:
+            if data_source == name or (name.endswith("*") and data_source.startswith(name[:-1])):
+                return function
+    return None
+
+
+def known_source(data: Data) -> bool:
     """Whether the first row comes from one of those data sets; one that cannot be read does not."""
     from agentrl.data import read_rows
 
@@ -17,6 +43,6 @@ def of_code(data: Data) -> bool:
         return False
     try:
         rows = read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key)
-        return len(rows) > 0 and rows[0].data_source in CODE_SOURCES
+        return len(rows) > 0 and function_for(rows[0].data_source) is not None
     except UserError:
         return False  # told where the rows are read in earnest

@@ -5,7 +5,6 @@ timeout, no number) is an infrastructure error that masks the sample, never a sc
 is an infrastructure error is not scored.
 """
 
-import asyncio
 import logging
 import time
 import traceback
@@ -17,9 +16,10 @@ from typing import Any
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.function import RewardFn
+from agentrl.rewards.managers import Manager, manager_for
+from agentrl.rewards.overlong import Overlong
 from agentrl.rollout.trajectory import Outcome, Span, Trajectory
 from agentrl.sandbox.sandbox import Sandbox
-from agentrl.usercode import UserFunction
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,15 @@ class Scorer:
         tools: bool = True,
         interactions: bool = True,
         sandbox: Sandbox | None = None,
+        manager: str = "naive",
+        overlong: Overlong | None = None,
         reward_model: Judge | None = None,
         reward_model_weight: float = 1.0,
     ) -> None:
         """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any.
 
         A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
+        `manager` says how the function is called; `overlong` takes off for answers that come near the limit.
         `reward_model` scores a whole trajectory. Raises UserError when nothing could ever give a score.
         """
         judged = reward_model is not None and reward_model_weight
@@ -62,16 +65,21 @@ class Scorer:
         self.tool_weight = tool_weight
         self.interaction_weight = interaction_weight
         self.timeout = timeout
+        self.overlong = overlong
         self.decode = decode
         self.sandbox = sandbox
         self.reward_model = reward_model
         self.reward_model_weight = reward_model_weight
-        self._slots = asyncio.Semaphore(num_workers)
+        self.manager: Manager | None = None
+        if fn is not None:
+            self.manager = manager_for(manager, fn, num_workers=num_workers, timeout=timeout)
         self._reported: set[str] = set()
 
     async def score(self, trajectory: Trajectory) -> None:
         """Set `reward` and `reward_extra`; on trouble set `outcome` and `error` instead."""
         if trajectory.outcome is Outcome.INFRA_ERROR:
+            if self.manager is not None:
+                self.manager.absent()
             return
         start = time.time()
         try:
@@ -89,6 +97,20 @@ class Scorer:
         interaction = trajectory.interaction_score or 0.0
         trajectory.reward = score + self.tool_weight * tools + self.interaction_weight * interaction
         trajectory.reward_extra |= extra
+        if self.overlong is not None:
+            penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
+            trajectory.reward += penalty
+            trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
+
+    def expect(self, trajectories: int) -> None:
+        """So many calls of `score` will come before anybody waits for them all."""
+        if self.manager is not None:
+            self.manager.expect(trajectories)
+
+    async def close(self) -> None:
+        """Stop what still runs."""
+        if self.manager is not None:
+            await self.manager.close()
 
     def _report(self, error: InfraError) -> None:
         """Log the first failure of each kind: a run that masks every sample should not look like bad luck."""
@@ -98,20 +120,18 @@ class Scorer:
             log.warning("%s (the sample is masked; further ones of this kind are only counted)", error)
 
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-        if self.fn is None:
+        if self.fn is None or self.manager is None:
             return 0.0, {}
         name = self.fn.name
         given = self.fn.arguments(arguments(trajectory, self.decode) | {"sandbox": self.sandbox})
-        timeout = None if "sandbox" in self.fn.accepted else self.timeout
-        async with self._slots:
-            try:
-                result = await UserFunction(self.fn.function).run((), given, timeout=timeout)
-            except TimeoutError:
-                raise InfraError(f"reward function {name} took longer than {self.timeout:g} s") from None
-            except InfraError as error:
-                raise InfraError(f"reward function {name}: {error}") from error
-            except Exception as error:  # the user's code: whatever it raises
-                raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
+        try:
+            result = await self.manager(given)
+        except TimeoutError:
+            raise InfraError(f"reward function {name} took longer than {self.timeout:g} s") from None
+        except InfraError as error:
+            raise InfraError(f"reward function {name}: {error}") from error
+        except Exception as error:  # the user's code: whatever it raises
+            raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
         return _parts(result, name)
 
 

@@ -15,6 +15,17 @@ def final_number(data_source: str, solution_str: str, ground_truth: Any, extra_i
     return float(bool(numbers) and same_answer(numbers[-1].rstrip(","), str(ground_truth)))
 
 
+def gsm8k(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, *, method: str = "strict"
+) -> float:
+    """1.0 when the number after the last "####" equals the ground truth; `method` flexible takes the last number."""
+    _, mark, after = solution_str.rpartition("####")
+    numbers = NUMBER.findall(after if method == "strict" else solution_str)
+    if not numbers or (method == "strict" and not mark):
+        return 0.0
+    return float(same_answer((numbers[0] if method == "strict" else numbers[-1]).rstrip(","), str(ground_truth)))
+
+
 def exact_match(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
     """1.0 when the model's last line is the ground truth, 0.0 otherwise.
 

@@ -47,6 +47,7 @@ class Scheduler:
     ) -> list[Trajectory]:
         """`n` trajectories a row, group by group. Raises InfraError when not one of them got through."""
         jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
+        self.scorer.expect(len(jobs))
         with undisturbed():
             await Lanes(self, jobs, sampling, on_done).run()
         failed = [t for t in jobs if t.outcome is Outcome.INFRA_ERROR]

@@ -7,7 +7,8 @@ from agentrl.config.schema import Config
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
 from agentrl.rewards import Judge, Scorer, load_reward_function
-from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
+from agentrl.rewards.overlong import Overlong
+from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
@@ -76,12 +77,15 @@ def limits(config: Config) -> Limits:
 def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
     """What a finished trajectory is worth. Raises UserError."""
     reward = config.reward
-    custom_reward_function = reward.custom_reward_function
-    function = load_reward_function(
-        custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
-    )
-    if function is None and of_code(config.data):
-        function = load_reward_function(None, CODE_FUNCTION, {})
+    custom_reward_function, manager = reward.custom_reward_function, reward.reward_manager.name
+    path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
+    function = load_reward_function(path, name, kwargs, batch=manager == "batch")
+    if function is None and known_source(config.data):
+        manager = "naive"  # it is asynchronous, and may ask for the sandbox
+        function = load_reward_function(None, SOURCE_FUNCTION, {})
+    overlong_buffer = reward.overlong_buffer
+    limit, buffer = config.data.max_response_length, overlong_buffer.len
+    overlong = Overlong(limit, buffer, overlong_buffer.penalty_factor) if overlong_buffer.enable else None
     multi_turn = config.rollout.multi_turn
     return Scorer(
         function,
@@ -93,6 +97,8 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
         tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
         interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
         sandbox=sandbox,
+        manager=manager,
+        overlong=overlong,
         reward_model=judge(config, tokenizer),
         reward_model_weight=reward.reward_model.weight,
     )

@@ -76,7 +76,7 @@ class Rollouts:
 
     def close(self) -> None:
         """Stop engine, tools, interactions and sandbox."""
-        for part in (self.engine, self.env.tools, self.env.interactions, self.sandbox):
+        for part in (self.engine, self.scheduler.scorer, self.env.tools, self.env.interactions, self.sandbox):
             self.run(part.close())
 
     def _trajectories(

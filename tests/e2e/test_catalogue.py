@@ -14,6 +14,9 @@ def test_a_run_with_everything_switched_on(tmp_path: Path, overrides: list[str])
         "algorithm.filter_groups.enable=true",
         "algorithm.filter_groups.max_num_gen_batches=2",
         "data.gen_batch_size=3",
+        "data.train_batch_size=2",
+        "actor.ppo_mini_batch_size=2",
+        "rollout.n=2",
         "algorithm.use_pf_ppo=true",
         "algorithm.rollout_correction.rollout_rs=geometric",
         "actor.policy_loss.loss_mode=clip_cov",
@@ -25,5 +28,5 @@ def test_a_run_with_everything_switched_on(tmp_path: Path, overrides: list[str])
     assert len(steps) == 2
     for step in steps:
         assert 1 <= step["rollout/gen_batches"] <= 2
-        assert step["rollout/trajectories"] == 12 * step["rollout/gen_batches"]
+        assert step["rollout/trajectories"] == 6 * step["rollout/gen_batches"]
         assert "rollout/nothing_to_learn" in step or "actor/pg_loss" in step

@@ -31,7 +31,7 @@ class Scripted:
 
     def trajectory(self, row, sample, reward):
         outcome = Outcome.INFRA_ERROR if reward is None else Outcome.OK
-        made = Trajectory(row, f"{row.uid}/{sample}", sample, [], [ledger(2, seed=sample)], outcome)
+        made = Trajectory(row, f"{row.uid}/{sample}", sample, ledgers=[ledger(2, seed=sample)], outcome=outcome)
         made.reward, made.reward_extra = reward, {} if reward is None else {"acc": float(reward > 0.5)}
         return made
 

@@ -97,6 +97,15 @@ def correction_cap(algorithm: Algorithm) -> None:
         )
 
 
+def overlong_buffer(reward: Reward, data: Data) -> None:
+    """The penalty has tokens to grow over."""
+    overlong_buffer, limit = reward.overlong_buffer, data.max_response_length
+    if overlong_buffer.enable and not 1 <= overlong_buffer.len <= limit:
+        raise UserError(
+            f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to data.max_response_length={limit} tokens"
+        )
+
+
 def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | None:
     """Answers to one prompt differ only where there are several."""
     filter_groups = algorithm.filter_groups

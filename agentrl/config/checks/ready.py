@@ -18,7 +18,7 @@ def required(model: Model, data: Data, trainer: Trainer) -> None:
 
 def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     """Without a score there is nothing to learn from."""
-    from agentrl.rewards.ready_made import of_code
+    from agentrl.rewards.ready_made import known_source
 
     multi_turn, agent = rollout.multi_turn, rollout.agent
     custom_reward_function = reward.custom_reward_function
@@ -26,7 +26,7 @@ def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
     acting = multi_turn.enable and (multi_turn.tool_config_path or multi_turn.interaction_config_path)
     judged = reward.reward_model.enable
-    if not (scorer or judged or acting or own_loop or of_code(data)):
+    if not (scorer or judged or acting or own_loop or known_source(data)):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path or reward.reward_model, or let tools "
             "or an interaction do it (rollout.multi_turn.enable=true with tool_config_path or interaction_config_path)"

@@ -20,6 +20,27 @@ class RewardFunction:
 
 
 @dataclass
+class RewardManager:
+    """How the reward function is called."""
+
+    name: str = "naive"
+    """naive or dapo (each trajectory by itself, in a thread), prime (each in a process of its own, which is killed when
+    it takes too long), or batch (once for all trajectories of a step, with lists)."""
+
+
+@dataclass
+class OverlongBuffer:
+    """Soft punishment of long answers (DAPO, arXiv 2503.14476)."""
+
+    enable: bool = False
+    """Take something off the reward of answers that come near `data.max_response_length`."""
+    len: int = 128
+    """Tokens before the limit over which the penalty grows; only tokens that the model made count."""
+    penalty_factor: float = 1.0
+    """The penalty at the limit."""
+
+
+@dataclass
 class SandboxFusion:
     """Where code runs, for reward functions and tools that ask for a sandbox."""
 
@@ -72,6 +93,10 @@ class Reward:
     """The reward function; without one the tools' and the interaction's scores are the reward."""
     reward_model: RewardModel = field(default_factory=RewardModel)
     """The reward model."""
+    reward_manager: RewardManager = field(default_factory=RewardManager)
+    """How it is called."""
+    overlong_buffer: OverlongBuffer = field(default_factory=OverlongBuffer)
+    """What long answers cost."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
     """The code sandbox."""
     tool_weight: float = 1.0

@@ -22,7 +22,7 @@ from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.code import compute_score
-from agentrl.rewards.ready_made import CODE_FUNCTION, of_code
+from agentrl.rewards.ready_made import CODE_FUNCTION, known_source
 from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.sandbox.sandbox import Sandbox
 
@@ -133,9 +133,9 @@ def test_chosen_by_data_source_where_nothing_else_scores(tmp_path: Path) -> None
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / f"{source}.parquet")
         return Data(train_files=str(tmp_path / f"{source}.parquet"))
 
-    assert of_code(data("taco"))
-    assert not of_code(data("gsm8k"))
-    assert not of_code(Data(train_files=str(tmp_path / "none.parquet")))
+    assert known_source(data("taco"))
+    assert not known_source(data("my/own"))
+    assert not known_source(Data(train_files=str(tmp_path / "none.parquet")))
     config = Config(data=data("taco"))
     config.model.path = str(tmp_path)
     config.actor.ppo_mini_batch_size = config.data.train_batch_size

@@ -1,0 +1,124 @@
+"""Ways of calling a reward function: for each trajectory in a thread, once for all of them, or in a process.
+
+A manager takes what the function is to be told of one trajectory and gives what it returned. It raises TimeoutError,
+InfraError, or whatever the function raises.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from agentrl.errors import InfraError, UserError
+from agentrl.rewards.function import PLURALS, RewardFn
+from agentrl.rewards.processes import Processes
+from agentrl.usercode import UserFunction
+
+Arguments = Mapping[str, Any]
+
+
+class Manager(Protocol):
+    """Calls one reward function."""
+
+    async def __call__(self, given: Arguments) -> Any:
+        """What the function says of one trajectory."""
+
+    def expect(self, trajectories: int) -> None:
+        """So many calls, or `absent`, will come before the caller waits for any of them."""
+
+    def absent(self) -> None:
+        """One of those that were expected does not come: its trajectory failed."""
+
+    async def close(self) -> None:
+        """Stop what still runs."""
+
+
+class Threads:
+    """Each trajectory by itself: async functions as tasks, others in threads, `num_workers` at once."""
+
+    def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
+        self.function = UserFunction(fn.function)
+        self.timeout = timeout
+        self._slots = asyncio.Semaphore(num_workers)
+
+    async def __call__(self, given: Arguments) -> Any:
+        async with self._slots:
+            return await self.function.run((), given, timeout=self.timeout)
+
+    def expect(self, trajectories: int) -> None:
+        """Nothing to prepare."""
+
+    def absent(self) -> None:
+        """Nothing waits for it."""
+
+    async def close(self) -> None:
+        """Nothing outlives a call."""
+
+
+class Together:
+    """One call for all trajectories that are expected, with a list of each argument; it returns a list."""
+
+    def __init__(self, fn: RewardFn, *, timeout: float | None) -> None:
+        self.fn = fn
+        self.function = UserFunction(fn.function)
+        self.timeout = timeout
+        self._left = 0
+        self._waiting: list[tuple[Arguments, asyncio.Future[Any]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, given: Arguments) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((given, answer))
+        self.absent()
+        return await answer
+
+    def expect(self, trajectories: int) -> None:
+        self._left, self._waiting = trajectories, []
+
+    def absent(self) -> None:
+        self._left -= 1
+        if self._left <= 0 and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            task = asyncio.create_task(self._answer(waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Nothing outlives a call."""
+
+    async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
+        columns = {key: [given[key] for given, _ in waiting] for key in waiting[0][0] if key in PLURALS}
+        try:
+            result = await self.function.run(
+                (), {PLURALS[key]: column for key, column in columns.items()} | self.fn.kwargs, timeout=self.timeout
+            )
+            if not isinstance(result, Sequence) or len(result) != len(waiting):
+                raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
+        except Exception as error:  # the user's code: whatever it raises is told to each that waits
+            for _, answer in waiting:
+                answer.done() or answer.set_exception(error)
+            return
+        for (_, answer), value in zip(waiting, result, strict=True):
+            answer.done() or answer.set_result(value)
+
+
+MANAGERS = ("naive", "dapo", "batch", "prime")
+"""`reward.reward_manager.name`; naive and dapo are one here, for overlong answers are shaped under either."""
+
+
+def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) -> Manager:
+    """The manager `name`. A function that asks for the sandbox is not timed. Raises UserError."""
+    timed = None if "sandbox" in fn.accepted else timeout
+    if name == "batch":
+        return Together(fn, timeout=timed)
+    if name == "prime":
+        if "sandbox" in fn.accepted:
+            raise UserError(
+                f"reward.reward_manager.name=prime: {fn.name} asks for `sandbox`, which other processes cannot share; "
+                "set reward.reward_manager.name=naive"
+            )
+        return Processes(fn, num_workers=num_workers, timeout=timeout)
+    return Threads(fn, num_workers=num_workers, timeout=timed)
+
+
+def _what(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, Sequence) else f"a {type(result).__name__}"

@@ -1,0 +1,93 @@
+"""Reward functions in processes of their own: they run in parallel, and one that hangs can be killed.
+
+Invariants: a worker does one call at a time; one whose call is over time, is cancelled, or breaks it is killed, and
+the next call gets a new one; workers end with the parent, whose end they see in their closed input.
+"""
+
+import asyncio
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from agentrl.errors import InfraError
+from agentrl.rewards.function import RewardFn
+
+LENGTH = struct.Struct("<Q")
+
+
+class Processes:
+    """`num_workers` workers, each call for at most `timeout` seconds, start-up not counted."""
+
+    def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float) -> None:
+        self.fn = fn
+        self.timeout = timeout
+        self._slots = asyncio.Semaphore(num_workers)
+        self._idle: list[asyncio.subprocess.Process] = []
+
+    async def __call__(self, given: Mapping[str, Any]) -> Any:
+        async with self._slots:
+            worker = self._idle.pop() if self._idle else await self._start()
+            try:
+                async with asyncio.timeout(self.timeout):
+                    outcome, value = await _ask(worker, dict(given))
+            except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
+                await _kill(worker)
+                raise InfraError(f"its process died (exit code {worker.returncode})") from None
+            except BaseException:
+                await _kill(worker)
+                raise
+            self._idle.append(worker)
+        if outcome == "failed":
+            raise InfraError(f"failed: {value}")
+        return value
+
+    def expect(self, trajectories: int) -> None:
+        """Nothing to prepare: workers start when they are needed."""
+
+    def absent(self) -> None:
+        """Nothing waits for it."""
+
+    async def close(self) -> None:
+        """End the workers that are idle; none works when nobody waits."""
+        while self._idle:
+            await _kill(self._idle.pop())
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "agentrl.rewards.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            outcome, value = await _ask(worker, self.fn.origin)
+        except asyncio.IncompleteReadError:
+            outcome, value = "failed", "its process did not start"
+        if outcome == "failed":
+            await _kill(worker)
+            raise InfraError(f"failed: {value}")
+        return worker
+
+
+async def _ask(worker: asyncio.subprocess.Process, message: Any) -> tuple[str, Any]:
+    """Send one message and wait for the answer: ("done", value) or ("failed", why)."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    body = pickle.dumps(message)
+    worker.stdin.write(LENGTH.pack(len(body)) + body)
+    await worker.stdin.drain()
+    (size,) = LENGTH.unpack(await worker.stdout.readexactly(LENGTH.size))
+    answer: tuple[str, Any] = pickle.loads(await worker.stdout.readexactly(size))
+    return answer
+
+
+async def _kill(worker: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        worker.kill()
+    await asyncio.shield(asyncio.ensure_future(worker.wait()))

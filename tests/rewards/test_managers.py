@@ -1,0 +1,154 @@
+"""How a reward function is called: in threads, in processes that can be killed, or once with lists."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.managers import MANAGERS, Processes, manager_for
+from agentrl.rewards.overlong import Overlong
+from agentrl.rollout.trajectory import Outcome
+from tests.rewards.test_scorer import decode, reward_fn, trajectory
+
+MODULE = """
+import os, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, trajectory=None, *, bonus):
+    print("what a function prints does not disturb its answers")
+    if solution_str.startswith("call"):
+        return {"score": float(len(solution_str)) + bonus, "pid": os.getpid(), "key": len(trajectory.key)}
+    return 0.0
+
+async def later(data_source, solution_str, ground_truth):
+    return 2.0
+
+def hangs(data_source, solution_str, ground_truth):
+    time.sleep(600)
+
+def dies(data_source, solution_str, ground_truth):
+    os._exit(3)
+
+def breaks(data_source, solution_str, ground_truth):
+    raise KeyError("nothing here")
+
+def odd(data_source, solution_str, ground_truth):
+    return {"score": 1.0, "pid": lambda: None}
+
+def together(data_sources, solution_strs, ground_truths, extra_infos=None, *, bonus=0.0):
+    assert all(info["index"] == 3 for info in extra_infos)
+    return [{"score": len(solution_strs) + bonus + i, "truth": float(t)} for i, t in enumerate(ground_truths)]
+
+def too_few(data_sources, solution_strs, ground_truths, extra_infos=None):
+    return [1.0]
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    path = tmp_path / "judges.py"
+    path.write_text(MODULE)
+    return str(path)
+
+
+def scorer(module: str, name: str, manager: str, *, timeout: float = 30.0, **kwargs: float) -> Scorer:
+    fn = load_reward_function(module, name, kwargs, batch=manager == "batch")
+    return Scorer(fn, tool_weight=0.0, interaction_weight=0.0, num_workers=2, timeout=timeout, decode=decode,
+                  manager=manager)  # fmt: skip
+
+
+async def outcomes(scoring: Scorer, count: int) -> list:
+    subjects = [trajectory() for _ in range(count)]
+    scoring.expect(count)
+    try:
+        await asyncio.gather(*(scoring.score(subject) for subject in subjects))
+    finally:
+        await scoring.close()
+    return subjects
+
+
+async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
+    subjects = await outcomes(scorer(module, "compute_score", "prime", bonus=0.5), 4)
+    assert [t.reward for t in subjects] == [len("call\nanswer-7\nanswer-9") + 0.5] * 4
+    workers = {t.reward_extra["pid"] for t in subjects}
+    assert len(workers) == 2  # both were used, and used again
+    assert os.getpid() not in workers
+    assert subjects[0].reward_extra["key"] == len("0/f:1/0")
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("hangs", "took longer than"),
+        ("dies", "its process died (exit code 3)"),
+        ("breaks", "failed: KeyError: 'nothing here'"),
+        ("odd", "cannot be passed on"),
+    ],
+)
+async def test_prime_survives_what_functions_do(module: str, name: str, why: str) -> None:
+    scoring = scorer(module, name, "prime", timeout=0.5 if name == "hangs" else 30.0)
+    (subject,) = await outcomes(scoring, 1)
+    assert subject.outcome is Outcome.INFRA_ERROR
+    assert why in subject.error
+    assert subject.reward is None
+    assert isinstance(scoring.manager, Processes)
+    assert not scoring.manager._idle
+
+
+async def test_prime_takes_async_functions_and_refuses_the_sandbox(module: str) -> None:
+    assert [t.reward for t in await outcomes(scorer(module, "later", "prime"), 1)] == [2.0]
+    asks = reward_fn(lambda **given: 0.0, ("sandbox",))
+    with pytest.raises(UserError, match="prime: mine asks for `sandbox`"):
+        manager_for("prime", asks, num_workers=1, timeout=1.0)
+
+
+async def test_batch_calls_once_with_lists(module: str) -> None:
+    subjects = await outcomes(scorer(module, "together", "batch", bonus=0.25), 3)
+    assert [t.reward for t in subjects] == [3.25, 4.25, 5.25]
+    assert subjects[0].reward_extra["truth"] == 42.0
+
+
+async def test_batch_does_not_wait_for_failed_trajectories(module: str) -> None:
+    scoring = scorer(module, "together", "batch")
+    subjects = [trajectory(), trajectory(outcome=Outcome.INFRA_ERROR), trajectory()]
+    scoring.expect(3)
+    await asyncio.wait_for(asyncio.gather(*(scoring.score(subject) for subject in subjects)), 10)
+    assert [t.reward for t in subjects] == [2.0, None, 3.0]
+
+
+async def test_a_batch_function_of_the_wrong_length_masks_all(module: str) -> None:
+    subjects = await outcomes(scorer(module, "too_few", "batch"), 2)
+    assert all("returned 1 values for 2 trajectories" in t.error for t in subjects)
+
+
+def test_a_batch_function_takes_lists(module: str) -> None:
+    with pytest.raises(UserError, match=r"make it later\(data_sources, solution_strs, ground_truths"):
+        load_reward_function(module, "later", {}, batch=True)
+
+
+@pytest.mark.parametrize("manager", sorted(set(MANAGERS) - {"batch"}))
+async def test_all_managers_agree(module: str, manager: str) -> None:
+    assert [t.reward for t in await outcomes(scorer(module, "later", manager), 2)] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(0, 0.0), (90, 0.0), (95, -0.25), (100, -0.5), (250, -0.5)])
+def test_long_answers_cost_more_and_more(tokens: int, expected: float) -> None:
+    assert Overlong(limit=100, buffer=10, factor=0.5).penalty(tokens) == pytest.approx(expected)
+
+
+async def test_the_overlong_penalty_counts_the_models_tokens_only(module: str) -> None:
+    # Six tokens after the prompt, three of them the model's: over a limit of 5, were the whole span counted.
+    scoring = scorer(module, "later", "naive")
+    scoring.overlong = Overlong(limit=5, buffer=2, factor=1.0)
+    (subject,) = await outcomes(scoring, 1)
+    assert subject.reward == 2.0
+    assert subject.reward_extra["overlong"] == 0.0
+    scoring.overlong = Overlong(limit=4, buffer=2, factor=1.0)
+    (subject,) = await outcomes(scoring, 1)
+    assert subject.reward == 1.5
+    assert subject.reward_extra == {"overlong_reward": -0.5, "overlong": 1.0}
