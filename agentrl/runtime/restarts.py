@@ -12,6 +12,9 @@ from agentrl.runtime.checkpoints import FOLDER
 
 log = logging.getLogger(__name__)
 
+CLOCKS = 1.0
+"""Seconds by which a file system's clock may be behind."""
+
 
 class WorkerDied(InfraError):
     """A process of the run is gone, and with it what it held since the last checkpoint."""
@@ -22,7 +25,7 @@ def persist(run: Callable[[Config], None], config: Config) -> None:
 
     Raises WorkerDied when that was not enough.
     """
-    trainer, began = config.trainer, time.time()
+    trainer, began = config.trainer, time.time() - CLOCKS
     for restart in range(trainer.max_restarts):
         try:
             return run(config)
@@ -43,5 +46,5 @@ def resuming(trainer: Trainer, began: float) -> Trainer:
     own = [path for path in folder.glob("global_step_*") if path.stat().st_mtime >= began]
     if not own:
         return trainer
-    newest = max(own, key=lambda path: path.stat().st_mtime)
+    newest = max(own, key=lambda path: (path.stat().st_mtime, len(path.name), path.name))
     return replace(trainer, resume_mode="resume_path", resume_from_path=str(newest))

@@ -7,6 +7,8 @@
 Ray is imported below this package only.
 """
 
+import os
+
 from agentrl.config.schema import Config
 from agentrl.errors import UserError
 from agentrl.runtime.runtime import Runtime
@@ -14,6 +16,8 @@ from agentrl.runtime.runtime import Runtime
 
 def open_on_ray(config: Config) -> Runtime:
     """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
+    # Ray would print a paragraph of its own about a worker's death, between the lines of the live view.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
         import ray  # noqa: F401
     except ImportError:

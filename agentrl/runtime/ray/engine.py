@@ -57,6 +57,7 @@ class Seat:
         calls, self._untold = self._untold, []
         if calls:
             self._telling = asyncio.ensure_future(self._say(calls, self._telling))
+            self._telling.add_done_callback(lambda told: told.cancelled() or told.exception())  # seen: others may wait
 
     async def _say(self, calls: list[Announcement], before: "asyncio.Future[None] | None") -> None:
         if before is not None:

@@ -44,7 +44,8 @@ def answers(refs: Sequence[Any], names: Sequence[str]) -> list[Any]:
     while left:
         done, left = ray.wait(left, num_returns=1)
         if first := failure(done[0], names_of[done[0]]):
-            raise worst([first, *late_failures(left, names_of)]) from first.__cause__
+            found = worst([first] if explains(first) else [first, *late_failures(left, names_of)])
+            raise found from found.__cause__
     return list(ray.get(list(refs)))
 
 
@@ -65,6 +66,11 @@ def failure(ref: Any, who: str) -> Exception | None:
     return None
 
 
+def explains(error: Exception) -> bool:
+    """Whether nothing that comes later could say more."""
+    return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
+
+
 def worst(errors: Sequence[Exception]) -> Exception:
     """The one to show: a person's mistake, or a death, which explains what broke at its neighbours."""
-    return min(errors, key=lambda e: (not isinstance(e, UserError), not isinstance(e, WorkerDied), LOST in str(e)))
+    return min(errors, key=lambda error: (not explains(error), not isinstance(error, WorkerDied)))

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +85,8 @@ class Rank(Host):
     def _meet(self) -> Any:
         from agentrl.training.parallel import join_ranks
 
-        trainer = self.config.trainer
-        return join_ranks(self.device, timeout=timedelta(seconds=trainer.ray_wait_register_center_timeout))
+        fsdp_config = self.config.actor.fsdp_config
+        return join_ranks(self.device, fsdp_size=fsdp_config.fsdp_size)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every parameter that training changes, whole, good until the next; all ranks iterate together."""

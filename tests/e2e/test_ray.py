@@ -1,0 +1,124 @@
+"""A run on several processes is the run on one: same metrics, same checkpoints, and nothing left when it goes wrong.
+
+One Ray cluster serves all of these tests; each run starts its own workers on it.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config import compose
+from agentrl.config.schema import Config
+from agentrl.errors import InfraError, UserError
+from agentrl.runtime import open_runtime
+from agentrl.runtime.restarts import WorkerDied
+from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.train import train
+
+ray = pytest.importorskip("ray")
+
+STEPS = 3
+# Scores that differ between a tiny model's answers, so that there is something to learn.
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, **_):
+    return sum(map(ord, solution_str)) % 11 / 10
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A Ray of this module's own; more CPUs than there are, for they mostly wait."""
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def whole(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """The run in one process, done."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "reward.py").write_text(REWARD)
+    config = compose(
+        [
+            *overrides[1:],
+            f"reward.custom_reward_function.path={folder / 'reward.py'}",
+            "reward.custom_reward_function.name=compute_score",
+            f"trainer.total_training_steps={STEPS}",
+            f"trainer.default_local_dir={folder / 'run'}",
+            "trainer.device=cpu",
+            "trainer.logger=[file]",
+            "trainer.live=false",
+            "trainer.test_freq=-1",
+        ],
+        config_name="tiny",
+    )
+    train(config)
+    return config
+
+
+def changed(config: Config, folder: Path, **trainer: Any) -> Config:
+    return replace(config, trainer=replace(config.trainer, default_local_dir=str(folder), **trainer))
+
+
+def figures(config: Config) -> list[dict[str, float]]:
+    steps = read_metrics(Path(config.trainer.default_local_dir) / "metrics.jsonl")
+    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cluster: None, tmp_path: Path) -> None:
+    expected = figures(whole)
+    assert len(expected) == STEPS + 1
+    assert expected[1]["actor/grad_norm"] > 0.1
+    both = changed(whole, tmp_path, n_gpus_per_node=2, total_training_steps=STEPS - 1)
+    train(both)
+    # The last step of a run is validated: the shorter run's step 2 has more figures than the longer one's.
+    for mine, theirs in zip(figures(both), expected, strict=False):
+        assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+    train(changed(whole, tmp_path))  # alone, from the checkpoint of the two
+    assert figures(both)[-1] == pytest.approx(expected[-1], rel=1e-4, abs=1e-5)
+
+
+def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -> None:
+    asked = changed(whole, tmp_path, n_gpus_per_node=64)
+    with pytest.raises(UserError, match="n_gpus_per_node=64 asks for 1 machine with 64 CPUs; .* has 1 with 4 CPUs"):
+        open_runtime(asked)
+
+
+class Fragile:
+    """A worker that goes wrong."""
+
+    def place(self) -> None:
+        """As workers do."""
+
+    def call(self, how: str) -> str:
+        """Fail as told."""
+        if how == "mistake":
+            raise UserError("a.key=1: give 2")
+        if how == "bug":
+            raise KeyError("no such\nthing")
+        if how == "death":
+            os._exit(1)
+        return how
+
+
+def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentrl.runtime.ray import failures
+    from agentrl.runtime.ray.crew import Crew
+
+    monkeypatch.setattr(failures, "GRACE", 3.0)
+    kind = ray.remote(num_cpus=0)(Fragile)
+    crew = Crew([kind.remote(), kind.remote()], ["rank 0", "rank 1"], [])
+    assert crew.call("call", "fine") == "fine"
+    with pytest.raises(UserError, match="^a.key=1: give 2$"):
+        crew.each("call", [("fine",), ("mistake",)])
+    with pytest.raises(InfraError, match="^rank 1 failed: KeyError: 'no such.*thing'$"):
+        crew.each("call", [("fine",), ("bug",)])
+    with pytest.raises(WorkerDied, match="^rank 1 died"):  # rank 0's own trouble is its consequence
+        crew.each("call", [("bug",), ("death",)])
+    with pytest.raises(WorkerDied):
+        crew.check()

@@ -1,0 +1,59 @@
+"""A run that lost a worker goes on by itself, from what it has written itself, and not for ever."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.runtime.opening import processes
+from agentrl.runtime.restarts import WorkerDied, persist
+
+
+def config(folder: Path, **trainer) -> Config:
+    return Config(trainer=Trainer(default_local_dir=str(folder), **trainer))
+
+
+class Run:
+    """Dies so many times, each time after a step was saved."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths = deaths
+        self.seen: list[tuple[str, str | None]] = []
+
+    def __call__(self, config: Config) -> None:
+        trainer = config.trainer
+        self.seen.append((trainer.resume_mode, trainer.resume_from_path))
+        if len(self.seen) <= self.deaths:
+            (Path(trainer.default_local_dir) / f"checkpoints/global_step_{len(self.seen)}").mkdir(parents=True)
+            raise WorkerDied("rank 1 died")
+
+
+def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    run = Run(deaths=2)
+    persist(run, config(tmp_path))
+    assert run.seen == [("auto", None)] * 3
+
+
+def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
+    old = tmp_path / "checkpoints/global_step_9"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    run = Run(deaths=2)
+    persist(run, config(tmp_path, resume_mode="disable"))
+    steps = [tmp_path / f"checkpoints/global_step_{i}" for i in (1, 2)]
+    assert run.seen == [("disable", None), ("resume_path", str(steps[0])), ("resume_path", str(steps[1]))]
+
+
+def test_gives_up(tmp_path: Path) -> None:
+    run = Run(deaths=5)
+    with pytest.raises(WorkerDied):
+        persist(run, config(tmp_path, max_restarts=2))
+    assert len(run.seen) == 3
+
+
+def test_processes_are_counted() -> None:
+    assert processes(Trainer(), Rollout()) == 1
+    assert processes(Trainer(nnodes=2, n_gpus_per_node=8), Rollout()) == 16
+    assert processes(Trainer(nnodes=2, n_gpus_per_node=8), Rollout(nnodes=1)) == 24
+    assert processes(Trainer(), Rollout(nnodes=2, n_gpus_per_node=4)) == 9
