@@ -67,7 +67,8 @@ def first_rows(config: "Config", split: str, tokenizer: Any) -> "Sequence[Row]":
 
 def _checks() -> "list[Check]":
     """What only an update would stumble over does not matter here."""
-    from agentrl.config.checks import algorithm, ready
+    from agentrl.config.checks import algorithm, fit, ready
     from agentrl.config.validate import SETTINGS
 
-    return [ready.required, *(c for c in SETTINGS if c not in (algorithm.group_size, algorithm.batch_sizes))]
+    of_updates = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)
+    return [ready.required, *(check for check in SETTINGS if check not in of_updates)]

@@ -95,12 +95,13 @@ async def _examine(patient: Patient, split: str, count: int) -> None:
 async def _with_rows(patient: Patient, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = patient.config, found[0]
     # Compared to the letter, whatever the run's own check leaves out.
-    chat = Chat(tokenizer, format=config.rollout.multi_turn.format, check="strict")
+    format, kwargs = config.rollout.multi_turn.format, config.data.apply_chat_template_kwargs
+    chat = Chat(tokenizer, format=format, check="strict", template_kwargs=kwargs)
     schemas = env.tools.schemas(first.tool_selection)
     patient.note("rows", rows.lengths(config, chat, env.tools, found))
     patient.note("rows", rows.contents(config, env.tools, env.interactions, found))
     patient.note("template", template.append_only(chat, first.prompt, schemas))
-    patient.note("template", template.round_trip(chat, config.rollout.multi_turn.format, first.prompt, schemas))
+    patient.note("template", template.round_trip(chat, format, first.prompt, schemas))
     patient.note("template", template.dropped_fields(chat, first.prompt, schemas))
     results = await _tools(patient, env, first)
     await patient.listen("user", services.user_answers(env.interactions, first))

@@ -91,7 +91,9 @@ def _reads(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schem
 
 def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> str:
     for other in PARSERS:
-        candidate = Chat(chat.tokenizer, format=other, chat_template=chat.template.source, check="disable")
+        candidate = Chat(
+            chat.tokenizer, format=other, chat_template=chat.template.source, template_kwargs=chat.template.kwargs
+        )
         if _reads(candidate, ids, name, arguments, schemas):
             return f"set {FORMAT_KEY}={other}, which reads it"
     return f"no format reads it: set {READY_MADE} (ChatML models), which goes with {FORMAT_KEY}=hermes"

@@ -27,6 +27,7 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         format=multi_turn.format,
         inference_template=multi_turn.use_inference_chat_template,
         check=multi_turn.tokenization_sanity_check_mode,
+        template_kwargs=config.data.apply_chat_template_kwargs,
     )
     tools = load_tools(
         multi_turn.tool_config_path if multi_turn.enable else None,

@@ -46,6 +46,8 @@ def _read(config: Config, runtime: Runtime, files: object, key: str) -> Sequence
     if files is None:
         raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
     rows = load_dataset(data, files, runtime.tokenizer)
+    limit = data.train_max_samples if key == "data.train_files" else data.val_max_samples
+    rows = rows if limit < 0 else [rows[i] for i in range(min(limit, len(rows)))]
     if data.filter_overlong_prompts:
         rows = filter_overlong(
             rows, runtime.prompt_length, data.max_prompt_length, workers=data.filter_overlong_prompts_workers

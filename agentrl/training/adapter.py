@@ -34,11 +34,12 @@ def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM"
 
     Raises UserError when the target modules do not exist.
     """
-    targets = model.target_modules
+    targets, excluded = model.target_modules, model.exclude_modules
     lora = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=excluded if excluded is None or isinstance(excluded, str) else list(excluded),
         task_type=task,
     )
     try:

@@ -3,8 +3,9 @@
 Invariant: a conversation that is too long is left out whole, and counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agentrl.chat import Chat, Ledger
@@ -25,25 +26,31 @@ class Conversations:
 
 
 def read_conversations(
-    data: SftData, chat: Chat, files: Any = None, *, what: str = "data.train_files"
+    data: SftData, chat: Chat, files: Any = None, *, limit: int = -1, what: str = "data.train_files"
 ) -> Conversations:
-    """Rows of `files` (data.train_files unless told) as ledgers; `what` names their key.
+    """The first `limit` rows (-1: all) of `files` (data.train_files unless told) as ledgers; `what` names their key.
 
     Raises UserError naming the row that is none, or when none fits.
     """
     ledgers, too_long = [], 0
-    for file in paths(files or data.train_files, what):
-        for number, record in enumerate(read_records(file), start=1):
-            ledger = _ledger(record, data, chat, place=f"{file}:{number}")
-            if len(ledger) > data.max_length:
-                too_long += 1
-            else:
-                ledgers.append(ledger)
+    for record, place in islice(_records(files or data.train_files, what), limit if limit >= 0 else None):
+        ledger = _ledger(record, data, chat, place=place)
+        if len(ledger) > data.max_length:
+            too_long += 1
+        else:
+            ledgers.append(ledger)
     if not ledgers:
         raise UserError(
             f"{what}: none of {too_long} conversations fits into data.max_length={data.max_length}; raise it"
         )
     return Conversations(ledgers, too_long)
+
+
+def _records(files: Any, what: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Rows, and where each stands."""
+    for file in paths(files, what):
+        for number, record in enumerate(read_records(file), start=1):
+            yield record, f"{file}:{number}"
 
 
 def _ledger(record: dict[str, Any], data: SftData, chat: Chat, *, place: str) -> Ledger:

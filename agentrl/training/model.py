@@ -33,8 +33,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
     if model.chat_template is not None:
-        file = resources.find(model.chat_template, what="model.chat_template")
-        tokenizer.chat_template = file.read_text(encoding="utf-8")
+        tokenizer.chat_template = _template(model.chat_template)
     return tokenizer
 
 
@@ -45,6 +44,13 @@ def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) 
         return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
         raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}") from error
+
+
+def _template(chat_template: str) -> str:
+    """Jinja text, or that of the file."""
+    if "{" in chat_template:
+        return chat_template
+    return resources.find(chat_template, what="model.chat_template").read_text(encoding="utf-8")
 
 
 def load_model(

@@ -22,8 +22,8 @@ from agentrl.training.batch import Batch
 from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
-from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.export import save_pretrained
+from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.model import load_model, load_tokenizer
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
@@ -108,8 +108,8 @@ class Run:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        chat = Chat(self.tokenizer, check="disable")
-        self.conversations = read_conversations(data, chat)
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=data.apply_chat_template_kwargs)
+        self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
         self.held_out = self._held_out(chat)
         rows: Any = self.conversations.ledgers
         size = min(data.train_batch_size, len(rows))
@@ -183,7 +183,8 @@ class Run:
         data = self.config.data
         if data.val_files is None:
             return []
-        found: Conversations = read_conversations(data, chat, data.val_files, what="data.val_files")
+        files, limit = data.val_files, data.val_max_samples
+        found: Conversations = read_conversations(data, chat, files, limit=limit, what="data.val_files")
         return found.ledgers
 
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:

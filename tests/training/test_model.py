@@ -72,6 +72,18 @@ def test_the_seed_decides_a_new_adapter(folder):
     assert not torch.equal(first_matrix(1), first_matrix(2))
 
 
+def test_modules_may_be_left_out_of_lora(folder):
+    names = [n for n, p in load(folder, lora_rank=2, exclude_modules=["q_proj"]).named_parameters() if p.requires_grad]
+    assert names
+    assert not [n for n in names if "q_proj" in n]
+
+
+def test_a_chat_template_may_be_given_as_text(folder):
+    model = Model(path=str(folder), chat_template="{{ messages[0].content }}!")
+    shown = load_tokenizer(model).apply_chat_template([{"role": "user", "content": "w5"}], tokenize=False)
+    assert shown == "w5!"
+
+
 def test_lora_alpha_scales_the_adapter(folder):
     module = load(folder, lora_rank=4, lora_alpha=12.0)
     assert module.base_model.model.model.layers[0].self_attn.q_proj.scaling["default"] == 3.0

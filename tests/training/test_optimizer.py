@@ -34,6 +34,18 @@ def test_wsd_warms_up_stays_and_falls():
     assert lr_factor(22, kind="wsd", warmup=2, total=22, min_ratio=0.1) == pytest.approx(0.1)
 
 
+def test_the_lowest_rate_may_be_given_as_such():
+    def last(**fields):
+        optim = Optim(lr=1e-3, lr_scheduler_type="linear", **fields)
+        optimizer = Optimizer(nn.Linear(2, 2), optim, grad_clip=1.0, total_steps=4)
+        optimizer.schedule_step = 4
+        return optimizer.lr
+
+    assert last(min_lr=2e-4) == pytest.approx(2e-4)
+    assert last(min_lr=2e-4, min_lr_ratio=0.5) == pytest.approx(2e-4)
+    assert last(min_lr_ratio=0.5) == pytest.approx(5e-4)
+
+
 def test_an_unknown_schedule_is_named():
     with pytest.raises(UserError, match="'wsd' does not exist"):
         rates("wsd")

@@ -16,7 +16,7 @@ from agentrl.errors import UserError
 from agentrl.models import tiny as tiny_model
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.sft import read_conversations, sft
+from agentrl.training.sft import Run, read_conversations, sft
 from tests.training.tiny import CPU
 
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -164,6 +164,18 @@ def test_a_question_and_its_answer_make_a_conversation(home, tmp_path):
     ledger = read_conversations(data, chat).ledgers[0]
     messages = [{"role": "user", "content": "What is 1 and 1?"}, {"role": "assistant", "content": "It is 2."}]
     assert ledger.ids == chat.transcript(messages).ids
+
+
+def test_a_part_of_the_rows_and_arguments_for_the_template(home, tmp_path):
+    settings = config(home)
+    settings.data.train_max_samples = 5
+    settings.data.val_files, settings.data.val_max_samples = settings.data.train_files, 3
+    run = Run(settings)
+    assert (len(run.conversations.ledgers), len(run.held_out)) == (5, 3)
+    settings.model.chat_template = "{{ motto }}" + load_tokenizer(settings.model).chat_template
+    settings.data.apply_chat_template_kwargs = {"motto": "carry on"}
+    run = Run(settings)
+    assert run.tokenizer.decode(run.held_out[0].ids).startswith("carry on")
 
 
 def test_held_out_conversations_are_measured_and_not_learnt(home, tmp_path):

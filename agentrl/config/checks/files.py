@@ -56,7 +56,8 @@ def python_file(key: str, path: str | None) -> None:
 
 def model_files(model: Model) -> None:
     """The model's folder, where the path cannot be a hub id, and the template."""
-    existing("model.chat_template", model.chat_template)
+    template = model.chat_template
+    existing("model.chat_template", None if template and "{" in template else template)
     for name in ("path", "tokenizer_path"):
         path = getattr(model, name)
         if path is None or Path(path).expanduser().exists() or HUB_ID.fullmatch(path):

@@ -19,6 +19,8 @@ class Optim:
     """Warm-up as a share of all steps."""
     min_lr_ratio: float = 0.0
     """Where linear, cosine and wsd end, as a share of `lr`."""
+    min_lr: float | None = None
+    """The same as a learning rate; null: by `min_lr_ratio`."""
     stable_ratio: float = 0.9
     """wsd: share of the steps after the warm-up that keep the full rate; the rest fall."""
     num_cycles: float = 0.5

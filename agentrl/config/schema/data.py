@@ -46,6 +46,12 @@ class Data:
     """Drop rows whose prompt is over `max_prompt_length` before training starts."""
     filter_overlong_prompts_workers: int = 1
     """Processes that filter."""
+    train_max_samples: int = -1
+    """The first so many training rows; -1: all."""
+    val_max_samples: int = -1
+    """The first so many validation rows; -1: all."""
+    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to the chat template: enable_thinking, say."""
     truncation: str = "error"
     """What happens to an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     custom_cls: CustomClass = field(default_factory=CustomClass)

@@ -34,6 +34,8 @@ class Network(Pretrained):
     """LoRA scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Any = "all-linear"
     """Modules that get an adapter: a list of names, or all-linear."""
+    exclude_modules: Any = None
+    """Modules among them that get none: a list of names, or a pattern; null: all do."""
 
 
 @dataclass
@@ -43,4 +45,4 @@ class Model(Network):
     tokenizer_path: str | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: str | None = None
-    """Jinja file that replaces the tokenizer's template; ready-made ones lie in configs/templates."""
+    """Jinja file, or the template itself, in place of the tokenizer's; ready-made ones lie in configs/templates."""

@@ -23,6 +23,12 @@ class SftData:
     """Column with the answer to it."""
     tools_key: str = "tools"
     """Column that holds the schemas of the tools shown to the model; a row may lack it."""
+    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to the chat template: enable_thinking, say."""
+    train_max_samples: int = -1
+    """The first so many conversations; -1: all."""
+    val_max_samples: int = -1
+    """The first so many for validation; -1: all."""
     max_length: int = 2048
     """Longest conversation in tokens; longer ones are left out, and counted."""
     train_batch_size: int = 32
