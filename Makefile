@@ -28,7 +28,7 @@ REFERENCE_PACKAGES := verl==0.9.1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo tiny code test check test-slow test-docker bench clean
+.PHONY: help setup demo tiny code test check test-slow test-docker reference bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -107,6 +107,11 @@ code: $(VENV)/.run
 	$(BIN)/agentrl model tiny .cache/models/code --tokenizer-data .cache/data/code/sft.jsonl
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
+
+# What of docs/ comes out of the code: after a new key, or a new algorithm.
+reference: $(VENV)/.run
+	$(BIN)/agentrl config reference keys --out docs/config-reference.md
+	$(BIN)/agentrl config reference algorithms --out docs/algorithm-reference.md
 
 bench: $(VENV)/.test
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2

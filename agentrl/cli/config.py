@@ -7,6 +7,7 @@ agentrl config reference --out docs/config-reference.md
 
 import argparse
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--command", choices=["train", "sft", "eval"], help="what it is meant for (default: what it looks like)"
     )
     check.add_argument("--only", choices=["all", "trouble"], default="all", help="trouble: leave out what simply works")
-    reference = commands.add_parser("reference", help="every key of every command, as Markdown")
+    reference = commands.add_parser("reference", help="every key of every command, or every algorithm, as Markdown")
+    reference.add_argument("what", nargs="?", choices=["keys", "algorithms"], default="keys", help="default: keys")
     reference.add_argument("--out", type=Path, metavar="FILE", help="write there instead of to stdout")
 
 
@@ -67,14 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reference(args: argparse.Namespace) -> int:
+    from agentrl.config.algorithm_reference import algorithm_reference
     from agentrl.config.reference import reference
 
-    if args.out is not None:
-        args.out.write_text(reference(), encoding="utf-8")
-        return 0
-    import sys
-
-    sys.stdout.write(reference())
+    text = reference() if args.what == "keys" else algorithm_reference()
+    if args.out is None:
+        sys.stdout.write(text)
+    else:
+        args.out.write_text(text, encoding="utf-8")
     return 0
 
 

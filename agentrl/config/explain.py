@@ -64,7 +64,7 @@ def _explain(path: str, schema: type) -> Explanation | None:
             words=CHOICES.get(key.path, ()),
             old_names=sorted(old_names(key.path, keys)),
             differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
-            fates=[fate for fate in _fates(path, keys) if "=" in fate[0]],
+            fates=[fate for fate in _fates(target, keys) if "=" in fate[0]],
         )
     if target in sections:
         below = [key for key in keys if key.rpartition(".")[0] == target]

@@ -23,7 +23,6 @@ ARGUMENT = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL
 ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$")
 VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*)")
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-UNFOLLOWED = ("override", "optional")
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,8 @@ class _YamlFiles:
         self.source, self.root = source, root
         self.chosen: dict[str, str] = {}
         """Options of groups so far, for `${group}` in later ones."""
+        self.overridden: dict[str, str] = {}
+        """Options that an including file chooses in place of an included one's."""
 
     def read(self, file: Path, package: str) -> None:
         """Add what `file` sets below `package`. Raises UserError when it is no YAML mapping."""
@@ -88,19 +89,19 @@ class _YamlFiles:
                 self.source.settings += _leaves(below, values.get(key.value), _joined(package, key.value), file)
 
     def _defaults(self, node: yaml.Node, file: Path, package: str) -> None:
-        for item in node.value:
-            if isinstance(item, yaml.ScalarNode):
-                group, _, name = item.value.rpartition("/")
-                self._include(name, group, "", (file, item.start_mark.line + 1, package))
-                continue
-            for key, option in item.value:
-                group, _, place = key.value.removeprefix("override ").removeprefix("optional ").partition("@")
-                self._include(option.value, group, place, (file, item.start_mark.line + 1, package))
+        entries = [entry for item in node.value for entry in _entries(item)]
+        for name, group, *_ in entries:
+            if group.startswith("override "):
+                self.overridden[_bare(group)] = name
+        for name, group, place, line in entries:
+            if not group.startswith("override "):
+                self._include(name, group.removeprefix("optional "), place, (file, line, package))
 
     def _include(self, name: str, group: str, place: str, origin: tuple[Path, int, str]) -> None:
         file, line, package = origin
         if name in ("_self_", "null", "~", ""):
             return
+        name = self.overridden.get(_bare(group), name)
         name = re.sub(r"\$\{([^}]+)\}", lambda match: self.chosen.get(match[1], match[0]), name)
         self.chosen[group.strip("./")] = name
         base = self.root if group.startswith("/") else file.parent
@@ -110,6 +111,24 @@ class _YamlFiles:
             return
         inner = place or group.strip("./").replace("/", ".")
         self.read(found, "" if inner == "_global_" else _joined(package, inner) if inner else package)
+
+
+def _entries(item: yaml.Node) -> list[tuple[str, str, str, int]]:
+    """(option, group, package, line) of an item of `defaults`."""
+    line = item.start_mark.line + 1
+    if isinstance(item, yaml.ScalarNode):
+        group, _, name = item.value.rpartition("/")
+        return [(name, group, "", line)]
+    return [(option.value, *_group(key.value), line) for key, option in item.value]
+
+
+def _group(key: str) -> tuple[str, str]:
+    group, _, place = key.partition("@")
+    return group, place
+
+
+def _bare(group: str) -> str:
+    return group.removeprefix("override ").removeprefix("optional ").strip("./ ")
 
 
 def _leaves(node: yaml.Node, value: Any, path: str, file: Path) -> Iterator[Given]:

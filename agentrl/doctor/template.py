@@ -20,7 +20,7 @@ READY_MADE = "model.chat_template=configs/templates/chatml_tools.jinja"
 
 def append_only(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
     """Does the template show history as the model saw it when it was written?"""
-    plain = {"a user's follow-up": (script.with_follow_up(prompt), ())}
+    plain: dict[str, tuple[list[Message], Schemas]] = {"a user's follow-up": (script.with_follow_up(prompt), ())}
     if schemas:
         plain["tool calls and results"] = (script.with_tools(prompt, schemas), schemas)
     for what, (messages, tools) in plain.items():

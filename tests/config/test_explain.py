@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
+from agentrl.config.algorithm_reference import algorithm_reference
 from agentrl.config.choices import CHOICES
 from agentrl.config.explain import explain, old_names
 from agentrl.config.keys import schema_keys
@@ -73,7 +74,15 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_reference_is_fresh() -> None:
     """`agentrl config reference --out docs/config-reference.md` makes it."""
     page = ROOT / "docs" / "config-reference.md"
-    assert page.read_text() == reference(), "stale: run `agentrl config reference --out docs/config-reference.md`"
+    assert page.read_text() == reference(), "stale: run `make reference`"
+
+
+def test_the_reference_of_the_algorithms_is_fresh() -> None:
+    """`make reference` makes both."""
+    page = ROOT / "docs" / "algorithm-reference.md"
+    assert page.read_text() == algorithm_reference(), "stale: run `make reference`"
+    for name in (*CHOICES["algorithm.adv_estimator"], *CHOICES["actor.policy_loss.loss_mode"]):
+        assert f"### {name}\n" in page.read_text()
 
 
 def test_the_reference_has_every_key() -> None:

@@ -141,6 +141,22 @@ def test_a_yaml_file_and_what_it_includes(yaml_file: Path) -> None:
     assert found[f"{ROLLOUT}.multi_turn.formt"].text == "did you mean rollout.multi_turn.format?"
 
 
+def test_a_choice_is_overridden_before_it_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "actor").mkdir()
+    for name, n in (("dp", 1), ("megatron", 2)):
+        (tmp_path / "actor" / f"{name}_actor.yaml").write_text(f"ppo_epochs: {n}\n")
+    (tmp_path / "base.yaml").write_text(
+        "defaults: [{engine: dp}, {actor@actor_rollout_ref.actor: '${engine}_actor'}, _self_]\n"
+    )
+    (tmp_path / "exp.yaml").write_text("defaults: [base, {override engine: megatron}, _self_]\n")
+    (given,) = read_source(tmp_path / "exp.yaml").settings
+    assert (given.path, given.value, given.file.name) == (
+        "actor_rollout_ref.actor.ppo_epochs",
+        2,
+        "megatron_actor.yaml",
+    )
+
+
 def test_a_setting_alone_is_judged_as_a_run_would(script: Path, yaml_file: Path) -> None:
     """FATAL is what resolve() refuses, nothing else."""
     for verdict in [*judged(script).values(), *judged(yaml_file).values()]:

@@ -47,8 +47,8 @@ def test_the_lowest_rate_may_be_given_as_such():
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(UserError, match="'wsd' does not exist"):
-        rates("wsd")
+    with pytest.raises(UserError, match="'steps' does not exist"):
+        rates("steps")
 
 
 def model():
