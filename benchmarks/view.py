@@ -1,4 +1,4 @@
-"""How long `agentrl view` takes to open a run: by default 100,000 trajectories of about 1,000 tokens.
+"""How long `agentrl view` takes to open a run: by default 100,000 trajectories of about 500 tokens.
 
 Writes a made-up run through the same code that a real one is written with, then measures in a fresh process: until the
 first page is answered, a step's table, a conversation, a step's timeline, a filter and a search over all steps; with
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.chat.ledger import Ledger, Source
@@ -59,13 +60,21 @@ def made_up(rng: random.Random, step: int, row: int, sample: int, tokens: int) -
     return trajectory
 
 
+def moved(rng: random.Random, trajectory: Trajectory, step: int) -> Trajectory:
+    """The same at another step, with a reward and times of its own."""
+    spans = [Span(s.kind, s.start + step * 100, s.end + step * 100) for s in trajectory.spans]
+    reward = float(rng.random() < 0.3 + step / 500)
+    return replace(trajectory, key=trajectory.key.replace("0/", f"{step}/", 1), spans=spans, reward=reward)
+
+
 def write_run(out: Path, trajectories: int, steps: int, tokens: int) -> None:
     """A run of `steps` steps, groups of 8."""
     rng = random.Random(0)
     per_step = trajectories // steps
     lines = []
+    pool = [made_up(rng, 0, i // 8, i % 8, tokens) for i in range(per_step)]
     for step in range(1, steps + 1):
-        made = [made_up(rng, step, i // 8, i % 8, tokens) for i in range(per_step)]
+        made = [moved(rng, trajectory, step) for trajectory in pool]
         advantages = {t.key: [[t.reward or -0.5] * len(t.ledgers[0])] for t in made}
         write_trajectories(out / "rollouts" / f"{step}.jsonl", step, made, decode, advantages)
         mean = sum(t.reward or 0 for t in made) / per_step
@@ -110,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=1000, help="about, in a trajectory")
+    parser.add_argument("--tokens", type=int, default=500, help="about, in a trajectory")
     parser.add_argument("--out", type=Path, default=Path("runs/view-bench"))
     parser.add_argument("--rebuild", action="store_true", help="also without the indices")
     args = parser.parse_args()

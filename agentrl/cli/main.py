@@ -42,6 +42,7 @@ COMMANDS = {
     "rollout": Command(
         "agentrl.cli.rollout", "run a few rows and show the conversations, trained tokens coloured", "Look"
     ),
+    "tools": Command("agentrl.cli.tools", "call each tool of a YAML once, and show what the model sees of it", "Look"),
     "view": Command("agentrl.cli.view", "look at runs in a browser: curves, conversations, timelines", "Look"),
     "sandbox": Command(
         "agentrl.cli.sandbox", "run code that a model wrote: a server, one file, or what this host can isolate", "Serve"

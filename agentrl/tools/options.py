@@ -21,6 +21,8 @@ class ToolOptions:
     """Calls at once over all trajectories; null: no limit for async methods, SYNC_CALLS for plain ones."""
     on_error: str = "infra"
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
+    example: Mapping[str, Any] | None = None
+    """Arguments that `agentrl tools test` calls it with."""
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout)

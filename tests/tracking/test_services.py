@@ -66,7 +66,7 @@ def test_wandb(tmp_path, table, monkeypatch):
             if record.HasField("run"):
                 ids.add(record.run.run_id)
                 seen |= {item.key for item in record.run.config.update}
-            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
             if "rollout/success" in items:
                 found[items["_step"]] = items["rollout/success"]
             seen |= set(items)
@@ -81,6 +81,7 @@ def test_wandb(tmp_path, table, monkeypatch):
     assert len(rows["data"]) == 2
 
 
+@pytest.mark.slow  # ten seconds, for migrations of an empty database
 def test_mlflow(tmp_path, table, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason='pip install "agentrl[mlflow]"')
     pytest.importorskip("sqlalchemy", reason='pip install "agentrl[mlflow]"')

@@ -59,7 +59,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[McpTool]:
                 raise UserError(
                     f"{entry.where}: two MCP servers have a tool named {tool.name!r}: give each its own entry"
                 )
-            offered[tool.name] = kind(_config(entry.config), _schema(tool), pool)
+            offered[tool.name] = kind(_config(entry.config, tool.name), _schema(tool), pool)
     yield from _selected(offered, written.get("tool_selected_list"), entry.where)
 
 
@@ -85,10 +85,10 @@ def _schema(tool: Any) -> OpenAIFunctionToolSchema:
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
 
-def _config(config: dict[str, Any]) -> dict[str, Any]:
-    """verl's `rate_limit` is how many calls run at once."""
-    limit = config.get("rate_limit")
-    return config if limit is None or "max_concurrency" in config else {**config, "max_concurrency": limit}
+def _config(config: dict[str, Any], tool: str) -> dict[str, Any]:
+    """The entry's, for one of its tools. verl's `rate_limit` is how many calls run at once; examples go by tool."""
+    limit = {"max_concurrency": config["rate_limit"]} if config.get("rate_limit") else {}
+    return limit | config | {"example": (config.get("example") or {}).get(tool)}
 
 
 def _sessions(entry: Entry) -> int:

@@ -1,0 +1,135 @@
+"""`agentrl tools test YAML`: every tool once, before a model is let at it.
+
+    agentrl tools test tools/calculator.yaml
+    agentrl tools test my.yaml --model models/smollm2 --call search='{"query_list": ["Ada Lovelace"]}'
+
+Shows each schema as the model gets it (with --model, in the words of its chat template), calls the tool with example
+arguments (--call, else `config.example` of the YAML, else made up from the schema) and says how it went.
+"""
+
+import argparse
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from agentrl.tools import ToolResult, ToolSet
+
+HELP = "call each tool of a YAML once, and show what the model sees of it"
+COLOURS = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="test")
+    test = actions.add_parser("test", help="call each tool once")
+    test.add_argument("yaml", nargs="?", help="as in rollout.multi_turn.tool_config_path")
+    test.add_argument("--functions", metavar="FILE", help="as in rollout.multi_turn.function_tool_path")
+    test.add_argument("--model", metavar="PATH", help="show the tools in the words of this model's chat template")
+    test.add_argument("--only", metavar="NAME", action="append", help="these tools alone")
+    test.add_argument(
+        "--call",
+        metavar="NAME=JSON",
+        action="append",
+        default=[],
+        help="arguments for a tool; more than once for more calls",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show, call, judge; 1 when a tool failed through no fault of the arguments."""
+    from rich.console import Console
+
+    from agentrl.tools import load_tools
+
+    if args.yaml is None and args.functions is None:
+        raise UserError("name a YAML of tools, or a Python file with --functions")
+    tools = load_tools(args.yaml, args.functions, max_response=2000, unit="characters", side="middle")
+    console = Console(highlight=False, soft_wrap=True)
+    return asyncio.run(_test(tools, args, console))
+
+
+async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
+    try:
+        names = args.only or list(tools.runners)
+        schemas = tools.schemas(names)
+        given = _given(args.call, names)
+        if args.model:
+            _show_prompt(args.model, schemas, console)
+        failed = False
+        for schema in schemas:
+            failed |= await _one(tools, schema, given, console, shown=bool(args.model))
+        return int(failed)
+    finally:
+        await tools.close()
+
+
+async def _one(
+    tools: "ToolSet", schema: dict[str, Any], given: dict[str, list[Any]], console: "Console", *, shown: bool
+) -> bool:
+    """Call one tool; whether it failed by itself."""
+    from agentrl.tools.examples import example_arguments
+
+    name = schema["function"]["name"]
+    console.print(f"\n[bold]{name}[/]")
+    if not shown:
+        console.print_json(json.dumps(schema, ensure_ascii=False), indent=2)
+    made = tools.runners[name].options.example or example_arguments(schema["function"]["parameters"])
+    session, failed = tools.open(f"test/{name}/0", {}, None), False
+    try:
+        for arguments in given.get(name, [made]):
+            result = await session.call(name, arguments)
+            _show(arguments, result, console)
+            failed |= result.outcome.value == "infra_error"
+    finally:
+        await session.release()
+    return failed
+
+
+def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
+    from rich.text import Text
+
+    from agentrl.tracking.fields import duration, figure
+
+    console.print(Text("→ ", "dim"), Text(json.dumps(arguments, ensure_ascii=False)), sep="")
+    outcome = result.outcome.value
+    reward = f"  reward {figure(result.reward)}" if result.reward else ""
+    console.print(
+        Text("← ", "dim"), Text(outcome, COLOURS[outcome]), Text(f"  {duration(result.seconds)}{reward}"), sep=""
+    )
+    for image in result.images:
+        console.print(Text(f"  image: {str(image)[:60]}", "dim"))
+    console.print(Text(result.text or result.error or "(no text)"))
+
+
+def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") -> None:
+    """The chat template's own words for the tools."""
+    from rich.text import Text
+    from transformers import AutoTokenizer
+
+    from agentrl.chat import Chat
+
+    chat = Chat(AutoTokenizer.from_pretrained(model))
+    text = chat.decode(chat.prompt([{"role": "user", "content": "..."}], schemas))
+    console.print(f"[bold]What {model} reads[/]")
+    console.print(Text(text))
+    missing = [schema["function"]["name"] for schema in schemas if schema["function"]["name"] not in text]
+    if missing:
+        console.print(f"[bold red]The template leaves out {', '.join(missing)}[/]: set model.chat_template")
+
+
+def _given(calls: list[str], names: list[str]) -> dict[str, list[Any]]:
+    given: dict[str, list[Any]] = {}
+    for call in calls:
+        name, _, text = call.partition("=")
+        if name not in names:
+            raise UserError(f"--call {name}: no such tool; there are {', '.join(names)}")
+        try:
+            given.setdefault(name, []).append(json.loads(text or "{}"))
+        except ValueError as error:
+            raise UserError(f"--call {name}: {error}; write NAME='{{\"key\": value}}'") from None
+    return given

@@ -1,0 +1,284 @@
+"""MCP servers as tools: a real server as a process and over both HTTP transports; two public ones."""
+
+import asyncio
+import importlib.util
+import json
+import shutil
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.rollout.trajectory import Outcome
+from agentrl.tools.mcp.spec import read_specs
+from agentrl.tools.options import ToolOptions
+
+pytest.importorskip("mcp", reason='pip install "agentrl[mcp]"')
+
+SERVER = """
+import os, sys, time
+from mcp.server.mcpserver import Image, MCPServer
+
+server = MCPServer("counter")
+count = 0
+
+@server.tool()
+def add(n: int, note: str = "") -> str:
+    "Add to the counter."
+    global count
+    count += n
+    return f"{count} {note}{os.environ.get('GREETING', '')}".strip()
+
+@server.tool()
+def pid() -> int:
+    "Which process this is."
+    return os.getpid()
+
+@server.tool()
+def wrong() -> str:
+    raise ValueError("out of beans")
+
+@server.tool()
+def die() -> str:
+    os._exit(3)
+
+@server.tool()
+def sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return "awake"
+
+@server.tool()
+def picture():
+    "A picture and a word."
+    return [Image(data=b"png", format="png"), "a dot"]
+
+if __name__ == "__main__":
+    server.run()
+"""
+
+
+@pytest.fixture
+def server(write):
+    return write("server.py", SERVER)
+
+
+@pytest.fixture
+def yaml(write):
+    """An entry for the given servers; `config` and `mcp` are YAML."""
+
+    def yaml(servers, config="", extra=""):
+        write("servers.json", json.dumps({"mcpServers": servers}))
+        return write(
+            "tools.yaml",
+            f"tools:\n  - config: {{type: mcp, timeout: 20, {config}}}\n"
+            f"    mcp: {{mcp_servers_config_path: servers.json, {extra}}}\n",
+        )
+
+    return yaml
+
+
+@pytest.fixture
+async def opened(load, yaml, server):
+    """The tools of the server above as a process, closed at the end."""
+    sets = []
+
+    def opened(config="", extra="", **fields):
+        sets.append(load(yaml({"counter": {"command": sys.executable, "args": [server], **fields}}, config, extra)))
+        return sets[-1]
+
+    yield opened
+    for tools in sets:
+        await tools.close()
+
+
+async def test_a_process_of_our_own(opened):
+    tools = opened(env={"GREETING": "hello"})
+    add, *_ = tools.schemas()
+    assert (add["function"]["name"], add["function"]["description"]) == ("add", "Add to the counter.")
+    assert add["function"]["parameters"]["required"] == ["n"]
+    first, second = (tools.open(f"1/row/{i}", {}, None) for i in (0, 1))
+    results = [await s.call(*c) for s, c in ((first, ("add", {"n": 1})), (second, ("add", {"n": 2, "note": "now "})))]
+    # One process for the run: the second trajectory meets the first one's counter.
+    assert [(r.text, r.outcome) for r in results] == [("1 hello", Outcome.OK), ("3 now hello", Outcome.OK)]
+    wrong = await first.call("wrong", {})
+    assert (wrong.outcome, "out of beans" in wrong.text) == (Outcome.MODEL_ERROR, True)
+    misfit = await first.call("add", {"n": "many"})
+    assert (misfit.outcome, "should be integer" in misfit.text or "expected integer" in misfit.text) == (
+        Outcome.MODEL_ERROR,
+        True,
+    )
+    seen = await first.call("picture", {})
+    assert seen.text == "[image: image/png]\na dot"
+    assert seen.images == ["data:image/png;base64,cG5n"]
+    await first.release()
+    await second.release()
+
+
+async def test_a_server_that_dies_is_infrastructure_and_is_started_again(opened):
+    session = opened().open("1/row/0", {}, None)
+    before = (await session.call("pid", {})).text
+    dead = await session.call("die", {})
+    assert (dead.outcome, dead.text) == (Outcome.INFRA_ERROR, "")
+    assert "MCP server 'counter' is gone" in dead.error
+    after = await session.call("pid", {})
+    assert (after.outcome, after.text != before) == (Outcome.OK, True)
+
+
+async def test_a_call_that_takes_too_long_costs_itself_only(opened):
+    tools = opened(extra="tool_selected_list: [sleep, add]")
+    tools.runners["sleep"].options = ToolOptions(timeout=0.2)
+    session = tools.open("1/row/0", {}, None)
+    late = await session.call("sleep", {"seconds": 1})
+    assert (late.outcome, "TimeoutError" in late.error) == (Outcome.INFRA_ERROR, True)
+    assert (await session.call("add", {"n": 5})).text == "5"
+
+
+async def test_a_session_for_each_trajectory(opened):
+    tools = opened(config="sessions: per_trajectory", extra="tool_selected_list: [add, pid]")
+    first, second = (tools.open(f"1/row/{i}", {}, None) for i in (0, 1))
+    assert [(await s.call("add", {"n": 1})).text for s in (first, second, first)] == ["1", "1", "2"]
+    pids = {(await s.call("pid", {})).text for s in (first, second)}
+    assert len(pids) == 2
+    pool = next(iter(tools.servers.pools))
+    assert len(pool._own) == 2
+    await first.release()
+    await second.release()
+    assert not pool._own
+
+
+async def test_several_shared_sessions(opened):
+    tools = opened(config="sessions: 2", extra="tool_selected_list: [pid, sleep]")
+    session = tools.open("1/row/0", {}, None)
+    long = asyncio.create_task(session.call("sleep", {"seconds": 2}))
+    await asyncio.sleep(0.2)
+    assert (await session.call("pid", {})).outcome is Outcome.OK
+    assert len(tools.servers.pools[0]._shared) == 2
+    assert (await long).text == "awake"
+
+
+def port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.fixture(params=["http", "sse"])
+def url(request, server):
+    """The same server over HTTP, in a thread, behind a token."""
+    import uvicorn
+
+    spec = importlib.util.spec_from_file_location("mcp_http_server", server)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    app = module.server.streamable_http_app() if request.param == "http" else module.server.sse_app()
+
+    async def guarded(scope, receive, send):
+        headers = dict(scope.get("headers", []))
+        if scope["type"] == "http" and headers.get(b"authorization") != b"Bearer secret":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await app(scope, receive, send)
+
+    number = port()
+    running = uvicorn.Server(uvicorn.Config(guarded, port=number, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{number}/{'mcp' if request.param == 'http' else 'sse'}"
+    running.should_exit = True
+    thread.join(5)
+
+
+async def test_over_http(load, yaml, url, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    tools = load(yaml({"counter": {"url": url, "auth_token": "${MY_TOKEN}"}}, extra="tool_selected_list: [add]"))
+    session = tools.open("1/row/0", {}, None)
+    answers = await asyncio.gather(*(session.call("add", {"n": 1}) for _ in range(20)))
+    assert {a.outcome for a in answers} == {Outcome.OK}
+    assert {a.text for a in answers} == {str(i) for i in range(1, 21)}
+    await session.release()
+    await tools.close()
+
+
+def test_a_token_that_is_refused(load, yaml, url):
+    with pytest.raises(UserError, match=r"MCP server 'counter' did not start: .*401"):
+        load(yaml({"counter": {"url": url, "auth_token": "wrong"}}))
+
+
+@pytest.mark.parametrize(
+    ("servers", "config", "extra", "words"),
+    [
+        ({}, "", "", "has no servers"),
+        ({"a": {}}, "", "", "MCP server 'a': write either a command"),
+        ({"a": {"command": "x", "url": "y"}}, "", "", "write either a command"),
+        ({"a": {"command": "x", "arg": []}}, "", "", "'a': arg is none of"),
+        ({"a": {"url": "http://x", "type": "carrier pigeon"}}, "", "", "write http or sse"),
+        ({"a": {"url": "http://x", "auth_token": "${NO_SUCH_TOKEN}"}}, "", "", "NO_SUCH_TOKEN is not set"),
+        ({"a": {"command": "no-such-program"}}, "", "", "'a' did not start: .*no-such-program"),
+        ({"a": {"command": sys.executable, "args": ["-c", "raise SystemExit('no key')"]}}, "", "", "not start: no key"),
+        ({"a": {"command": "x"}}, "sessions: 0", "", "config.sessions is 0: write a number"),
+        ({"a": {"command": "x"}}, "timeout: 0", "", "did not start|config.timeout"),
+    ],
+)
+def test_mistakes(load, yaml, servers, config, extra, words):
+    with pytest.raises(UserError, match=words):
+        load(yaml(servers, config, extra))
+
+
+def test_a_selection_of_what_is_not_there(load, yaml, server):
+    with pytest.raises(UserError, match=r"tool_selected_list names 'subtract'; the servers have add, pid, wrong"):
+        load(yaml({"c": {"command": sys.executable, "args": [server]}}, extra="tool_selected_list: [subtract]"))
+
+
+def test_servers_written_in_place_and_transports_told_apart(tmp_path):
+    specs = read_specs(
+        {
+            "mcpServers": {
+                "a": {"url": "http://h/sse"},
+                "b": {"url": "http://h/mcp", "headers": {"X": "1"}},
+                "c": {"url": "http://h/mcp", "type": "sse"},
+                "d": {"command": "run", "args": [1], "env": {"N": 2}},
+            }
+        },
+        tmp_path,
+        "here",
+    )
+    assert [spec.sse for spec in specs] == [True, False, True, False]
+    assert (specs[1].headers, specs[3].args, specs[3].env) == ({"X": "1"}, ("1",), {"N": "2"})
+
+
+async def test_a_public_server_and_verls_own_entry(load, write):
+    command = shutil.which("mcp-server-time") or shutil.which("mcp-server-time", path=str(sys.prefix) + "/bin")
+    if command is None:
+        pytest.skip("mcp-server-time is not installed: pip install mcp-server-time")
+    write(
+        "servers.json", json.dumps({"mcpServers": {"time": {"command": command, "args": ["--local-timezone", "UTC"]}}})
+    )
+    tools = load(
+        write(
+            "tools.yaml",
+            """
+            tools:
+              - class_name: verl.tools.mcp_base_tool.MCPBaseTool
+                config: {type: mcp, rate_limit: 12, timeout: 30}
+                mcp:
+                  mcp_servers_config_path: ./servers.json
+                  tool_selected_list: [convert_time]
+            """,
+        )
+    )
+    assert [schema["function"]["name"] for schema in tools.schemas()] == ["convert_time"]
+    assert tools.runners["convert_time"].options.max_concurrency == 12
+    session = tools.open("1/row/0", {}, None)
+    asked = {"source_timezone": "Asia/Tokyo", "time": "12:30", "target_timezone": "UTC"}
+    answer = await session.call("convert_time", asked)
+    assert (answer.outcome, "T03:30:00+00:00" in answer.text) == (Outcome.OK, True)
+    nowhere = await session.call("convert_time", asked | {"target_timezone": "Mars/Olympus"})
+    assert (nowhere.outcome, "Mars/Olympus" in nowhere.text) == (Outcome.MODEL_ERROR, True)
+    await session.release()
+    await tools.close()
