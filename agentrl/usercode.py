@@ -13,6 +13,7 @@ neither other calls nor the end of the process (threads.py).
 import asyncio
 import contextvars
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
@@ -54,12 +55,13 @@ class UserFunction:
 
         A thread that is still at work afterwards stays in `threads`.
         """
-        task = asyncio.create_task(self._call(args, kwargs, threads))
-        task.add_done_callback(_mark_as_seen)
-        in_time = False
+        task = _start(self._call(args, kwargs, threads))
+        in_time = task.done()
         try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
-            in_time = bool(done)
+            if not in_time:
+                task.add_done_callback(_mark_as_seen)
+                done, _ = await asyncio.wait({task}, timeout=timeout)
+                in_time = bool(done)
         finally:
             if not task.done():
                 task.cancel()
@@ -121,6 +123,17 @@ class Cleanup:
         """Wait for all that is still under way."""
         while self.tasks:
             await asyncio.wait(self.tasks)
+
+
+def _start(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    """A task that runs to its first wait at once, where Python can (3.12).
+
+    A function that answers without waiting is then done, and its caller goes on instead of standing behind all other
+    callers: the next request of a conversation leaves before the next conversation's tool runs.
+    """
+    if sys.version_info < (3, 12):
+        return asyncio.create_task(work)
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
 
 
 def _outcome(
