@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.rollout.trajectory import Trajectory
-from agentrl.tracking.dumps import Record, trajectory_record
+from agentrl.tracking.dumps import Record, token_texts, trajectory_record
 from agentrl.tracking.fields import duration, figure
-from agentrl.tracking.text import Decode, pieces
+from agentrl.tracking.text import Decode
 
 BY_PROBABILITY = (
     (0.1, "bold red"),
@@ -44,7 +44,7 @@ def conversation(
 ) -> Panel:
     """Draw a trajectory, or a dumped one.
 
-    A Trajectory needs `decode`; a dumped record without it is coloured by segment instead of by token.
+    A Trajectory needs `decode`. A dump of an earlier version, without the texts of tokens, is coloured by segment.
     `max_prompt`: characters of the prompt to show; its middle is left out beyond that.
     """
     record = _as_record(trajectory, decode)
@@ -53,7 +53,7 @@ def conversation(
     for number, sample in enumerate(samples, start=1):
         if len(samples) > 1:
             body.append(Text(f"\nsample {number} of {len(samples)} (the template rewrote history)", style="bold"))
-        body += [Text(""), _stream(sample, decode, max_prompt)]
+        body += [Text(""), _stream(sample, max_prompt)]
     body += [Text(""), *_calls(record), *_trouble(record), legend()]
     name = title or str(record["key"])
     return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
@@ -96,15 +96,16 @@ def _header(record: Record) -> Text:
     return text.append(f"  {record['turns']} turns  {trained} of {tokens} tokens trained")
 
 
-def _stream(sample: Record, decode: Decode | None, max_prompt: int | None) -> Table:
+def _stream(sample: Record, max_prompt: int | None) -> Table:
     """A row a segment: who wrote it, and what."""
+    texts = token_texts(sample)
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
     for segment, start in zip(sample["segments"], _starts(sample), strict=True):
         if segment["source"] == "model":
             label = Text(f"model {segment['turn'] + 1}", "bold green")
-            grid.add_row(label, _trained(segment, start, sample["columns"], decode))
+            grid.add_row(label, _trained(segment, start, sample["columns"], texts))
         else:
             limit = max_prompt if segment["source"] == "prompt" else None
             style = READ_ONLY[segment["source"]]
@@ -116,13 +117,12 @@ def _starts(sample: Record) -> list[int]:
     return list(accumulate((segment["n"] for segment in sample["segments"]), initial=0))[:-1]
 
 
-def _trained(segment: Record, start: int, columns: Record, decode: Decode | None) -> Text:
-    if decode is None:
+def _trained(segment: Record, start: int, columns: Record, texts: list[str] | None) -> Text:
+    end = start + segment["n"]
+    if texts is None:
         tokens = [(segment["text"], segment["logprob"])]
     else:
-        end = start + segment["n"]
-        texts = pieces(columns["ids"][start:end], decode, before=columns["ids"][:start][-1:])
-        tokens = list(zip(texts, columns["logprobs"][start:end], strict=True))
+        tokens = list(zip(texts[start:end], columns["logprobs"][start:end], strict=True))
     text = Text()
     for piece, logprob in tokens:
         style = next(style for bound, style in BY_PROBABILITY if math.exp(logprob) < bound)

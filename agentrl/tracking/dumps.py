@@ -8,9 +8,9 @@ Invariants:
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate, groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,15 @@ def token_texts(sample: Record) -> list[str] | None:
     """The text of each token of a dumped sample; None in dumps that were written without."""
     if "chars" not in sample["columns"]:
         return None
-    stream = "".join(segment["text"] for segment in sample["segments"])
-    ends = list(accumulate(sample["columns"]["chars"]))
-    return [stream[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    widths = iter(sample["columns"]["chars"])
+    return [text for segment in sample["segments"] for text in _cut(segment["text"], islice(widths, segment["n"]))]
+
+
+def _cut(text: str, widths: Iterable[int]) -> Iterator[str]:
+    start = 0
+    for width in widths:
+        yield text[start : start + width]
+        start += width
 
 
 def _runs(values: Sequence[float]) -> list[tuple[int, float]]:

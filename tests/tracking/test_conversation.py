@@ -49,7 +49,8 @@ def test_colours_tell_trained_from_read_and_likely_from_unlikely(told, decode):
 
 def test_a_dump_looks_the_same_as_the_trajectory(told, decode):
     record = trajectory_record(3, told, decode)
-    assert drawn(conversation(record, decode), styles=True) == drawn(conversation(told, decode), styles=True)
+    assert drawn(conversation(record), styles=True) == drawn(conversation(told, decode), styles=True)
+    del record["samples"][0]["columns"]["chars"]
     assert drawn(conversation(record)) == drawn(conversation(told, decode))
 
 

@@ -25,7 +25,7 @@ class Connection:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         self.busy = 0
-        """Calls under way."""
+        """Calls under way, as the pool counts them."""
         self._client: Any = None
         self._life: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
@@ -46,7 +46,6 @@ class Connection:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        self.busy += 1
         try:
             client = await self._open()
             return await client.call_tool(tool, arguments)
@@ -58,8 +57,6 @@ class Connection:
         except (OSError, EOFError) as error:
             await self.close()
             raise InfraError(f"MCP server {self.spec.name!r} is gone: {error or type(error).__name__}") from error
-        finally:
-            self.busy -= 1
 
     async def close(self) -> None:
         """Leave the session; safe to call twice, and the next call opens a new one."""
@@ -106,7 +103,7 @@ def _client(spec: ServerSpec, said: IO[str]) -> AbstractAsyncContextManager[Any]
 
 
 def _transport(spec: ServerSpec, said: IO[str]) -> Any:
-    """Its streams. What a process of our own says on stderr goes to `said`."""
+    """Its streams. What a process of our own says on stderr, and what HTTP refuses with, goes to `said`."""
     from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -114,17 +111,22 @@ def _transport(spec: ServerSpec, said: IO[str]) -> Any:
         given = StdioServerParameters(command=spec.command, args=list(spec.args), env=dict(spec.env), cwd=spec.cwd)
         return stdio_client(given, errlog=said)  # type: ignore[arg-type]
     assert spec.url is not None
-    return sse_client(spec.url, headers=dict(spec.headers)) if spec.sse else _http(spec.url, dict(spec.headers))
+    headers = dict(spec.headers)
+    return sse_client(spec.url, headers=headers) if spec.sse else _http(spec.url, headers, said)
 
 
 @asynccontextmanager
-async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
+async def _http(url: str, headers: dict[str, str], said: IO[str]) -> AsyncIterator[Any]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
+    async def note(response: Any) -> None:
+        if response.is_error:
+            said.write(f"HTTP {response.status_code} {response.reason_phrase}\n")
+
     patience = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=patience) as client,
+        httpx2.AsyncClient(headers=headers, timeout=patience, event_hooks={"response": [note]}) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams

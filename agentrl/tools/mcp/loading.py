@@ -49,7 +49,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[McpTool]:
         raise UserError(f"{entry.where}: config.type mcp: write `mcp:` with mcp_servers_config_path below it")
     sessions, kind = _sessions(entry), _kind(entry)
     if not sessions:
-        kind = type(kind.__name__, (kind, OwnSessionMcpTool), {})
+        kind = type(kind.__name__, (OwnSessionMcpTool, kind), {})
     offered: dict[str, McpTool] = {}
     for spec in read_specs(written, entry.file.parent, entry.where):
         pool = Pool(spec, servers.loop, sessions)

@@ -53,7 +53,11 @@ class Pool:
     async def call(self, tool: str, arguments: dict[str, Any], owner: Any, instance_id: str) -> Any:
         """Call over a session; `owner` is the trajectory's, `instance_id` that of its instance of the tool."""
         connection = self._first() if self.sessions else self._owned(owner, instance_id)
-        return await asyncio.wrap_future(self.loop.submit(connection.call(tool, arguments)))
+        connection.busy += 1
+        try:
+            return await asyncio.wrap_future(self.loop.submit(connection.call(tool, arguments)))
+        finally:
+            connection.busy -= 1
 
     async def leave(self, instance_id: str) -> None:
         """A tool of a trajectory is released; the last one closes its session."""

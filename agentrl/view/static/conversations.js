@@ -35,7 +35,11 @@ export async function render(page, allRuns, query) {
   if (rows.length) await open(Math.max(0, first));
 }
 
-export function grown(allRuns) { runs = allRuns; }
+// A step was added: it can be chosen, and what is read stays.
+export function grown(allRuns) {
+  runs = allRuns;
+  root.querySelector(".bar")?.replaceWith(bar(runs[state.run].splits[state.split]));
+}
 
 export function key(name) {
   const at = rows?.findIndex(isOpen) ?? -1;
@@ -130,11 +134,11 @@ function item(row, i) {
   reward.dataset.sign = row.reward === null ? "none" : row.reward > 0 ? "up" : row.reward < 0 ? "down" : "zero";
   return h("div", { className: "row", role: "option", onclick: () => open(i), title: row.key },
     reward,
-    h("span", { className: "name" }, shortUid(row.uid), h("small", {}, ` · ${row.sample}`), state.step === "all" && h("small", {}, ` · step ${row.step}`)),
+    h("span", { className: "name" }, shortUid(row.uid), h("small", {}, ` · ${row.sample}`)),
     row.outcome === "ok" ? row.finish !== "stop" && h("span", { className: "badge" }, row.finish.replace("_", " "))
       : h("span", { className: `badge ${row.outcome}` }, row.outcome.replace("_", " ")),
     h("span", { className: "sub" },
-      `${plural(row.turns, "turn")} · ${row.failed ? `${row.calls - row.failed}/` : ""}${plural(row.calls, "call")} · ${count(row.tokens)} tok · ${seconds(row.seconds)}`));
+      `${state.step === "all" ? `step ${row.step} · ` : ""}${plural(row.turns, "turn")} · ${row.failed ? `${row.calls - row.failed}/` : ""}${plural(row.calls, "call")} · ${count(row.tokens)} tok · ${seconds(row.seconds)}`));
 }
 
 // A uid is file:line; the folder says nothing here.

@@ -29,7 +29,10 @@ export async function render(page, allRuns, query) {
   arrange(rows);
 }
 
-export function grown(allRuns) { runs = allRuns; }
+export function grown(allRuns) {
+  runs = allRuns;
+  root.querySelector(".bar")?.replaceWith(bar(runs[state.run].splits[state.split]));
+}
 
 export function key(name) {
   const steps = runs[state.run].splits[state.split];
