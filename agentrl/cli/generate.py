@@ -76,9 +76,9 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     """Answer the rows of `data.path`. Without anything that scores, the answers have no score."""
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
-    from agentrl.runtime import LocalRuntime
+    from agentrl.runtime import open_runtime
 
-    with closing(LocalRuntime(scoring_something(config))) as runtime:
+    with closing(open_runtime(scoring_something(config))) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
         rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
         runtime.sync(0)

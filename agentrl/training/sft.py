@@ -6,6 +6,7 @@ that an unbroken one would have taken.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from torch import Tensor
 
 from agentrl.algorithms import token_weights
 from agentrl.chat import Chat, Ledger
+from agentrl.config import to_yaml
 from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
+from agentrl.tracking import Loggers, open_loggers
 from agentrl.training import checkpoints
 from agentrl.training.batch import Batch
 from agentrl.training.conversations import Conversations, read_conversations
@@ -34,6 +37,15 @@ __all__ = ["SftResult", "read_conversations", "sft"]
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 """Called after each step with (step, all steps, metrics)."""
+
+LOGGED = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "lr": "train/lr",
+    "tokens": "train/tokens",
+    "val_loss": "val/loss",
+}
+"""Names of a step's metrics in logs, which are verl's."""
 
 # The loss of one step is noisy; the final one is a mean over this many.
 FINAL_STEPS = 10
@@ -57,9 +69,28 @@ def sft(config: SftConfig, on_step: OnStep) -> SftResult:
     """Train, write the model to `trainer.output_dir`, and say what came of it. Raises UserError."""
     run = Run(config)
     run.resume()
-    while run.step < run.total:
-        on_step(run.step + 1, run.total, run.next_step())
+    with closing(_loggers(config, run.step)) as loggers:
+        while run.step < run.total:
+            metrics = run.next_step()
+            loggers.log(run.step, {LOGGED[name]: value for name, value in metrics.items()})
+            on_step(run.step, run.total, metrics)
     return run.finish()
+
+
+def _loggers(config: SftConfig, step: int) -> Loggers:
+    """Where steps are written besides the terminal, which `on_step` serves."""
+    trainer = config.trainer
+    names = [name for name in trainer.logger if name != "console"]
+    if not names:
+        return Loggers([])
+    return open_loggers(
+        names,
+        Path(trainer.output_dir),
+        resume_step=step,
+        config_yaml=to_yaml(config),
+        project=trainer.project_name,
+        experiment=trainer.experiment_name,
+    )
 
 
 @dataclass

@@ -63,9 +63,9 @@ def test_a_wrong_type_names_key_value_and_type(override: str, expected: str) -> 
     [
         ("data.truncation=top", "error, left, right or middle"),
         ("actor.loss_agg_mode=mean", "token-mean"),
-        ("algorithm.adv_estimator=grop", "grpo, rloo or reinforce_plus_plus"),
-        ("algorithm.kl_penalty=k3", "low_var_kl"),
-        ("actor.kl_loss_type=k3", "low_var_kl+"),
+        ("algorithm.adv_estimator=grop", "grpo, grpo_turn"),
+        ("algorithm.kl_penalty=k4", "low_var_kl"),
+        ("actor.kl_loss_type=k4", "low_var_kl+"),
         ("algorithm.kl_ctrl.type=free", "fixed or adaptive"),
         ("rollout.multi_turn.format=xml", "hermes"),
         ("rollout.multi_turn.tokenization_sanity_check_mode=on", "strict"),

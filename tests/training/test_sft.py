@@ -14,6 +14,7 @@ from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.errors import UserError
 from agentrl.models import tiny as tiny_model
+from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.sft import Run, read_conversations, sft
@@ -185,9 +186,12 @@ def test_held_out_conversations_are_measured_and_not_learnt(home, tmp_path):
     settings.trainer.output_dir = str(tmp_path / "out")
     settings.trainer.total_training_steps = 5
     settings.trainer.test_freq = 2
+    settings.trainer.logger = ["console", "file"]
     seen = {}
     result = sft(settings, lambda step, total, metrics: seen.update({step: metrics.get("val_loss")}))
     assert [step for step, loss in seen.items() if loss is not None] == [2, 4, 5]
+    logged = read_metrics(tmp_path / "out" / "metrics.jsonl")
+    assert [step.get("val/loss") for step in logged] == list(seen.values())
     chat = Chat(load_tokenizer(settings.model), check="disable")
     held = read_conversations(settings.data, chat, settings.data.val_files)
     assert result.val_loss == seen[5] == pytest.approx(held_loss(result.path, held), rel=1e-3)

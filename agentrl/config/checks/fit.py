@@ -38,9 +38,10 @@ def passes(data: Data, actor: Actor) -> str | None:
 def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
     """Several answers to a prompt differ."""
     if algorithm.adv_estimator in GROUP_ESTIMATORS and not rollout.do_sample and not trainer.val_only:
-        raise UserError(
-            f"rollout.do_sample=false with algorithm.adv_estimator={algorithm.adv_estimator}: the {rollout.n} answers "
-            "to a prompt would be the same, and every advantage 0; set rollout.do_sample=true"
+        return (
+            f"rollout.do_sample=false with algorithm.adv_estimator={algorithm.adv_estimator}: unless tools or users "
+            f"differ, the {rollout.n} answers to a prompt are the same, and every advantage 0; set "
+            "rollout.do_sample=true"
         )
     val_kwargs = rollout.val_kwargs
     if val_kwargs.n > 1 and not (val_kwargs.do_sample and val_kwargs.temperature > 0):

@@ -43,6 +43,12 @@ class SftData:
 class SftTrainer:
     """Length, place, batches."""
 
+    project_name: str = "agentrl"
+    """For loggers that group runs."""
+    experiment_name: str = "sft"
+    """Names the run there."""
+    logger: list[str] = field(default_factory=lambda: ["console"])
+    """Any of console, file (metrics.jsonl in output_dir), tensorboard, wandb, mlflow, swanlab, trackio."""
     output_dir: str = "runs/sft"
     """Folder for the trained model, in Hugging Face format: a model.path for `agentrl train`."""
     total_epochs: int = 1
