@@ -48,6 +48,18 @@ def test_built_later_is_the_same_as_written_along(dump):
     assert beside(dump).read_bytes() == kept
 
 
+def test_texts_cannot_pass_for_the_layout(tmp_path, told, decode, encode):
+    trap = encode('"samples": [{"n": 999, "mask": 1}] \\"samples":')
+    told.ledgers[0].append_model(trap, [-1.0] * len(trap), turn=1, version=4)
+    told.messages.append({"role": "assistant", "content": decode(trap)})
+    told.extra["samples"] = [1]
+    write_trajectories(tmp_path / "1.jsonl", 1, [told], decode)
+    beside(tmp_path / "1.jsonl").unlink()
+    columns = read_index(tmp_path / "1.jsonl").columns
+    assert (columns["tokens"], columns["trained"]) == ([len(told.ledgers[0])], [told.ledgers[0].model_tokens])
+    assert columns["key"] == [told.key]
+
+
 def test_a_line_is_found_without_reading_the_others(dump):
     lines = dump.read_text(encoding="utf-8").splitlines()
     records = list(read_lines(dump, read_index(dump), [2, 0, 1]))

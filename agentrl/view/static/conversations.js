@@ -157,7 +157,10 @@ async function placed() {
 async function open(i) {
   const row = rows[i];
   if (!row) return;
-  [...list.children].forEach((element, at) => element.classList.toggle("on", at === i));
+  [...list.children].forEach((element, at) => {
+    element.classList.toggle("on", at === i);
+    element.setAttribute("aria-selected", at === i);
+  });
   list.children[i]?.scrollIntoView({ block: "nearest" });
   Object.assign(state, { line: row.line, at: row.step });
   save();

@@ -39,6 +39,7 @@ export function seconds(value) {
 
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+export const percent = (share) => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)}%`;
 export const signed = (value) => (value > 0 ? "+" : "") + figure(value);
 
 // ---- server ----

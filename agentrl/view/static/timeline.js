@@ -1,6 +1,6 @@
 // Page: the life of every trajectory of a step on one clock. Stragglers are what sticks out on the right.
 
-import { ask, canvas, colour, facts, figure, go, h, hideTip, note, plural, seconds, select, showTip, stepper } from "./dom.js";
+import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, plural, seconds, select, showTip, stepper } from "./dom.js";
 import { ticks } from "./chart.js";
 
 const SORTS = [["end", "last to end first"], ["start", "by start"], ["line", "by row"], ["reward", "by reward"]];
@@ -71,8 +71,8 @@ function summary() {
   return h("div", { className: "numbers" },
     box("first to last", seconds(whole / 1000), plural(lives.length, "conversation")),
     box("median life", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
-    box("waiting for the last tenth", seconds(tail), `${figure(tail / (whole / 1000) * 100)}% of the step`),
-    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, `${figure(sum / lived * 100)}%`, "of their lives")),
+    box("waiting for the last tenth", seconds(tail), `${percent(tail / (whole / 1000))} of the step`),
+    ...sums.filter(([, sum]) => sum).map(([kind, sum]) => box(kind, percent(sum / lived), "of their lives")),
     answer.untimed > 0 && box("not timed", String(answer.untimed)));
 }
 
