@@ -1,5 +1,6 @@
 """Checkpoints of a run: every part that has a state, saved together and found again together."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ class Checkpoints:
         for name, part in self.parts.items():
             if name in state:
                 part.load_state_dict(state[name])
+        if trainer.del_local_ckpt_after_load:
+            shutil.rmtree(path)
         return step
 
     @property

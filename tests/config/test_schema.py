@@ -12,9 +12,10 @@ from agentrl.config.choices import CHOICES
 from agentrl.config.keys import field_docs, home, nearest, schema_keys, schema_sections, type_name
 from agentrl.config.names import written
 from agentrl.config.schema import Config
+from agentrl.config.schema.commands import SCHEMAS as COMMANDS
 from agentrl.config.schema.sft import SftConfig
 
-SCHEMAS = (Config, SftConfig)
+SCHEMAS = tuple(COMMANDS.values())
 PACKAGE = Path(agentrl.__file__).parent
 
 
