@@ -25,45 +25,72 @@ class Lost(InfraError):
 
 
 class Caller:
-    """A job's socket, as seen by the pool."""
+    """A job's socket, as seen by the pool. It is read as soon as something comes."""
 
     def __init__(self, link: "Link", number: int, flavour: str, ours: socket.socket) -> None:
         self.link, self.number, self.flavour, self.socket = link, number, flavour, ours
         self.buffer = bytearray()
         self.again = False
         """Its warden waits for another job."""
+        self.lost = ""
+        self.loop = asyncio.get_running_loop()
+        self.news: asyncio.Future[None] | None = None
+        self.loop.add_reader(ours, self._read)
 
-    async def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+    async def send(self, content: bytes) -> None:
         """Raises Lost."""
         try:
-            await asyncio.get_running_loop().sock_sendall(self.socket, wire.pack(header, blobs))
+            sent = self.socket.send(content)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise Lost(f"a run of the sandbox was cut off: {error.strerror}") from error
+        if sent < len(content):
+            await self._send_rest(memoryview(content)[sent:])
+
+    async def _send_rest(self, content: memoryview) -> None:
+        try:
+            await self.loop.sock_sendall(self.socket, content)
         except OSError as error:
             raise Lost(f"a run of the sandbox was cut off: {error.strerror}") from error
 
     async def receive(self, patience: float) -> wire.Message:
         """The next reply. One that does not come within `patience` seconds means that the warden hangs. Raises Lost."""
         try:
-            return await asyncio.wait_for(self._receive(), patience)
+            async with asyncio.timeout(patience):
+                while (message := wire.split(self.buffer)) is None:
+                    await self._more()
         except TimeoutError:
             await self.link.order({"op": "kill", "id": self.number})
             raise Lost(f"a run of the sandbox gave no answer within {patience:g} s") from None
-
-    async def _receive(self) -> wire.Message:
-        loop = asyncio.get_running_loop()
-        while (message := wire.split(self.buffer)) is None:
-            try:
-                part = await loop.sock_recv(self.socket, _CHUNK)
-            except OSError as error:
-                raise Lost(f"a run of the sandbox was cut off: {error.strerror}") from error
-            if not part:
-                raise Lost("a run of the sandbox was cut off")
-            self.buffer += part
         if message[0].get("kind") == "broken":
             raise InfraError(f"the sandbox failed: {message[0]['why']}")
         return message
 
+    async def _more(self) -> None:
+        if self.lost:
+            raise Lost(self.lost)
+        self.news = self.loop.create_future()
+        await self.news
+
+    def _read(self) -> None:
+        try:
+            part = self.socket.recv(_CHUNK)
+            why = "" if part else "a run of the sandbox was cut off"
+        except BlockingIOError:
+            return
+        except OSError as error:
+            part, why = b"", f"a run of the sandbox was cut off: {error.strerror}"
+        self.buffer += part
+        if why:
+            self.lost = why
+            self.loop.remove_reader(self.socket)
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
+
     def close(self) -> None:
         """The warden notices, ends what still runs, and goes."""
+        self.loop.remove_reader(self.socket)
         self.socket.close()
 
 

@@ -4,16 +4,19 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from agentrl.sandbox import wire
 from agentrl.sandbox.folder import checked
 from agentrl.sandbox.job import CommandResult, Job, Limits
 from agentrl.sandbox.languages import Recipe
 
 _NUMPY = re.compile(r"^.*\b(?:import|from)\b[^#\n]*\b(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
 _MIB = 1 << 20
+_AT_ONCE = 1 << 16
+_WARM = frozenset({*sys.stdlib_module_names, "numpy", "usercustomize"})
 Files = dict[str, tuple[bytes, int]]
 
 
@@ -27,10 +30,13 @@ class Plan:
     key: bytes | None
     """Of the compilation; None where nothing is compiled."""
 
-    def message(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Header and file contents."""
+    def message(self, stdins: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
+        """The bytes to send first, and the stdins that are to follow: none, where all together are few bytes."""
         names = [(path, mode) for path, (_, mode) in self.files.items()]
-        return {**self.header, "files": names}, [content for content, _ in self.files.values()]
+        plan = wire.pack({**self.header, "files": names}, [content for content, _ in self.files.values()])
+        if len(plan) + sum(map(len, stdins)) > _AT_ONCE:
+            return plan, stdins
+        return b"".join([plan, *(wire.pack({}, [stdin]) for stdin in stdins)]), ()
 
 
 def environment(folders: tuple[str, ...], work: str) -> dict[str, str]:
@@ -51,8 +57,8 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
         "argv": None if in_fork else _located(recipe.run, programs),
         "env": {**env, **recipe.env},
         "compile": command,
-        "compile_limits": asdict(job.compile_limits),
-        "run_limits": asdict(job.run_limits),
+        "compile_limits": vars(job.compile_limits),
+        "run_limits": vars(job.run_limits),
         "fetch": list(job.fetch),
         "stop": job.stop_on_failure,
         "total": job.total,
@@ -66,14 +72,13 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
 
 def session(limits: Limits, argv: list[str] | None, env: Mapping[str, str]) -> Plan:
     """The plan of a session; `argv` starts its interpreter where none is forked."""
-    header = {"session": True, "plain": False, "argv": argv, "env": {**env}, "run_limits": asdict(limits)}
+    header = {"session": True, "plain": False, "argv": argv, "env": {**env}, "run_limits": vars(limits)}
     return Plan(header, {}, "base", None)
 
 
 def _shadows(files: Files) -> bool:
     """Whether modules of the work folder would be imported in place of some that a warm interpreter already has."""
-    names = {path.split("/")[0].removesuffix(".py") for path in files}
-    return not names.isdisjoint({*sys.stdlib_module_names, "numpy", "usercustomize"})
+    return any(path.split("/")[0].removesuffix(".py") in _WARM for path in files)
 
 
 def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandResult:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from agentrl.errors import InfraError, UserError
 from agentrl.sandbox import isolation as tiers
 from agentrl.sandbox import plan as plans
-from agentrl.sandbox import probes, roots
+from agentrl.sandbox import probes, roots, wire
 from agentrl.sandbox.cache import CompileCache, Compiled
 from agentrl.sandbox.isolation import Probe
 from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result
@@ -49,6 +49,7 @@ class Pool:
         self.turnstile = Turnstile(self.slots, queue)
         self.python = python or sys.executable
         self.isolation = ""
+        self.forks = False
         self.report: list[Probe] = []
         self.compiled = CompileCache()
         self.link: Link | None = None
@@ -87,7 +88,7 @@ class Pool:
 
     async def _try(self, name: str) -> Probe:
         """Whether the tier works here; if so, it is the one in use."""
-        self.isolation = name
+        self.isolation, self.forks = name, tiers.load(name).forks_python
         self.told |= {"tier": name, "bwrap": roots.bwrap(self.python) if name == "bwrap" else None}
         try:
             await self._connect()
@@ -115,8 +116,7 @@ class Pool:
         recipe = find(job.language)
         if recipe.name not in self.programs:
             self.programs[recipe.name] = recipe.locate(self.python)
-        forks = tiers.load(self.isolation).forks_python
-        plan = plans.make(job, recipe, self.programs[recipe.name], forks=forks, env=self.told["env"])
+        plan = plans.make(job, recipe, self.programs[recipe.name], forks=self.forks, env=self.told["env"])
         if plan.key is None:
             return await self._placed(job, plan, client, patience)
         while (known := self.compiled.get(plan.key)) is None:
@@ -155,16 +155,23 @@ class Pool:
         link = await self._linked()
         caller = link.reuse(plan.flavour) if plan.header["plain"] else None
         caller = caller or await link.open(plan.flavour)
-        sending = asyncio.ensure_future(self._send(caller, job, plan))
+        sending = None
         try:
+            content, stdins = plan.message(job.stdins)
+            if stdins:  # more than fits into the socket: it is sent while the first replies come
+                sending = asyncio.ensure_future(self._send(caller, content, stdins))
+            else:
+                await self._send(caller, content, ())
             result = await self._receive(caller, job, plan)
-            await sending
+            if sending is not None:
+                await sending
         except BaseException:
             caller.again = False
             self.counts["failed"] += 1
             raise
         finally:
-            sending.cancel()
+            if sending is not None:
+                sending.cancel()
             link.release(caller)
         self.counts["done"] += 1
         return result
@@ -181,14 +188,12 @@ class Pool:
             return self.link
 
     @staticmethod
-    async def _send(caller: Caller, job: Job, plan: Plan) -> None:
+    async def _send(caller: Caller, content: bytes, stdins: Sequence[bytes]) -> None:
         """The plan, then stdin after stdin. Where the warden is gone, the receiving side finds out why."""
-        try:
-            await caller.send(*plan.message())
-            for stdin in job.stdins:
-                await caller.send({}, [stdin])
-        except Lost:
-            pass
+        with suppress(Lost):
+            await caller.send(content)
+            for stdin in stdins:
+                await caller.send(wire.pack({}, [stdin]))
 
     async def _receive(self, caller: Caller, job: Job, plan: Plan) -> Result:
         compiled: CommandResult | None = None
@@ -219,12 +224,12 @@ class Pool:
         """A Python that keeps its state from cell to cell, until it is closed. Raises Busy when there are too many."""
         if self.counts["sessions"] >= SESSIONS:
             raise Busy(f"{SESSIONS} sessions are open; close some")
-        argv = None if tiers.load(self.isolation).forks_python else [self.python, "-c", CELLS]
+        argv = None if self.forks else [self.python, "-c", CELLS]
         plan = plans.session(limits, argv, self.told["env"])
         self.counts["sessions"] += 1
         try:
             caller = await (await self._linked()).open(plan.flavour)
-            await caller.send(*plan.message())
+            await caller.send(plan.message(())[0])
         except BaseException:
             self.counts["sessions"] -= 1
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.sandbox import plan as plans
+from agentrl.sandbox import wire
 from agentrl.sandbox.job import CommandResult, Limits
 from agentrl.sandbox.link import Caller
 
@@ -47,7 +48,7 @@ class Session:
     async def _cell(self, code: str, wall: float) -> CommandResult:
         ended = False
         try:
-            await self.caller.send({"wall": wall}, [code.encode(errors="surrogateescape")])
+            await self.caller.send(wire.pack({"wall": wall}, [code.encode(errors="surrogateescape")]))
             header, (stdout, stderr) = await self.caller.receive(2 * wall + GRACE)
             ended = True
         finally:

@@ -39,7 +39,7 @@ def serve(tier: Tier, slot: int, caller: int) -> None:
             del plan, contents
             tier.renew()
     except (Broken, OSError) as error:
-        wire.write(caller, {"kind": "broken", "why": f"{type(error).__name__}: {error}"})
+        wire.write(caller, [({"kind": "broken", "why": f"{type(error).__name__}: {error}"}, ())])
     except wire.Closed:
         pass
     tier.leave()
@@ -55,6 +55,7 @@ class Warden:
         named = zip(plan["files"], contents, strict=True)
         self.files: folder.Files = {path: (content, mode) for (path, mode), content in named}
         self.where = ""
+        self.unsent: list[tuple[dict[str, Any], Sequence[wire.Bytes]]] = []
 
     def work(self) -> bool:
         """The whole job. Whether another may follow."""
@@ -66,7 +67,8 @@ class Warden:
             return False
         self._run_all(Limits(**plan["run_limits"]))
         files = folder.fetch(self.where, plan["fetch"], MOST_KEPT) if plan["fetch"] and self.where else {}
-        wire.write(self.caller, {"kind": "end", "names": list(files), "again": self.again}, list(files.values()))
+        self.unsent.append(({"kind": "end", "names": list(files), "again": self.again}, list(files.values())))
+        self._send()
         return self.again
 
     def _compile(self, argv: Sequence[str], limits: Limits) -> bool:
@@ -80,6 +82,7 @@ class Warden:
         self.files = made if good else self.files
         names = [(path, mode) for path, (_, mode) in made.items()]
         self._reply("compiled", ended, {"names": names}, [content for content, _ in made.values()])
+        self._send()
         return good
 
     def _run_all(self, limits: Limits) -> None:
@@ -87,6 +90,7 @@ class Warden:
         program = Program(argv, self.plan["env"])
         end = time.monotonic() + self.plan["total"] if self.plan["total"] is not None else None
         for _ in range(self.plan["tests"]):
+            self._send()
             _, (stdin,) = wire.read(self.caller)
             if end is not None:
                 limits = replace(limits, wall=min(limits.wall, max(end - time.monotonic(), 0.001)))
@@ -106,6 +110,7 @@ class Warden:
             header, (code,) = wire.read(self.caller)
             ended = session.run(code, header["wall"], self.caller)
             self._reply("run", ended, {"over": session.over})
+            self._send()
 
     def _command(self, program: Program, stdin: wire.Bytes, limits: Limits) -> Ended:
         self.where = self.tier.fresh(limits)
@@ -116,7 +121,7 @@ class Warden:
         return Command(self.tier, self.where, program, stdin, limits).wait(self.caller)
 
     def _reply(
-        self, kind: str, ended: Ended, more: Mapping[str, Any] | None = None, blobs: Sequence[bytes] = ()
+        self, kind: str, ended: Ended, more: Mapping[str, Any] | None = None, blobs: Sequence[wire.Bytes] = ()
     ) -> None:
         header = {
             "kind": kind,
@@ -129,4 +134,10 @@ class Warden:
             "error": ended.error,
             **(more or {}),
         }
-        wire.write(self.caller, header, [ended.stdout, ended.stderr, *blobs])
+        self.unsent.append((header, [ended.stdout, ended.stderr, *blobs]))
+
+    def _send(self) -> None:
+        """A run's reply waits for what follows it: one that is the last goes out along with the job's end."""
+        if self.unsent:
+            wire.write(self.caller, self.unsent)
+            self.unsent = []

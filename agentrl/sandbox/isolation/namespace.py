@@ -44,6 +44,8 @@ class Namespace(Tier):
     renews = True
     disk_is_memory = True
     mounted = False
+    bound = -1
+    """Processes that the kernel was told to allow."""
 
     def settle(self, host: Host) -> None:
         """Goes on in a child: the first process of its own world."""
@@ -158,7 +160,9 @@ class Namespace(Tier):
             os.makedirs(path)
             syscalls.mount(f"{_HELD}/{number}", path, "", mounts.BIND | mounts.RECURSIVE)
         self.mounted = True
-        _bound_pids(limits.processes)
+        if self.bound != limits.processes:
+            _bound_pids(limits.processes)
+            self.bound = limits.processes
         return self.work
 
     def confine(self, limits: Limits) -> None:
