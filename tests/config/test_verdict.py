@@ -125,6 +125,31 @@ def test_a_scripts_variables_are_filled_in(script: Path) -> None:
     assert found["data.train_files"].given.value == ["/data/a.parquet", "/data/b.parquet"]
 
 
+def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "name=\"run-$(date +%m%d)\"\n"
+        "prompt=$((1024 * 2))\n"
+        "batch=$((prompt / 4 + 1))\n"
+        "HOME_DIR=${HOME_DIR:-\"${SCRATCH}/verl\"}\n"
+        "ray job submit -- python3 -m recipe.dapo.main_dapo \\\n"
+        "  data.max_prompt_length=${prompt} data.train_batch_size=$batch \\\n"
+        "  actor_rollout_ref.rollout.max_model_len=$((prompt + 1024 * 20)) \\\n"
+        "  data.train_files=\"${HOME_DIR}/a.parquet\" trainer.experiment_name=\"${name}\" trainer.nnodes=$((NODES))\n"
+    )
+    source = read_source(file)
+    assert not source.mistakes
+    assert {given.path.rpartition(".")[2]: given.value for given in source.settings} == {
+        "max_prompt_length": 2048,
+        "train_batch_size": 513,
+        "max_model_len": 22528,
+        "train_files": "${oc.env:SCRATCH}/verl/a.parquet",
+        "experiment_name": "run-${oc.env:COMMAND}",
+        "nnodes": "${oc.env:NUMBER}",
+    }
+    assert {verdict.kind for verdict in judged(file).values()} <= {"same", "moved"}
+
+
 def test_a_yaml_file_and_what_it_includes(yaml_file: Path) -> None:
     source, found = read_source(yaml_file), judged(yaml_file)
     assert source.includes == [(5, "ppo_trainer")]

@@ -1,0 +1,145 @@
+"""Shell scripts, read word by word: no shell runs.
+
+Variables that the script sets, and sums of numbers, are worked out; what only a shell knows is marked.
+"""
+
+import ast
+import operator
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from agentrl.config.sources.given import Given, Source
+from agentrl.errors import UserError
+
+ARGUMENT = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
+"""A setting has a dot or a slash in its name; shell variables have none."""
+ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$")
+VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^{}$]*))?\}|\$([A-Za-z_]\w*)")
+"""The innermost first: a default may hold other variables."""
+UNSET = re.compile("\x02(\\w+)\x03")
+"""What only a shell knows, marked."""
+ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
+COMMAND = re.compile(r"\$\([^()]*\)|`[^`]*`")
+
+
+class Script:
+    """A shell script, read word by word: no shell runs."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.source = Source()
+        self.variables: dict[str, str] = {}
+
+    def read(self) -> Source:
+        """Settings among its words, with variables of the script's own filled in."""
+        for first, text in _commands(self.file.read_text(encoding="utf-8")):
+            assigned = ASSIGNMENT.match(text)
+            if assigned and "\n" not in text and not ARGUMENT.match(text.strip()):
+                self.variables[assigned[1]] = self._filled(assigned[2].strip().strip("\"'"))
+                continue
+            for line, word in _words(self._filled(text), first):
+                self._word(line, word)
+        return self.source
+
+    def _word(self, line: int, word: str) -> None:
+        if word.startswith(("verl.", "agentrl.")):
+            self.source.program = word
+        elif ARGUMENT.fullmatch(word) and not word.startswith("-"):
+            self._setting(line, word)
+
+    def _setting(self, line: int, text: str) -> None:
+        from agentrl.config.overrides import parse_override
+
+        try:
+            override = parse_override(_hydra_safe(text))
+        except UserError as error:
+            self.source.mistakes.append((line, str(error)))
+            return
+        name = override.get_key_element().lstrip("+~")
+        if not override.is_delete():
+            self.source.settings += _flat(Given(self.file, line, name, override.value()))
+
+    def _filled(self, text: str) -> str:
+        """The text with variables, sums and commands worked out as far as that goes; marks where it does not."""
+
+        def value(match: re.Match[str]) -> str:
+            default = match[2].strip("\"'") if match[2] is not None else _mark(match[1] or match[3])
+            return self.variables.get(match[1] or match[3], default)
+
+        text = COMMAND.sub(_mark("COMMAND"), ARITHMETIC.sub(lambda match: self._worked_out(match[1]), text))
+        while VARIABLE.search(text):
+            text = VARIABLE.sub(value, text)
+        return text
+
+    def _worked_out(self, expression: str) -> str:
+        """`1024 * (n + 1)`, where it is made of numbers and the script's own variables."""
+        named = re.sub(r"\$?([A-Za-z_]\w*)", lambda match: self.variables.get(match[1], match[0]), expression)
+        if not re.fullmatch(r"[\d\s+*/%()-]+", named):
+            return _mark("NUMBER")
+        try:
+            return str(_arithmetic(ast.parse(named.strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError):
+            return _mark("NUMBER")
+
+
+OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def _arithmetic(node: ast.expr) -> int:
+    """Raises ValueError for what a shell could not work out either."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_arithmetic(node.operand)
+    raise ValueError(f"{ast.dump(node)} is no arithmetic")
+
+
+def _mark(name: str) -> str:
+    return f"\x02{name}\x03"
+
+
+def _hydra_safe(text: str) -> str:
+    """What only a shell knows as a word that Hydra can read."""
+    return UNSET.sub(r"${oc.env:\1}", text)
+
+
+def _flat(given: Given) -> Iterator[Given]:
+    """`a={b: 1}` as `a.b=1`."""
+    if not isinstance(given.value, Mapping) or not given.value:
+        yield given
+        return
+    for name, value in given.value.items():
+        yield from _flat(Given(given.file, given.line, f"{given.path}.{name}", value))
+
+
+def _commands(text: str) -> Iterator[tuple[int, str]]:
+    """(number of its first line, text) of each command; continued lines stay together, comments are gone."""
+    held: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = re.sub(r"(^|\s)#.*$", r"\1", line).rstrip()
+        held.append(line.removesuffix("\\"))
+        if not line.endswith("\\"):
+            yield number - len(held) + 1, "\n".join(held)
+            held = []
+    if held:
+        yield number - len(held) + 1, "\n".join(held)
+
+
+def _words(text: str, first: int) -> Iterator[tuple[int, str]]:
+    """Words with the line that each is on; a line whose quotes do not close is cut at blanks."""
+    for number, line in enumerate(text.split("\n"), start=first):
+        try:
+            words = shlex.split(line, posix=True)
+        except ValueError:
+            words = line.replace('"', " ").replace("'", " ").split()
+        yield from ((number, word.strip("()")) for word in words)
