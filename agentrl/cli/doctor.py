@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 HELP = "what would go wrong in a run: template, parser, tools, reward, memory, engine"
 
+EXAMPLES = (
+    ("the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
+    ("validation rows, ten of them", "agentrl doctor --config-name my-run --split val --rows 10"),
+)
+
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
@@ -49,6 +54,14 @@ def run(args: argparse.Namespace) -> int:
     counts = Counter(finding.level for finding in patient.findings)
     console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['problem']} problems")
     return int(counts["problem"] > 0)
+
+
+def print_help() -> None:
+    """A page that teaches how configurations are put together."""
+    from agentrl.cli.page import print_page
+    from agentrl.config.schema import Config
+
+    print_page("doctor", HELP, Config, EXAMPLES)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

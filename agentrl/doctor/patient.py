@@ -86,8 +86,7 @@ async def _examine(patient: Patient, split: str, count: int) -> None:
         await env.interactions.close()
     await sandbox.close()
     if device is not None:
-        trainer = config.trainer
-        processes = getattr(trainer, "nnodes", 1) * getattr(trainer, "n_gpus_per_node", 1)
+        processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
         patient.note("memory", memory.memory(config, device, processes))
         await patient.listen("engine", engines.engines(config, device))
 

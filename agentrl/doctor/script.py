@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentrl.chat.message import Message
-from agentrl.tools.example import example
+from agentrl.tools.examples import example_arguments
 
 ANSWER = "Here is the answer."
 THOUGHT = "Let me think about this."
@@ -23,7 +23,7 @@ def assistant(content: str, *, calls: Sequence[dict[str, Any]] = (), reasoning: 
 def call(schema: dict[str, Any], number: int = 0) -> dict[str, Any]:
     """A call of a tool with made-up arguments that fit its schema."""
     function = schema["function"]
-    arguments = example(function.get("parameters") or {"type": "object"})
+    arguments = example_arguments(function.get("parameters") or {})
     return {
         "id": f"agentrl{number:02d}",
         "type": "function",
