@@ -61,7 +61,7 @@ def print_help() -> None:
     from agentrl.cli.page import print_page
     from agentrl.config.schema import Config
 
-    print_page("doctor", HELP, Config, EXAMPLES)
+    print_page("doctor", HELP, Config, EXAMPLES, configure)
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:

@@ -66,7 +66,7 @@ def print_help() -> None:
     from agentrl.cli.page import print_page
     from agentrl.config.schema.evaluation import EvalConfig
 
-    print_page("eval", HELP, EvalConfig, EXAMPLES)
+    print_page("eval", HELP, EvalConfig, EXAMPLES, configure)
 
 
 def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":

@@ -59,7 +59,7 @@ def print_help() -> None:
     from agentrl.cli.page import print_page
     from agentrl.config.schema.evaluation import EvalConfig
 
-    print_page("generate", HELP, EvalConfig, EXAMPLES)
+    print_page("generate", HELP, EvalConfig, EXAMPLES, configure)
 
 
 def load(args: argparse.Namespace) -> "EvalConfig":

@@ -1,7 +1,7 @@
 """The help page of a command that takes a configuration."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments
@@ -26,8 +26,17 @@ class _Wide(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=48, width=120)
 
 
-def print_page(command: str, what: str, schema: type, examples: Sequence[tuple[str, str]]) -> None:
-    """How to call the command, by example first; presets and sections; options last."""
+Configure = Callable[[argparse.ArgumentParser], None]
+
+
+def print_page(
+    command: str,
+    what: str,
+    schema: type,
+    examples: Sequence[tuple[str, str]],
+    configure: Configure = add_config_arguments,
+) -> None:
+    """How to call the command, by example first; presets and sections; the options that `configure` adds last."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -38,7 +47,7 @@ def print_page(command: str, what: str, schema: type, examples: Sequence[tuple[s
         console.print(f"  [dim]# {why}[/]\n  {line}")
     _print_presets(console, command, schema)
     _print_sections(console, schema)
-    _print_options(console, command)
+    _print_options(console, command, configure)
 
 
 def _print_presets(console: "Console", command: str, schema: type) -> None:
@@ -69,9 +78,9 @@ def _print_sections(console: "Console", schema: type) -> None:
             console.print(f"  [cyan]{path:<30}[/] {count:>3}  {' '.join(doc.split())}")
 
 
-def _print_options(console: "Console", command: str) -> None:
+def _print_options(console: "Console", command: str, configure: Configure) -> None:
     parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
-    add_config_arguments(parser)
+    configure(parser)
     parser.add_argument("--traceback", action="store_true", help="show where a mistake was found")
     options = parser.format_help().partition("options:")[2]
     console.print(f"\n[bold]Options[/]{options.rstrip()}", markup=True)
