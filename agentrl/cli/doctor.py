@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentrl.doctor import Finding, Patient
 
-HELP = "what would go wrong in a run: template, parser, tools, reward, memory, engine"
+HELP = "what would go wrong in a run, before a GPU is spent on it"
 
 EXAMPLES = (
     ("the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),

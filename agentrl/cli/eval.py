@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.report import Figure, Report, RowScores
 
-HELP = "score stored answers, or a model's, by data source: means, pass@k, confidence intervals"
+HELP = "score stored answers, or a model's: means, pass@k, intervals"
 
 EXAMPLES = (
     (

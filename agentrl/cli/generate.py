@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl.data import Row
     from agentrl.evaluation.generating import Generator, OnRow
 
-HELP = "answer rows with a model, over several turns where it has tools, and keep the answers"
+HELP = "answer rows with a model and keep the answers"
 
 EXAMPLES = (
     (
