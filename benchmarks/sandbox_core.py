@@ -108,13 +108,18 @@ async def main() -> None:
         for once in table.values():
             await once()
         for at_once in (1, 8):
-            results: dict[str, list[tuple[float, float, list[float]]]] = {name: [] for name in table}
-            for _ in range(args.rounds):
-                for name, once in table.items():
-                    results[name].append(await measure(once, meter, at_once, args.seconds))
-            for name, rounds in results.items():
-                show(name, at_once, rounds)
+            await compare(table, meter, at_once, args.rounds, args.seconds)
     await pool.close()
+
+
+async def compare(table: dict[str, Once], meter: Meter, at_once: int, rounds: int, seconds: float) -> None:
+    """Measure all ways in turn, round after round; a line each."""
+    results: dict[str, list[tuple[float, float, list[float]]]] = {name: [] for name in table}
+    for _ in range(rounds):
+        for name, once in table.items():
+            results[name].append(await measure(once, meter, at_once, seconds))
+    for name, found in results.items():
+        show(name, at_once, found)
 
 
 def show(name: str, at_once: int, rounds: list[tuple[float, float, list[float]]]) -> None:

@@ -145,17 +145,18 @@ class Command:
             if now >= look:
                 self._look()
                 look = now + TICK
-            elif self._late(now):
+                continue
+            if self._late(now):
                 self.hit = "time"
-            else:
-                events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
-                if events.get(caller):
-                    self.tier.end()
-                    self.tier.leave()
-                    os._exit(0)
-                if any(handle in events for handle in awaited):
-                    return True
-                self._pump(events)
+                continue
+            events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
+            if events.get(caller):
+                self.tier.end()
+                self.tier.leave()
+                os._exit(0)
+            if any(handle in events for handle in awaited):
+                return True
+            self._pump(events)
         return False
 
     def _deadline(self, now: float) -> float:
@@ -201,19 +202,19 @@ class Command:
         return count != 0
 
     def _look(self) -> None:
+        """See to the limits that only looking holds."""
         limit = self.limits.memory_mb * _MIB
         pids = self.tier.processes()
         used = watch.usage(pids, limit)
         memory = used.memory + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used.memory
         self.peak = max(self.peak, memory)
-        if memory > limit:
-            self.hit = "memory"
-        elif len(pids) > self.limits.processes + _OWN_PROCESSES:
-            self.hit = "processes"
-        elif self.tier.overfull(self.limits):
-            self.hit = "disk"
-        elif used.cpu + cpu_of_children() - self.cpu_before > self.cpu_limit:
-            self.hit = "cpu"
+        exceeded: dict[LimitHit, bool] = {
+            "memory": memory > limit,
+            "processes": len(pids) > self.limits.processes + _OWN_PROCESSES,
+            "disk": self.tier.overfull(self.limits),
+            "cpu": used.cpu + cpu_of_children() - self.cpu_before > self.cpu_limit,
+        }
+        self.hit = next((name for name, over in exceeded.items() if over), self.hit)
 
     def _reap(self) -> int:
         _, status, about = os.wait4(self.pid, 0)

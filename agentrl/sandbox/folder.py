@@ -5,7 +5,7 @@ What is read may be hostile: only plain files count, none is opened that could b
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from agentrl.sandbox.kernel.syscalls import open_beneath
@@ -63,19 +63,22 @@ def collect(folder: str, limit: int) -> dict[str, tuple[bytes, int]] | None:
     found: dict[str, tuple[bytes, int]] = {}
     root = os.open(folder, _FOLDER | os.O_CLOEXEC)
     try:
-        for where, folders, names in os.walk(folder):
-            if any(os.path.islink(os.path.join(where, name)) for name in folders):
+        for path in _leaves(folder):
+            content = _read_plain(root, path, limit)
+            if content is None:
                 return None
-            for name in names:
-                path = os.path.relpath(os.path.join(where, name), folder)
-                content = _read_plain(root, path, limit)
-                if content is None:
-                    return None
-                found[path] = content
-                limit -= len(content[0])
+            found[path] = content
+            limit -= len(content[0])
     finally:
         os.close(root)
     return found
+
+
+def _leaves(folder: str) -> Iterator[str]:
+    """Relative paths of all but folders; of links to folders, too."""
+    for where, folders, names in os.walk(folder):
+        links = (name for name in folders if os.path.islink(os.path.join(where, name)))
+        yield from (os.path.relpath(os.path.join(where, name), folder) for name in (*links, *names))
 
 
 def runnable(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:

@@ -3,7 +3,9 @@
 Neither follows a symbolic link, recurses, or holds more than a few descriptors, however deep the tree.
 """
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterable
 
 from agentrl.sandbox.kernel.syscalls import open_beneath
@@ -27,29 +29,25 @@ def size(folder: str, most: int) -> tuple[int, int]:
     try:
         while queue and entries <= most:
             path = queue.pop()
-            for name, about, is_folder in _list(root, path):
-                taken += about.st_blocks * _BLOCK
-                entries += 1
-                if is_folder:
-                    queue.append(f"{path}/{name}")
+            found = _list(root, path)
+            taken += sum(about.st_blocks for _, about in found) * _BLOCK
+            entries += len(found)
+            queue += [f"{path}/{name}" for name, about in found if stat.S_ISDIR(about.st_mode)]
     finally:
         os.close(root)
     return taken, entries
 
 
-def _list(root: int, path: str) -> list[tuple[str, os.stat_result, bool]]:
+def _list(root: int, path: str) -> list[tuple[str, os.stat_result]]:
     try:
         handle = _open(root, path)
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = []
     try:
-        with os.scandir(handle) as entries:
-            for entry in entries:
-                try:
-                    found.append((entry.name, entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)))
-                except FileNotFoundError:
-                    continue
+        for name in os.listdir(handle):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((name, os.stat(name, dir_fd=handle, follow_symlinks=False)))
     finally:
         os.close(handle)
     return found

@@ -173,13 +173,18 @@ def captured(record: dict[str, Any]) -> Iterator[None]:
         try:
             yield
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
+            flush(sys.stdout)
+            flush(sys.stderr)
             for name, file in (("stdout", out), ("stderr", err)):
                 record[name] = os.pread(file.fileno(), KEEP, 0).decode("utf-8", "replace")
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(1, 2)
+
+
+def flush(stream: Any) -> None:
+    """A cell may have put anything in a stream's place."""
+    with contextlib.suppress(Exception):
+        stream.flush()
 
 
 @contextlib.contextmanager
