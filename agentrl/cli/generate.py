@@ -64,12 +64,15 @@ def print_help() -> None:
 
 def load(args: argparse.Namespace) -> "EvalConfig":
     """The configuration, checked for what answering needs."""
+    from dataclasses import replace
+
     from agentrl.config.checks import algorithm, files
     from agentrl.config.schema.evaluation import EvalConfig
 
     checks = (algorithm.sampling, algorithm.server_memory, files.model_files, files.rollout_files, files.reward_files)
     config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=checks)
-    return config
+    # Where rows are looked at for what they are, they are these.
+    return replace(config, data=replace(config.data, train_files=config.data.path))
 
 
 def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
@@ -95,7 +98,7 @@ def scoring_something(config: "EvalConfig") -> "EvalConfig":
     from agentrl.config.checks.ready import something_scores
 
     try:
-        something_scores(config.reward, config.rollout, replace(config.data, train_files=config.data.path))
+        something_scores(config.reward, config.rollout, config.data)
     except UserError:
         reward = config.reward
         function = replace(reward.custom_reward_function, name="agentrl.evaluation.generating:unscored")

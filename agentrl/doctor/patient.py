@@ -132,6 +132,7 @@ async def _reward(patient: Patient, chat: Chat, found: list[Row], sandbox: Any, 
         patient.note("reward", [_as_problem(error)])
         return
     await patient.listen("reward", judging.reward(chat, judge, found))
+    await judge.close()
     if _runs_code(patient.config, judge):
         await patient.listen("sandbox", services.sandbox_runs(sandbox))
 

@@ -89,12 +89,13 @@ def _stored(answered: Answered, threshold: float) -> RowScores:
 async def _score(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores]:
     answers, sandbox = Answers(), sandbox_for(config)
     trajectories = [[_trajectory(a.row, text, i, answers) for i, text in enumerate(a.answers)] for a in rows]
+    judge = scorer(config, answers, sandbox)
     try:
-        judge = scorer(config, answers, sandbox)
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):
             await asyncio.gather(*(judge.score(trajectory) for trajectory in flat[start : start + BATCH]))
     finally:
+        await judge.close()
         await sandbox.close()
     return [row_scores(group, config.evaluation) for group in trajectories if group]
 

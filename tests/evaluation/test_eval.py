@@ -63,6 +63,14 @@ def test_stored_scores_count_where_no_function_is_named(home: Path, tmp_path: Pa
     assert found["all"]["passes"]["2"]["value"] == 0.75
 
 
+def test_a_known_data_set_needs_no_function(home: Path, tmp_path: Path) -> None:
+    rows = [row(1, data_source="openai/gsm8k", responses=["#### 2", "#### 3"])]
+    (tmp_path / "answers.jsonl").write_text(json.dumps(rows[0] | {"reward_model": {"ground_truth": "2"}}))
+    code, found = figures(home, tmp_path, f"data.path={tmp_path / 'answers.jsonl'}")
+    assert code == 0
+    assert found["openai/gsm8k"]["mean"]["value"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
