@@ -26,6 +26,7 @@ async def reward(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> AsyncIterat
         answers = [said(chat, row, _truth(row.ground_truth)), said(chat, row, "I do not know.")]
         for trajectory in answers:
             start = time.perf_counter()
+            scorer.expect(1)
             await scorer.score(trajectory)
             slowest = max(slowest, time.perf_counter() - start)
         pairs.append(answers)

@@ -93,7 +93,9 @@ async def _score(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores
     try:
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):
-            await asyncio.gather(*(judge.score(trajectory) for trajectory in flat[start : start + BATCH]))
+            batch = flat[start : start + BATCH]
+            judge.expect(len(batch))
+            await asyncio.gather(*(judge.score(trajectory) for trajectory in batch))
     finally:
         await judge.close()
         await sandbox.close()

@@ -12,6 +12,9 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonu
     if solution_str == "boom":
         raise RuntimeError("no verdict")
     return {"score": float(str(ground_truth) in solution_str) + bonus, "length": len(solution_str)}
+
+def batched(data_sources, solution_strs, ground_truths, extra_infos):
+    return [float(str(truth) in answer) for truth, answer in zip(ground_truths, solution_strs)]
 """
 
 

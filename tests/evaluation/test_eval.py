@@ -55,6 +55,14 @@ def test_verls_keys_and_reward_kwargs(home: Path, tmp_path: Path) -> None:
     assert found["s"]["mean"]["value"] == 2.0
 
 
+def test_a_function_for_whole_batches(home: Path, tmp_path: Path) -> None:
+    function = [f"custom_reward_function.path={home / 'reward.py'}", "custom_reward_function.name=batched"]
+    function.append("reward_model.reward_manager=batch")
+    code, found = figures(home, tmp_path, f"data.path={stored(tmp_path)}", *function)
+    assert code == 0
+    assert found["all"]["mean"]["value"] == pytest.approx((0.5 + 1.0 + 0.5 + 0.5) / 4)
+
+
 def test_stored_scores_count_where_no_function_is_named(home: Path, tmp_path: Path) -> None:
     path = stored(tmp_path, scores=[[0.0, 1.0], [1.0, 0.2], [0.0, 0.0], [0.2, 0.2]])
     code, found = figures(home, tmp_path, f"data.path={path}", "evaluation.success_threshold=0.2", "evaluation.k=[2]")
