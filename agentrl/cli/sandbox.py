@@ -197,6 +197,9 @@ def check(args: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     console.print("[bold]isolation[/]")
     show_probes(console, report)
+    console.print("[bold]limits[/]")
+    console.print("  held by the kernel for each process and each mount, and for all processes of a run by looking")
+    console.print("  no control group is used: buffers of pipes and sockets count for none", style="dim")
     console.print("[bold]languages[/]")
     for name, why in languages.items():
         mark, words = ("[green]works[/]", "") if not why else ("[yellow]no[/]", why)

@@ -252,7 +252,10 @@ def own_ids(count: int) -> tuple[socket.socket, int]:
     """A block of user ids that no other supervisor on this host uses while the socket lives: the lock on it."""
     if count >= _BLOCK:
         raise OSError(f"{count} slots are more than the {_BLOCK - 1} there are user ids for")
-    for first in range(_FIRST_UID, _LAST_UID, _BLOCK):
+    blocks = list(range(_FIRST_UID, _LAST_UID, _BLOCK))
+    # The lock's name counts within a network namespace only; those beside it most likely begin elsewhere.
+    begin = os.stat("/proc/self/ns/net").st_ino % len(blocks)
+    for first in blocks[begin:] + blocks[:begin]:
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             lock.bind(f"\0agentrl-sandbox-{first}")

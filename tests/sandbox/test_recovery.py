@@ -17,6 +17,7 @@ from agentrl.sandbox.pool import Pool
 
 LONG = Limits(wall=60)
 HELLO = Job("python", "print(1)", run_limits=LONG)
+NAP = Job("python", "import time; time.sleep(0.8); print(1)", run_limits=LONG)
 SLEEP = Job("python", "import time; time.sleep(2); print(1)", run_limits=LONG)
 
 
@@ -39,8 +40,8 @@ async def test_it_goes_on_after_a_kill(kill: object) -> None:
     await pool.start()
     await pool.run(HELLO)
     for _ in range(2):
-        flying = asyncio.ensure_future(pool.run(SLEEP))
-        await asyncio.sleep(0.5)
+        flying = asyncio.ensure_future(pool.run(NAP))
+        await asyncio.sleep(0.4)
         kill(pool)
         assert (await flying).runs[0].stdout == b"1\n"
         assert (await pool.run(HELLO)).runs[0].stdout == b"1\n"

@@ -131,5 +131,5 @@ def test_verls_mixed_load_of_100_cases(verl, server):
     outputs = ["x" * 100_000 if kind == 4 else str(number + (kind == 1)) for kind, number in cases]
     in_outs = {"inputs": [f"{kind} {number}" for kind, number in cases], "outputs": outputs}
     semaphore = threading.Semaphore(16)
-    results, _ = check(verl, server, in_outs, code, timeout=6, concurrent_semaphore=semaphore)
+    results, _ = check(verl, server, in_outs, code, timeout=3, concurrent_semaphore=semaphore)
     assert results == [expected[kind] for kind, _ in cases]
