@@ -124,6 +124,7 @@ def _print_explanation(console: "Console", name: str, found: "Explanation") -> N
 
 def _check(args: argparse.Namespace) -> int:
     from rich.console import Console
+    from rich.text import Text
 
     from agentrl.config.schema.commands import SCHEMAS
     from agentrl.config.sources import read_source
@@ -140,7 +141,7 @@ def _check(args: argparse.Namespace) -> int:
         console.print(line)
     complaints = list(together(verdicts, SCHEMAS[command]))
     for text, stops in complaints:
-        console.print(f"[{'bold red' if stops else 'yellow'}]together[/]  ", text, markup=True)
+        console.print(Text.assemble(("together  ", "bold red" if stops else "yellow"), text))
     _summary(console, verdicts, source)
     stops = any(verdict.kind in FATAL for verdict in verdicts) or any(stops for _, stops in complaints)
     return int(stops or bool(source.mistakes))
@@ -162,7 +163,7 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
     from rich.text import Text
 
     rows = [
-        (str(line), "·", "dim", f"defaults: {name}", "agentrl's own defaults stand in")
+        (str(line), "·", "dim", f"lists {name}", "not beside it; agentrl's own defaults stand in")
         for line, name in source.includes
     ]
     rows += [(str(line), "✗", "bold red", text, "") for line, text in source.mistakes]

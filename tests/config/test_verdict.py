@@ -125,6 +125,23 @@ def test_a_scripts_variables_are_filled_in(script: Path) -> None:
     assert found["data.train_files"].given.value == ["/data/a.parquet", "/data/b.parquet"]
 
 
+def test_the_file_that_a_script_chooses_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "multiturn.yaml").write_text("actor_rollout_ref: {rollout: {n: 3, formt: x}}\n")
+    file = tmp_path / "run.sh"
+    file.write_text(
+        'DIR="$(pwd)"\npython3 -m verl.trainer.main_ppo --config-path="$DIR/config" --config-name=\'multiturn\' \\\n'
+        "  actor_rollout_ref.rollout.n=8\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    read = [(given.file.name, given.path.rpartition(".")[2], given.value) for given in read_source(file).settings]
+    assert read == [("multiturn.yaml", "n", 3), ("multiturn.yaml", "formt", "x"), ("run.sh", "n", 8)]
+    (tmp_path / "config" / "multiturn.yaml").unlink()
+    ((line, name),) = read_source(file).includes
+    assert line == 2
+    assert "multiturn.yaml" in name
+
+
 def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text(

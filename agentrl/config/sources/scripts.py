@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from agentrl.config.sources.given import Given, Source
+from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.errors import UserError
 
 ARGUMENT = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
@@ -21,6 +22,7 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^{}$]*))?\}|\$([A-Za-z_]\w*
 UNSET = re.compile("\x02(\\w+)\x03")
 """What only a shell knows, marked."""
 ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
+PWD = re.compile(r"\$\(pwd\)|`pwd`")
 COMMAND = re.compile(r"\$\([^()]*\)|`[^`]*`")
 
 
@@ -31,6 +33,8 @@ class Script:
         self.file = file
         self.source = Source()
         self.variables: dict[str, str] = {}
+        self.options: dict[str, tuple[int, str]] = {}
+        """Line and value of --config-path and --config-name."""
 
     def read(self) -> Source:
         """Settings among its words, with variables of the script's own filled in."""
@@ -41,11 +45,29 @@ class Script:
                 continue
             for line, word in _words(self._filled(text), first):
                 self._word(line, word)
+        self._chosen_file()
         return self.source
+
+    def _chosen_file(self) -> None:
+        """Read the YAML that the script names, where it can be found: its settings come first."""
+        line, name = self.options.get("--config-name", (0, ""))
+        if not name:
+            return
+        folder = Path(self.options.get("--config-path", (0, "."))[1])
+        for place in (folder, self.file.parent / folder):
+            if (file := place / f"{name.removesuffix('.yaml')}.yaml").is_file():
+                own, self.source.settings = self.source.settings, []
+                YamlFiles(self.source, file.parent).read(file, "")
+                self.source.settings += own
+                return
+        self.source.includes.append((line, f"{name}.yaml, which --config-name names"))
 
     def _word(self, line: int, word: str) -> None:
         if word.startswith(("verl.", "agentrl.")):
             self.source.program = word
+        elif word.startswith(("--config-name=", "--config-path=")):
+            option, _, value = word.partition("=")
+            self.options[option] = (line, value)
         elif ARGUMENT.fullmatch(word) and not word.startswith("-"):
             self._setting(line, word)
 
@@ -68,6 +90,7 @@ class Script:
             default = match[2].strip("\"'") if match[2] is not None else _mark(match[1] or match[3])
             return self.variables.get(match[1] or match[3], default)
 
+        text = PWD.sub(lambda _: str(Path.cwd()), text)
         text = COMMAND.sub(_mark("COMMAND"), ARITHMETIC.sub(lambda match: self._worked_out(match[1]), text))
         while VARIABLE.search(text):
             text = VARIABLE.sub(value, text)
