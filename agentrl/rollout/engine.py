@@ -30,6 +30,8 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     """Do not stop at `stop_token_ids`."""
+    candidates: int = 0
+    """Also tell the likeliest so many tokens of the first position; not at temperature 0."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Generation:
     """Of the first token."""
     versions: tuple[int, ...] = ()
     """Of each token, where weights changed in between; empty: all of `weight_version`."""
+    candidates: tuple[tuple[int, float], ...] = ()
+    """(token, log-prob after temperature) that could have come first, as many as were asked for."""
 
 
 class Engine(Protocol):

@@ -17,6 +17,7 @@ from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
 from agentrl.data import truncate
 from agentrl.rollout.engine import Engine, Generation, Sampling
+from agentrl.rollout.fire import kindled
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
@@ -32,7 +33,8 @@ class Episode:
     chat: Chat
     limits: Limits
     sampling: Sampling
-    """`max_new_tokens` is an upper bound; the budget left of the trajectory counts as well."""
+    """`max_new_tokens` is an upper bound; the budget left of the trajectory counts as well. With `candidates` the first
+    token of the response is drawn hot (fire.py)."""
     schemas: list[dict[str, Any]]
     """Tools as the model sees them."""
     inference_template: bool = False
@@ -107,7 +109,11 @@ class Episode:
             seed=seed_for(self.sampling.seed, key, turn, len(drawn)),
             stop_token_ids=self.chat.stop_token_ids,
         )
-        generation = await self.engine.generate(self.ledger.ids.copy(), sampling, key=key)
+        hot = sampling.candidates > 0 and not self.used
+        asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
+        generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key)
+        if hot:
+            generation = kindled(generation, sampling)
         version = generation.versions or generation.weight_version
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.config.schema import Config
 from agentrl.data.row import Row
 from agentrl.rollout.engine import Engine, Sampling
+from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.loops import AgentLoop, loop_class
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
@@ -46,6 +47,7 @@ class Rollouts:
             temperature=rollout.temperature if rollout.do_sample else 0.0,
             top_p=rollout.top_p,
             top_k=rollout.top_k,
+            candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
         return self._trajectories(rows, n=rollout.n, sampling=sampling, tag=str(step), on_done=on_done)
 

@@ -382,6 +382,17 @@ async def an_update_wakes_a_sleeper(subject: Subject) -> None:
 
 
 @check
+async def candidates_are_the_likeliest_first_tokens(subject: Subject) -> None:
+    ids = prompt(12, vocabulary=subject.vocabulary)
+    got = await draw(subject, ids, Sampling(3, temperature=0.7, seed=1, candidates=5))
+    expected = torch.log_softmax(subject.logits(ids)[-1] / 0.7, -1)
+    told = sorted(got.candidates, key=lambda pair: -pair[1])[:5]
+    assert (torch.tensor([logprob for _, logprob in told]) - expected.topk(5).values).abs().max() < subject.tolerance
+    assert all(abs(expected[token] - logprob) < subject.tolerance for token, logprob in told)
+    assert not (await draw(subject, ids, Sampling(3, seed=1))).candidates
+
+
+@check
 async def health_gives_figures(subject: Subject) -> None:
     figures = await subject.engine.health()
     assert figures

@@ -86,6 +86,8 @@ class Rollout:
     """Keep the k likeliest; -1 or 0: all."""
     do_sample: bool = True
     """false: greedy."""
+    use_fire_sampling: bool = False
+    """Draw the first token of each response at temperature 30 among the 16 likeliest (FIRE, arXiv 2410.21236)."""
     ignore_eos: bool = False
     """Go on past the end-of-turn token, for load tests."""
     seed: int = 0

@@ -88,7 +88,7 @@ async def test_versions_are_told_differently_that_handles_are_packed(
 ) -> None:
     server, http = fake
     server.answers |= {"/openapi.json": {"paths": dict.fromkeys(paths)}, "/update_weights": {}}
-    monkeypatch.setattr("agentrl.rollout.engines.vllm.dialect.handle", lambda flat: "handle")
+    monkeypatch.setattr("agentrl.rollout.engines.vllm.dialect.handles", lambda flat: "handles")
     dialect = VLLM(SETTINGS)
     await dialect.greet(http)
     assert server.asked[-1] == ("/init_weight_transfer_engine", {"init_info": told})

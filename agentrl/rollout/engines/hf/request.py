@@ -26,6 +26,7 @@ class Request:
     """Most tokens to draw."""
     prompt_length: int = field(init=False)
     logprobs: list[float] = field(default_factory=list)
+    candidates: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     version: int = NOT_DRAWN
@@ -61,4 +62,5 @@ class Request:
         """The result; `version` stands in where no token was drawn."""
         assert self.finish_reason is not None
         stamp = version if self.version == NOT_DRAWN else self.version
-        return Generation(self.tokens[self.prompt_length :], self.logprobs, self.finish_reason, stamp)
+        drawn = self.tokens[self.prompt_length :]
+        return Generation(drawn, self.logprobs, self.finish_reason, stamp, candidates=self.candidates)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from agentrl.rollout.engines.hf.request import Request
-from agentrl.rollout.engines.hf.sampler import sample, stream
+from agentrl.rollout.engines.hf.sampler import likeliest, sample, stream
 
 Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]
 """Takes one token and log-prob for each request; False: stop here, weights or requests are about to change."""
@@ -42,4 +42,7 @@ def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[f
     """The next token of each request and its log-prob, from `logits` [n, vocabulary]."""
     samplings = [request.sampling for request in requests]
     with torch.inference_mode():
+        for row, request in zip(logits, requests, strict=True):
+            if request.sampling.candidates and request.sampling.temperature and not request.drawn:
+                request.candidates = likeliest(row, request.sampling)
         return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])

@@ -80,6 +80,13 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], streams: Sequence[int]
     return tokens.tolist(), logprobs.tolist()
 
 
+def likeliest(logits: Tensor, sampling: Sampling) -> tuple[tuple[int, float], ...]:
+    """`sampling.candidates` tokens of one row of logits [vocabulary] with their log-probs after temperature."""
+    logprobs = torch.log_softmax(logits.float() / sampling.temperature, -1)
+    values, ids = logprobs.topk(min(sampling.candidates, len(logprobs)))
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
 def _kind(sampling: Sampling) -> str:
     if sampling.temperature == 0:
         return "greedy"

@@ -17,6 +17,8 @@ class Answer:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
+    candidates: tuple[tuple[int, float], ...] = ()
+    """What could have come first; see `Generation`."""
 
 
 @dataclass(frozen=True)

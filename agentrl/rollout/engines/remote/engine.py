@@ -41,20 +41,21 @@ class Flight:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    candidates: tuple[tuple[int, float], ...] = ()
 
     def take(self, answer: Answer, version: int) -> None:
         """Add what a request drew."""
         if len(answer.token_ids) != len(answer.logprobs):
             raise InfraError(f"{len(answer.token_ids)} tokens came with {len(answer.logprobs)} log-probs")
+        self.candidates = self.candidates if self.token_ids else answer.candidates
         self.token_ids += answer.token_ids
         self.logprobs += answer.logprobs
         self.versions += [version] * len(answer.token_ids)
 
     def landed(self, reason: FinishReason, version: int) -> Generation:
         """What the caller gets."""
-        return Generation(
-            self.token_ids, self.logprobs, reason, self.versions[0] if self.versions else version, tuple(self.versions)
-        )
+        first = self.versions[0] if self.versions else version
+        return Generation(self.token_ids, self.logprobs, reason, first, tuple(self.versions), self.candidates)
 
 
 class RemoteEngine:

@@ -66,11 +66,15 @@ class SGLang:
 
     async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
         body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
+        if sampling.candidates:
+            body["top_logprobs_num"] = sampling.candidates
         answer = await http.post("/generate", body, timeout=timeout)
         meta = answer["meta_info"]
         drawn = meta.get("output_token_logprobs") or []
         # Log-probs come with their tokens: the one list that cannot be out of step with itself.
-        return Answer([entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn], _reason(meta))
+        ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
+        likeliest = (meta.get("output_top_logprobs") or [[]])[0]
+        return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))
@@ -103,9 +107,9 @@ class SGLang:
         await self._control(http, "/update_weights_from_disk", body)
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
-        payload = serialize(bucket)
+        copies = bucket.copies(self.tensor_parallel)  # a name for them, so that they live until the server has read
         body = {
-            "serialized_named_tensors": [payload] * self.tensor_parallel,
+            "serialized_named_tensors": [serialize(copy) for copy in copies],
             "load_format": "flattened_bucket",
             "flush_cache": False,
         }

@@ -80,8 +80,11 @@ class VLLM:
     async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
         body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling, len(ids))
         choice = (await http.post("/v1/completions", body, timeout=timeout))["choices"][0]
-        logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
-        return Answer(choice["token_ids"] or [], [min(logprob, 0.0) for logprob in logprobs], _reason(choice))
+        told = choice["logprobs"] or {}
+        logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
+        likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
+        candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
+        return Answer(choice["token_ids"] or [], logprobs, _reason(choice), candidates)
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
@@ -116,13 +119,14 @@ class VLLM:
         await self._call(http, "agentrl_load_files", str(folder))
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
-        flat, sizes = packed(bucket)
+        copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
+        _, sizes = copies[0]
         body = {
             "names": [entry.name for entry in bucket.entries],
             "dtype_names": [_name(entry.dtype) for entry in bucket.entries],
             "shapes": [list(entry.shape) for entry in bucket.entries],
             "tensor_sizes": sizes,
-            "ipc_handles_pickled": handle(flat),
+            "ipc_handles_pickled": handles([flat for flat, _ in copies]),
         }
         always = {} if self._packed(http) else {"packed": True}
         await self._control(http, "/update_weights", {"update_info": body | always})
@@ -171,7 +175,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
-        "logprobs": 0,  # of the drawn token alone
+        "logprobs": sampling.candidates,  # besides that of the drawn token
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,  # the server has no tokenizer
     }
@@ -186,13 +190,12 @@ def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
     return torch.cat([bucket.flat[entry.start : entry.end] for entry in bucket.entries]), sizes
 
 
-def handle(flat: torch.Tensor) -> str:
-    """The handle of GPU memory as vLLM reads it: by the GPU's own name, pickled, in base64."""
+def handles(flats: Sequence[torch.Tensor]) -> str:
+    """Handles of GPU memory as vLLM reads them: by each GPU's own name, pickled, in base64."""
     from torch.multiprocessing.reductions import reduce_tensor
 
-    _, arguments = reduce_tensor(flat)
-    uuid = str(torch.cuda.get_device_properties(flat.device).uuid)
-    return base64.b64encode(pickle.dumps({uuid: arguments})).decode()
+    named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}
+    return base64.b64encode(pickle.dumps(named)).decode()
 
 
 def _reason(choice: dict[str, Any]) -> FinishReason:

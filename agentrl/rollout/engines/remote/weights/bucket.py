@@ -30,6 +30,19 @@ class Bucket:
     flat: Tensor
     entries: list[Entry]
 
+    def copies(self, count: int) -> list["Bucket"]:
+        """The same bytes on each of the first `count` GPUs, ready to be read by others; itself where it lies already.
+
+        A worker can open memory of another GPU than its own, and then not copy from it.
+        """
+        if count == 1:
+            return [self]
+        own = self.flat.device.index
+        made = [self if i == own else Bucket(self.flat.to(f"cuda:{i}"), self.entries) for i in range(count)]
+        for i in range(count):
+            torch.cuda.synchronize(i)
+        return made
+
     def tensors(self) -> list[Named]:
         """Views of the tensors."""
         return [(e.name, self.flat[e.start : e.end].view(e.dtype).reshape(e.shape)) for e in self.entries]

@@ -1,0 +1,29 @@
+"""FIRE sampling (Chen et al., arXiv 2410.21236): a very hot first token, then regular sampling.
+
+The hot draw is made here, among the likeliest tokens that the engine names with their log-probs. So every engine can do
+it, and the ledger gets the log-prob that the trainer computes: that of `rollout.temperature`. The draw itself came from
+a flatter distribution, on purpose, and importance weights do not undo that.
+"""
+
+from dataclasses import replace
+from math import exp, isfinite
+from random import Random
+
+from agentrl.rollout.engine import Generation, Sampling
+
+TEMPERATURE = 30.0
+CANDIDATES = 16
+"""The paper's."""
+
+
+def kindled(generation: Generation, sampling: Sampling) -> Generation:
+    """The first token drawn anew; "abort" says that the rest is still to be asked for."""
+    known = [(token, logprob) for token, logprob in generation.candidates if isfinite(logprob)]
+    if not known:
+        return generation
+    heat = sampling.temperature / TEMPERATURE
+    likeliest = max(logprob for _, logprob in known)
+    weights = [exp((logprob - likeliest) * heat) for _, logprob in known]
+    token, logprob = Random(sampling.seed).choices(known, weights)[0]
+    stops = not sampling.ignore_eos and token in sampling.stop_token_ids
+    return replace(generation, token_ids=[token], logprobs=[logprob], finish_reason="stop" if stops else "abort")
