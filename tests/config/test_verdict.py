@@ -145,17 +145,18 @@ def test_the_file_that_a_script_chooses_is_read(tmp_path: Path, monkeypatch: pyt
 def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text(
-        "name=\"run-$(date +%m%d)\"\n"
+        'name="run-$(date +%m%d)"\n'
         "prompt=$((1024 * 2))\n"
         "batch=$((prompt / 4 + 1))\n"
-        "HOME_DIR=${HOME_DIR:-\"${SCRATCH}/verl\"}\n"
+        'HOME_DIR=${HOME_DIR:-"${SCRATCH}/verl"}\n'
         "ray job submit -- python3 -m recipe.dapo.main_dapo \\\n"
-        "  data.max_prompt_length=${prompt} data.train_batch_size=$batch \\\n"
+        "  +rollout@actor_rollout_ref.rollout=mine data.max_prompt_length=${prompt} data.train_batch_size=$batch \\\n"
         "  actor_rollout_ref.rollout.max_model_len=$((prompt + 1024 * 20)) \\\n"
-        "  data.train_files=\"${HOME_DIR}/a.parquet\" trainer.experiment_name=\"${name}\" trainer.nnodes=$((NODES))\n"
+        '  data.train_files="${HOME_DIR}/a.parquet" trainer.experiment_name="${name}" trainer.nnodes=$((NODES))\n'
     )
     source = read_source(file)
     assert not source.mistakes
+    assert source.includes == [(6, "+rollout@actor_rollout_ref.rollout=mine")]
     assert {given.path.rpartition(".")[2]: given.value for given in source.settings} == {
         "max_prompt_length": 2048,
         "train_batch_size": 513,

@@ -80,7 +80,9 @@ class Script:
             self.source.mistakes.append((line, str(error)))
             return
         name = override.get_key_element().lstrip("+~")
-        if not override.is_delete():
+        if "@" in name or "/" in name:
+            self.source.includes.append((line, text))  # the choice of a file
+        elif not override.is_delete():
             self.source.settings += _flat(Given(self.file, line, name, override.value()))
 
     def _filled(self, text: str) -> str:
