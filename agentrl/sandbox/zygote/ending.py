@@ -9,6 +9,7 @@ Wherever more is to be known (SystemExit, an interrupt, a failing flush, running
 """
 
 import _thread
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -25,6 +26,7 @@ _OFFSET = 144
 """Where glibc keeps, in a FILE, what it knows of the file's position. fflush makes it forget."""
 _FORGOTTEN = -1
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+__builtins__ = vars(builtins).copy()  # a program may change the others
 _mro_of, _names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 
 
@@ -46,7 +48,9 @@ class Ending:
             raise OSError("fflush leaves no trace")
         self.trace.value = 0
         self.code = 0
-        self.sure = True
+        self.doubt = False
+        self.settled = False
+        """What can be known before the interpreter begins its end is known."""
         self.streams = id(sys.stdout), id(sys.stderr)  # no references, for their end flushes them
         sys.addaudithook(self._hear)
 
@@ -57,32 +61,34 @@ class Ending:
         if event not in heard:
             return
         if event == _OVER:
-            if self.sure:
+            if self.settled and not self.doubt:
                 self.flush(None)  # C's own streams
                 leave(self.code)
         elif event == _IGNORED:
-            self.sure = False  # it may have been a flush: that changes the exit code
+            self.doubt = True  # it may have been a flush: that changes the exit code
         else:
             self.code = 1
-            self.sure = self.sure and not issubclass(arguments[1], KeyboardInterrupt) and _by_the_interpreter()
+            self.doubt |= issubclass(arguments[1], KeyboardInterrupt) or not _by_the_interpreter()
 
     def leave(self) -> None:
         """Last of the functions at exit: exit where nothing more would happen, else see whether that may come later."""
-        self.sure = self.sure and self.trace.value != _FORGOTTEN and _thread._count() == 0
-        if not self.sure:
-            return
-        if (id(sys.stdout), id(sys.stderr)) == self.streams:
-            try:
+        try:
+            if self.doubt or self.trace.value == _FORGOTTEN or _thread._count() > 0:
+                return
+            stdout, stderr = id(sys.stdout) == self.streams[0], id(sys.stderr) == self.streams[1]
+            if stderr:
+                sys.stderr.flush()  # when it fails the interpreter says nothing, and ends with another code
+            if stdout and stderr:
                 sys.stdout.flush()
-                sys.stderr.flush()
-            except Exception:
-                self.sure = False
-            else:
-                if nothing_to_destroy():
-                    self.flush(None)
-                    os._exit(self.code)
-        elif not isinstance(sys.stderr, io.StringIO | None):
-            self.sure = False  # when it fails the interpreter says nothing, and ends with another code
+                self._leave_now()
+            self.settled = stderr or isinstance(sys.stderr, io.StringIO | None)
+        except Exception:
+            self.doubt = True
+
+    def _leave_now(self) -> None:
+        if nothing_to_destroy():
+            self.flush(None)
+            os._exit(self.code)
 
 
 def nothing_to_destroy() -> bool:
@@ -101,7 +107,7 @@ def _has_finalizer(kind: type) -> bool:
 
 def _acts(one: object, kind: type) -> bool:
     """Whether destroying an object runs code, but for a finalizer of its type."""
-    if kind is types.ModuleType:
+    if issubclass(kind, types.ModuleType):
         return one is not sys.modules["__main__"]  # which may have made what is not listed
     if issubclass(kind, type):
         return _has_finalizer(one)  # its objects need not be listed
