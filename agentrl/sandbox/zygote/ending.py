@@ -48,7 +48,9 @@ class Ending:
             raise OSError("fflush leaves no trace")
         self.trace.value = 0
         self.code = 0
+        self.report = sys.excepthook
         self.doubt = False
+        self.reported = False
         self.settled = False
         """What can be known before the interpreter begins its end is known."""
         self.streams = id(sys.stdout), id(sys.stderr)  # no references, for their end flushes them
@@ -69,11 +71,13 @@ class Ending:
         else:
             self.code = 1
             self.doubt |= issubclass(arguments[1], KeyboardInterrupt) or not _by_the_interpreter()
+            # Python's own report of an exception flushes C's streams, too; a program's might end in SystemExit.
+            self.reported = arguments[0] is self.report and id(sys.stderr) == self.streams[1]
 
     def leave(self) -> None:
         """Last of the functions at exit: exit where nothing more would happen, else see whether that may come later."""
         try:
-            if self.doubt or self.trace.value == _FORGOTTEN or _thread._count() > 0:
+            if self.doubt or (self.trace.value == _FORGOTTEN and not self.reported) or _thread._count() > 0:
                 return
             stdout, stderr = id(sys.stdout) == self.streams[0], id(sys.stderr) == self.streams[1]
             if stderr:
