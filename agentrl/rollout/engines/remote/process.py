@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import random
 import re
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.errors import UserError
@@ -95,7 +97,13 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A TCP port that nothing listens on.
+
+    Below the ports that systems hand out by themselves, so that nobody else gets it before the server binds it; and
+    servers that take further ports at a distance of thousands stay within what a port can be.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
