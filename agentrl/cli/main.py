@@ -36,6 +36,7 @@ COMMANDS = {
     "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
     "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
     "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
+    "merge": Command("agentrl.cli.merge", "write a checkpoint as a model folder that other programs load", "Train"),
     "doctor": Command("agentrl.cli.doctor", "what would go wrong in a run, before a GPU is spent on it", "Look"),
     "generate": Command("agentrl.cli.generate", "answer rows with a model and keep the answers", "Measure"),
     "eval": Command("agentrl.cli.eval", "score stored answers, or a model's: means, pass@k, intervals", "Measure"),

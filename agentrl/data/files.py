@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from agentrl.errors import UserError
+from agentrl.remote import local_copy
 from agentrl.resources import find
 
 Record = dict[str, Any]
@@ -55,9 +56,7 @@ def paths(files: Any, what: str) -> list[Path]:
 
 
 def _local(name: str, what: str) -> Path:
-    if "://" in name:
-        raise UserError(f"{what}: {name} is not on this machine; copy it here and name the local file")
-    file = find(name, what=what)
+    file = find(local_copy(name, what), what=what)
     if not file.is_file():
         raise UserError(f"{what}: {file} is a folder; name the files in it")
     return file

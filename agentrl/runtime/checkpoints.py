@@ -51,6 +51,8 @@ class Checkpoints:
         """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run."""
         trainer = self.trainer
         path = checkpoints.source(self._folder, trainer.resume_mode, trainer.resume_from_path)
+        if path is None and trainer.resume_mode == "auto" and trainer.default_hdfs_dir is not None:
+            path = checkpoints.fetch_latest(trainer.default_hdfs_dir, self._folder)
         if path is None:
             return 0
         step, state = self.learner.load(path)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.errors import UserError
@@ -61,6 +63,7 @@ class Learner:
 
     def annotate(self, batch: Batch) -> Batch:
         """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
+        self._awake()
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
         if penalised or not actor.single_step(batch):
@@ -101,6 +104,15 @@ class Learner:
                 )
             trainee.load_state_dict(chosen(part, contents))
         return step, state if "extra" in contents else {}
+
+    def rest(self) -> None:
+        """Let the policy's parameters wait in the CPU's memory, where that is asked for; `annotate` takes them back."""
+        if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
+            self.module.move(torch.device("cpu"))
+
+    def _awake(self) -> None:
+        if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
+            self.module.move(self.device)
 
     def _reference(self) -> Reference:
         adapter = hasattr(self.module, "disable_adapter")

@@ -60,6 +60,8 @@ class LocalRuntime:
         if self.naps:
             torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
         self.runner.run(self.engine.update_weights(version))
+        if self.naps:
+            self.learner.rest()
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         self.learner.save(folder, step, state, last)

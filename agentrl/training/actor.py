@@ -51,7 +51,14 @@ class PolicyActor(Trainee):
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         super().__init__(
             module,
-            optimizer=Optimizer(module, actor.optim, grad_clip=actor.grad_clip, total_steps=total_steps, ranks=ranks),
+            optimizer=Optimizer(
+                module,
+                actor.optim,
+                grad_clip=actor.grad_clip,
+                total_steps=total_steps,
+                ranks=ranks,
+                offload=actor.fsdp_config.optimizer_offload,
+            ),
             cut=spread(actor_cut(actor), module, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,

@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from agentrl.training.device import computed
+from agentrl.training.ulysses import to_heads, to_tokens
 from agentrl.training.varlen import varlen_attention, varlen_fits
 
 PACKED = "agentrl_packed"
@@ -45,9 +47,13 @@ def is_packed(module: Any) -> bool:
     return bool(module.config._attn_implementation == PACKED)
 
 
-def packing_arguments(cu_seqlens: Tensor, longest: int) -> dict[str, Any]:
-    """What a model's forward needs to treat its one row of tokens as packed sequences."""
-    return {
+def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -> dict[str, Any]:
+    """What a model's forward needs to treat its one row of tokens as packed sequences.
+
+    `seq_group`: the ranks among which the row is split; `cu_seqlens` is that of the whole row.
+    """
+    arguments = {"seq_group": seq_group} if seq_group is not None else {}
+    return arguments | {
         "cu_seq_lens_q": cu_seqlens,
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
@@ -68,12 +74,19 @@ def packed_attention(
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
+    seq_group: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None)."""
+    if seq_group is not None:
+        query, key, value = to_heads(query, key, value, seq_group)
+        arguments = {"cu_seq_lens_q": cu_seq_lens_q, "max_length_q": max_length_q, "sliding_window": sliding_window}
+        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, **arguments)
+        return to_tokens(output, seq_group), None
     if cu_seq_lens_q is None or max_length_q is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, None
+    query, key, value = computed(query), computed(key), computed(value)
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):

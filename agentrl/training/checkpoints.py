@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from agentrl.errors import UserError
+from agentrl.remote import complete, fetch, local_copy
 from agentrl.resources import find
 from agentrl.training.pieces import SUFFIX, Pieces, join, split, to_cpu, write
 from agentrl.training.ranks import ALONE, Ranks
@@ -118,7 +119,16 @@ def source(folder: Path, resume_mode: str, resume_from_path: str | None) -> Path
         return None
     if resume_from_path is None:
         raise UserError("trainer.resume_from_path is not set: name a checkpoint, or use trainer.resume_mode=auto")
-    return find(resume_from_path, what="trainer.resume_from_path")
+    return find(local_copy(resume_from_path, "trainer.resume_from_path"), what="trainer.resume_from_path")
+
+
+def fetch_latest(url: str, folder: Path) -> Path | None:
+    """The newest checkpoint below `url`, copied into `folder`; None where there is none. Raises UserError."""
+    what = "trainer.default_hdfs_dir"
+    steps = {
+        int(match[1]): u for u in complete(url, MANIFEST, what) if (match := _NAME.fullmatch(u.rpartition("/")[2]))
+    }
+    return fetch(steps[max(steps)], what, into=folder) if steps else None
 
 
 def prune(folder: Path, keep: int | None) -> None:

@@ -8,6 +8,7 @@ Invariants:
 - names are those of the plain model.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -53,11 +54,18 @@ class Sharded:
         self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
         self._units = units
         self._shapes = shapes
+        self.keeps = False
+        """Whether there is memory for all units gathered, and for their gradients."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.module, name)
+
+    @property
+    def whole_shapes(self) -> dict[str, torch.Size]:
+        """Shape of each parameter, unsharded, by its plain name."""
+        return self._shapes
 
     @property
     def num_bytes(self) -> int:
@@ -75,6 +83,16 @@ class Sharded:
             for unit, _ in self._units:
                 self._reshard(unit)
         return result
+
+    def move(self, device: torch.device) -> None:
+        """Take this rank's shards to another device; nothing runs while they are not on their own."""
+        for unit, _ in self._units:
+            self._reshard(unit)
+        self._move(device)
+
+    def hold(self, on: bool) -> None:
+        """`on`: passes to come leave units gathered and gradients unsummed, where `keeps` allows it; off before the
+        last pass of an optimizer step."""
 
     def units(self) -> Iterator[dict[str, Tensor]]:
         """Every parameter and saved buffer, whole, by name, a unit at a time: good until the next is asked for.
@@ -104,6 +122,9 @@ class Sharded:
                     saved[plain_name(f"{path}.{leaf}")] = tensor
         return saved
 
+    def _move(self, device: torch.device) -> None:
+        raise NotImplementedError
+
     def _reshard(self, unit: Any) -> None:
         raise NotImplementedError
 
@@ -127,11 +148,15 @@ def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]
     if not min_num_params:
         kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
         return [(name, child) for name, child in named if type(child).__name__ in kinds]
+    owners = Counter(p for part in module.modules() for p in part._parameters.values() if p is not None)
     chosen: list[tuple[str, nn.Module]] = []
     for name, child in named:
         taken = {p for _, other in chosen for p in other.parameters()}
-        left = sum(p.numel() for p in child.parameters() if p not in taken)
-        if left >= min_num_params and not isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Embedding):
+        left = [p for p in child.parameters() if p not in taken]
+        # What two modules share must lie in the unit that holds both.
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) or any(owners[p] > 1 for p in left):
+            continue
+        if sum(p.numel() for p in left) >= min_num_params:
             chosen.append((name, child))
     return chosen
 

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp._runtime_utils import _reshard
 
+from agentrl.errors import UserError
 from agentrl.training.fsdp import Names, Sharded
 from agentrl.training.shards import Shard, size
 
@@ -25,6 +26,13 @@ class Sharded1(Sharded):
             for name, parameter in self.named_parameters()
         }
 
+    def _move(self, device: torch.device) -> None:
+        for unit, _ in self._units:
+            if unit._handle is not None:
+                unit._handle.flat_param_to(device)
+                # FSDP1 keeps a second name for the shard.
+                unit._handle.flat_param._local_shard = unit._handle.flat_param.data
+
     def _reshard(self, unit: Any) -> None:
         if unit._handle is not None:
             _reshard(unit, unit._handle, True)
@@ -38,6 +46,8 @@ class Sharded1(Sharded):
 def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
     """A function that wraps one unit; `dtypes`: of computation (None: as stored) and of gradients on their way."""
     hybrid = mesh.ndim == 2
+    if hybrid and mesh["shard"].size() == 1:
+        raise UserError("actor.fsdp_config.fsdp_size=1: FSDP1 shards, it does not copy; set actor.strategy=fsdp2")
     strategies = {
         (False, True): ShardingStrategy.FULL_SHARD,
         (False, False): ShardingStrategy.SHARD_GRAD_OP,

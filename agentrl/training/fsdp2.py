@@ -18,12 +18,21 @@ from agentrl.training.shards import Shard
 class Sharded2(Sharded):
     """A model that `fully_shard` has sharded."""
 
+    def hold(self, on: bool) -> None:
+        """Leave units gathered and gradients unsummed, or not."""
+        if self.keeps:
+            self.root.set_reshard_after_backward(not on)
+            self.root.set_requires_gradient_sync(not on)
+
     def shards(self) -> dict[str, Shard]:
         """What this rank has of each parameter: some of its rows, maybe none."""
         return {
             name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
             for name, parameter in self.named_parameters()
         }
+
+    def _move(self, device: torch.device) -> None:
+        self.root.to(device)
 
     def _reshard(self, unit: Any) -> None:
         unit.reshard()

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
-from agentrl.training.attention import PACKED, packing_arguments
+from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import Batch
 from agentrl.training.chunked import ChunkedLogprobs
-from agentrl.training.shards import bare, inside
+from agentrl.training.device import computed
+from agentrl.training.shards import bare, inside, ranks_of
+from agentrl.training.ulysses import Part, part_of
 
 # The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -32,7 +34,8 @@ class TokenLogprobs:
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
-        self.linear_head: bool = inside(module, self._probe)
+        with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
+            self.linear_head: bool = inside(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
@@ -42,18 +45,22 @@ class TokenLogprobs:
         wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
         targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
-        logprobs, entropy = inside(self.module, lambda: self._score(batch, targets))
+        part = part_of(batch, ranks_of(self.module))
+        own = targets[part.own(targets - 1)]
+        logprobs, entropy = inside(self.module, lambda: self._score(batch, part, own))
         empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-        return empty.index_copy(0, targets, logprobs), empty.index_copy(0, targets, entropy)
+        return part.everywhere(empty.index_copy(0, own, logprobs)), part.everywhere(empty.index_copy(0, own, entropy))
 
-    def _score(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of the tokens at `targets` [N], each from the position before it."""
-        ids = batch.ids[targets]
+    def _score(self, batch: Batch, part: Part, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of the tokens at `targets` [N], each from the position before it, which is here."""
+        ids, places = batch.ids[targets], targets - 1 - part.start
         if self.linear_head:
-            hidden = run(self.causal_lm, batch, self._hidden)[targets - 1]
+            hidden = run(self.causal_lm, batch, part, self._hidden)[places]
             head = self.causal_lm.get_output_embeddings()
-            return ChunkedLogprobs.apply(hidden, head.weight, head.bias, ids, self.scale)
-        logits = run(self.causal_lm, batch, self._logits)[targets - 1].float() * self.scale
+            # Autocast does not reach into the backward pass of a function of our own.
+            bias = None if head.bias is None else computed(head.bias)
+            return ChunkedLogprobs.apply(computed(hidden), computed(head.weight), bias, ids, self.scale)
+        logits = run(self.causal_lm, batch, part, self._logits)[places].float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         return logprobs, entropy_from_logits(logits)
 
@@ -64,7 +71,6 @@ class TokenLogprobs:
     def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.causal_lm(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0]
 
-    @torch.no_grad()
     def _probe(self) -> bool:
         """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
         head = self.causal_lm.get_output_embeddings()
@@ -77,10 +83,10 @@ class TokenLogprobs:
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
-def run(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
-    """`forward` of a network over all tokens [T, ...]: packed in one row, or one by one where it cannot do that."""
-    if network.config._attn_implementation == PACKED:
-        return forward(batch.ids, batch.positions, **packing_arguments(batch.cu_seqlens, max(batch.lengths)))
+def run(network: Any, batch: Batch, part: Part, forward: Callable[..., Tensor]) -> Tensor:
+    """`forward` of a network over the tokens here [T, ...]: packed in one row, or one by one where it cannot."""
+    if is_packed(network):
+        return forward(part.ids, part.positions, **packing_arguments(part.cu_seqlens, part.longest, part.group))
     return torch.cat([forward(ids, positions, use_cache=False) for ids, positions in _sequences(batch)])
 
 

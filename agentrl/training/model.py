@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from agentrl import resources
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
+from agentrl.remote import local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
 from agentrl.training.liger import use_liger_kernels
@@ -72,6 +73,7 @@ def load_model(
     module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
+    module.offloads_activations = model.enable_activation_offload
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
@@ -122,7 +124,7 @@ def folder_or_id(path: str | None, key: str) -> str:
     """A folder, or a hub id as it is. Raises UserError where there is neither."""
     if not path:
         raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
-    folder = Path(path).expanduser()
+    folder = Path(local_copy(path, key)).expanduser()
     if folder.is_dir():
         return str(folder)
     looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from agentrl.config.schema import Optim
 from agentrl.errors import UserError
+from agentrl.training.offload import move_moments
 from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.shards import local, trainable_shards
 
@@ -57,10 +58,20 @@ class Optimizer:
     So all optimizer steps of one training step share a learning rate, however many mini-batches it has.
     """
 
-    def __init__(self, module: Any, optim: Optim, *, grad_clip: float, total_steps: int, ranks: Ranks = ALONE) -> None:
-        """`module` may be sharded over `ranks`."""
+    def __init__(
+        self,
+        module: Any,
+        optim: Optim,
+        *,
+        grad_clip: float,
+        total_steps: int,
+        ranks: Ranks = ALONE,
+        offload: bool = False,
+    ) -> None:
+        """`module` may be sharded over `ranks`. `offload`: the moments wait in the CPU's memory between steps."""
         self.optim = optim
         self.ranks = ranks
+        self.offload = offload
         self.grad_clip = grad_clip
         self.total_steps = total_steps
         self.schedule_step = 0
@@ -111,12 +122,14 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts by parameter, the schedule's place."""
-        stepped = {name: shard for name, shard in self.shards.items() if shard.parameter in self.adamw.state}
+        held = {n: self.adamw.state[s.parameter] for n, s in self.shards.items() if s.parameter in self.adamw.state}
+        # A rank that has nothing of a parameter has no moments of it, and all must say the same of it.
+        counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
+        steps = {name: counts[name] for name in self.shards if name in counts}
         moments = {
-            moment: {name: shard.piece(self.adamw.state[shard.parameter][moment]) for name, shard in stepped.items()}
+            moment: {name: self.shards[name].piece(held[name][moment] if name in held else None) for name in steps}
             for moment in MOMENTS
         }
-        steps = {name: float(self.adamw.state[shard.parameter]["step"]) for name, shard in stepped.items()}
         return {"moments": moments, "steps": steps, "schedule_step": self.schedule_step, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -139,7 +152,11 @@ class Optimizer:
             scale = (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
             for gradient in gradients:
                 gradient.mul_(scale.to(gradient.device))
+        if self.offload:
+            move_moments(self.adamw.state, MOMENTS, home=True)
         self.adamw.step()
+        if self.offload:
+            move_moments(self.adamw.state, MOMENTS, home=False)
 
     def _set_lr(self) -> None:
         for group in self.adamw.param_groups:

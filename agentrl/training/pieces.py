@@ -60,8 +60,8 @@ def write(folder: Path, rank: int, pieces: dict[str, Piece]) -> list[Path]:
 
 
 def to_cpu(pieces: dict[str, Piece]) -> dict[str, Piece]:
-    """The same pieces in the CPU's memory."""
-    return {key: Piece(piece.shape, piece.start, piece.values.cpu()) for key, piece in pieces.items()}
+    """Copies of pieces, in the CPU's memory."""
+    return {key: Piece(p.shape, p.start, p.values.to("cpu", copy=True)) for key, p in pieces.items()}
 
 
 @dataclass

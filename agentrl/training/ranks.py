@@ -83,6 +83,14 @@ class Ranks:
         torch.distributed.all_gather_object(values, value)
         return values[:: self.seq_world]
 
+    def merge(self, values: dict[str, T]) -> dict[str, T]:
+        """What any rank has, for all; of a name that several have, the first one's."""
+        if self.world == 1:
+            return values
+        parts: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(parts, values)
+        return {name: value for part in reversed(parts) for name, value in part.items()}
+
     def share(self, value: T) -> T:
         """Plain data of the first rank, for all."""
         if self.world == 1:

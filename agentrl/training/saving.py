@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Trainer
+from agentrl.remote import send
 from agentrl.training import checkpoints
 from agentrl.training.ranks import Ranks
 
@@ -49,5 +50,7 @@ class Saver:
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:
+        if self.trainer.default_hdfs_dir is not None:
+            send(path, self.trainer.default_hdfs_dir, checkpoints.MANIFEST, "trainer.default_hdfs_dir")
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

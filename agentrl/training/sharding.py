@@ -1,13 +1,16 @@
 """From a way to load a model to the model on one process, or sharded over many."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from agentrl.config.schema.actor import FsdpConfig
+from agentrl.training.attention import is_packed
 from agentrl.training.ranks import Ranks
+from agentrl.training.ulysses import check_heads
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -30,6 +33,8 @@ def place(
     """
     if ranks.mesh is None:
         module = load(device)
+        stored = {p.dtype for p in module.parameters()}
+        module.computes_in = computing(fsdp_config, stored, device) if device.type == "cuda" else None
         return compile_blocks(module) if compiled else module
     skeleton = load(torch.device("meta"))
     source = load(torch.device("cpu")) if ranks.first else None
@@ -50,16 +55,18 @@ def shard(
     """Shard a model on the meta device, unit by unit, with the weights of `source`, which the first rank has."""
     from agentrl.training import fsdp, fsdp1, fsdp2
 
+    if ranks.seq_world > 1:
+        check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.Filler(skeleton, source, ranks, device)
     way: Any = fsdp1 if strategy == "fsdp" else fsdp2
-    mixed_precision = fsdp_config.mixed_precision
-    param_dtype = mixed_precision.param_dtype
-    if param_dtype == "auto":
-        param_dtype = "bfloat16" if device.type == "cuda" else "float32"
+    if ranks.world == 1:  # nothing is won by letting go of what nobody else has
+        fsdp_config = replace(fsdp_config, reshard_after_forward=False)
     stored = {dtype for _, dtype in filler.kinds.values() if dtype.is_floating_point}
-    compute = None if stored == {DTYPES[param_dtype]} else DTYPES[param_dtype]
+    compute = computing(fsdp_config, stored, device)
     offload = fsdp_config.offload_policy and device.type == "cuda"
-    wrap = way.wrapper(fsdp_config, ranks.mesh, (compute, DTYPES[mixed_precision.reduce_dtype]), offload=offload)
+    wrap = way.wrapper(
+        fsdp_config, ranks.mesh, (compute, DTYPES[fsdp_config.mixed_precision.reduce_dtype]), offload=offload
+    )
     units = []
     for name, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
         names = filler.fill(block)
@@ -74,7 +81,17 @@ def shard(
     if way is fsdp2 and fsdp_config.forward_prefetch:
         fsdp2.prefetch([unit for unit, _ in reversed(units[:-1])])
     kind = fsdp1.Sharded1 if way is fsdp1 else fsdp2.Sharded2
-    return kind(skeleton, root, units, filler.shapes, ranks)
+    sharded = kind(skeleton, root, units, filler.shapes, ranks)
+    sharded.keeps = not fsdp_config.reshard_after_forward
+    return sharded
+
+
+def computing(fsdp_config: FsdpConfig, stored: set[torch.dtype], device: torch.device) -> torch.dtype | None:
+    """What layers compute in; None: in what parameters are stored in."""
+    param_dtype = fsdp_config.mixed_precision.param_dtype
+    if param_dtype == "auto":
+        param_dtype = "bfloat16" if device.type == "cuda" else "float32"
+    return None if stored == {DTYPES[param_dtype]} else DTYPES[param_dtype]
 
 
 def compile_blocks(module: Any) -> Any:

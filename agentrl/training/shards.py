@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.training.offload import offloaded_activations
+from agentrl.training.ranks import ALONE, Ranks
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -45,9 +48,9 @@ class Shard:
     """Whether it is this rank's to write into a checkpoint: another may have the same elements."""
 
     def piece(self, tensor: Any = None) -> Piece:
-        """A copy of this rank's run of the parameter, or of a `tensor` that lies as it does."""
+        """This rank's run of the parameter, or of a `tensor` that lies as it does; no copy."""
         values = local(self.parameter if tensor is None else tensor).detach().reshape(-1)
-        return Piece(self.shape, self.start, values.clone() if self.written else values[:0].clone())
+        return Piece(self.shape, self.start, values if self.written else values[:0])
 
     @torch.no_grad()
     def fill(self, tensor: Any, saved: Any) -> None:
@@ -84,6 +87,25 @@ def bare(module: Any) -> Any:
     return module.module if hasattr(module, "inside") else module
 
 
+def ranks_of(module: Any) -> Ranks:
+    """The processes that a model is sharded over."""
+    ranks: Ranks = module.ranks if hasattr(module, "inside") else ALONE
+    return ranks
+
+
 def inside(module: Any, function: Callable[[], Any]) -> Any:
-    """`function()` where the parameters of `module` are at hand."""
-    return module.inside(function) if hasattr(module, "inside") else function()
+    """`function()` where the parameters of `module` are at hand, in the number format that it computes in."""
+    with offloaded_activations(bare(module)):
+        if hasattr(module, "inside"):
+            return module.inside(function)
+        dtype = getattr(module, "computes_in", None)
+        if dtype is None:
+            return function()
+        with torch.autocast("cuda", dtype):
+            return function()
+
+
+def hold(module: Any, on: bool) -> None:
+    """Whether a sharded model may leave its units gathered, and gradients unsummed, after the next passes."""
+    if hasattr(module, "hold"):
+        module.hold(on)

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
+from agentrl.training.flops import arithmetic_of
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.passes import Cut, micro_batch
 from agentrl.training.report import Report
-from agentrl.training.shards import same_shapes
+from agentrl.training.shards import hold, same_shapes
 from agentrl.training.splitting import mini_batches
 
 
@@ -44,6 +45,7 @@ class Trainee:
         self.cut = cut
         self.steps = steps
         self.device = device
+        self.cost = arithmetic_of(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
     def weigh(self, mini: Batch) -> Tensor:
@@ -57,6 +59,12 @@ class Trainee:
     def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""
         return list(range(mini.num_sequences)), []
+
+    def operations(self, batch: Batch) -> float:
+        """Floating-point operations that `learn` needs."""
+        teaching, silent = (batch.select(rows) for rows in self.teaching(batch))
+        backward = self.cost.update(teaching.lengths, int(teaching.mask.sum()))
+        return self.steps.epochs * (backward + self.cost.forward(silent.lengths, int(silent.mask.sum())))
 
     def learn(self, batch: Batch, report: Report) -> None:
         """All optimizer steps of one batch; the schedule moves on by one."""
@@ -96,7 +104,9 @@ class Trainee:
     def _mini_step(self, mini: Batch, report: Report) -> None:
         mini.weights = self.weigh(mini)
         teaching, silent = self.teaching(mini)
-        for rows in self.cut.passes(mini, teaching):
+        passes = self.cut.passes(mini, teaching)
+        for number, rows in enumerate(passes, start=1):
+            hold(self.module, number < len(passes))
             self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report))
         for rows in self.cut.passes(mini, silent):
             with torch.no_grad():

@@ -18,7 +18,8 @@ from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import run
 from agentrl.training.model import load_model
-from agentrl.training.shards import bare, inside
+from agentrl.training.shards import bare, inside, ranks_of
+from agentrl.training.ulysses import part_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
@@ -65,8 +66,11 @@ class TokenValues:
     def __call__(self, batch: Batch) -> tuple[Tensor]:
         """Values f32 [T]: entry t is that of the tokens before t; 0 off the mask."""
         targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
-        values = inside(self.module, lambda: run(self.network, batch, self._values)[targets - 1].float())
-        return (torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, targets, values),)
+        part = part_of(batch, ranks_of(self.module))
+        own = targets[part.own(targets - 1)]
+        places = own - 1 - part.start
+        values = inside(self.module, lambda: run(self.network, batch, part, self._values)[places].float())
+        return (part.everywhere(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.network(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0, :, 0]

@@ -140,7 +140,7 @@ def test_wrong_column_names_the_columns_there_are(tmp_path: Path) -> None:
         ("nowhere.parquet", "data.val_files: nowhere.parquet does not exist"),
         (
             "hdfs://cluster/train.parquet",
-            "data.val_files: hdfs://cluster/train.parquet is not on this machine; copy it",
+            "data.val_files: hdfs://cluster/train.parquet cannot be reached",
         ),
         (None, "data.val_files names no file"),
         ([], "data.val_files names no file"),

@@ -22,7 +22,8 @@ def test_train_leaves_a_run_that_can_be_read(tmp_path: Path, overrides: list[str
     assert steps[1]["rollout_gap/mean"] < 1e-4
     assert steps[1]["rollout/ledger_violations"] == 0
     assert (tmp_path / "config.yaml").exists()
-    assert (tmp_path / "checkpoints/global_step_2/huggingface/model.safetensors").exists()
+    agentrl("merge", str(tmp_path), str(tmp_path / "merged"))
+    assert (tmp_path / "merged/model.safetensors").exists()
     records = load_trajectories(tmp_path / "rollouts/1.jsonl")
     assert len(records) == 16
     assert "before" in done.stdout

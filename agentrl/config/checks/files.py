@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
 from agentrl.errors import UserError
+from agentrl.remote import is_remote, known_scheme
 from agentrl.resources import find
 
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -34,8 +35,8 @@ def row_file(key: str, path: Any) -> None:
     """Raises UserError when a file of rows cannot be there."""
     if not isinstance(path, str):
         raise UserError(f"{key}: {path!r} is no path; give a file or a list of files")
-    if "://" in path:
-        raise UserError(f"{key}: {path} is not a local file; copy it here first")
+    if is_remote(path):
+        return known_scheme(path, key)
     try:
         find(path, what=key)
     except UserError as error:
@@ -44,7 +45,9 @@ def row_file(key: str, path: Any) -> None:
 
 def existing(key: str, path: str | None) -> None:
     """Raises UserError when `path` is set and not there."""
-    if path is not None:
+    if path is not None and is_remote(path):
+        known_scheme(path, key)
+    elif path is not None:
         find(path, what=key)
 
 
@@ -62,8 +65,10 @@ def model_files(model: Model) -> None:
         path = getattr(model, name)
         if path is None or Path(path).expanduser().exists() or HUB_ID.fullmatch(path):
             continue
-        mend = "copy it here first" if "://" in path else "`agentrl model --help` shows how to prepare one"
-        raise UserError(f"model.{name}: {path} does not exist; {mend}")
+        if is_remote(path):
+            known_scheme(path, f"model.{name}")
+            continue
+        raise UserError(f"model.{name}: {path} does not exist; `agentrl model --help` shows how to prepare one")
 
 
 def rollout_files(rollout: Rollout) -> None:

@@ -103,5 +103,8 @@ class Actor:
     """Its details."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """What is saved."""
+    ulysses_sequence_parallel_size: int = 1
+    """Processes that split the tokens of a forward pass among them (arXiv 2309.14509): for sequences that do not fit
+    into one GPU's memory."""
     use_torch_compile: bool = False
     """Compile each transformer block."""

@@ -24,6 +24,8 @@ class Pretrained:
 class Network(Pretrained):
     """A model that is trained."""
 
+    enable_activation_offload: bool = False
+    """Keep what the backward pass needs in the CPU's memory: with gradient checkpointing, each block's input."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     use_liger: bool = False

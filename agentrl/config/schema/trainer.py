@@ -47,6 +47,9 @@ class Trainer:
     """Steps between validations; -1: only at the end."""
     save_freq: int = -1
     """Steps between checkpoints; -1: only at the end."""
+    default_hdfs_dir: str | None = None
+    """Folder elsewhere (hdfs://, s3://, any of fsspec's) that finished checkpoints are copied to; auto resumes from
+    there where this machine has none."""
     max_actor_ckpt_to_keep: int | None = None
     """Newest checkpoints kept; null: all."""
     max_critic_ckpt_to_keep: int | None = None

@@ -86,7 +86,8 @@ class Rank(Host):
         from agentrl.training.parallel import join_ranks
 
         fsdp_config = self.config.actor.fsdp_config
-        return join_ranks(self.device, fsdp_size=fsdp_config.fsdp_size)
+        width = self.config.actor.ulysses_sequence_parallel_size
+        return join_ranks(self.device, sequence_parallel=width, fsdp_size=fsdp_config.fsdp_size)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every parameter that training changes, whole, good until the next; all ranks iterate together."""

@@ -75,6 +75,8 @@ class RayRuntime:
         if self.naps:
             self.ranks.call("free")
         self.runner.run(self.rollouts.engine.update_weights(version))
+        if self.naps:
+            self.ranks.call("call", "rest")
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         self.ranks.call("call", "save", folder.absolute(), step, state, last)

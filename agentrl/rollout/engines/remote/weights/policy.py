@@ -13,6 +13,8 @@ from torch import Tensor
 from agentrl.errors import UserError
 
 BASE = ".base_layer."
+WRAPPED = "base_model.model."
+"""What peft puts before the names of the model that it wraps."""
 
 
 class PolicyWeights:
@@ -23,6 +25,11 @@ class PolicyWeights:
         cannot be folded into the weights."""
         self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
         self.dtype = dtype
+        self._sharded = module if hasattr(module, "units") else None
+        """A model spread over processes, which have to meet for each tensor."""
+        self._adapted = hasattr(module, "get_base_model")
+        if self._sharded is not None:
+            return
         self._state = {name: tensor for name, tensor in self._read() if ".lora_" not in name}
         saved = _as_saved(self.module, self._state)
         mine = {tensor.untyped_storage().data_ptr() for tensor in self._state.values()}
@@ -34,22 +41,39 @@ class PolicyWeights:
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
+        if self._sharded is not None:
+            return next(self._sharded.parameters()).device
         return next(iter(self._state.values())).device
 
     @property
     def num_bytes(self) -> int:
         """Bytes on their way."""
+        if self._sharded is not None:
+            return int(self._sharded.num_bytes)
         return sum(t.numel() * (self.dtype or t.dtype).itemsize for t in self._state.values())
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name in a checkpoint, present value), one at a time."""
-        for name, tensor in (_as_saved(self.module, self._state) if self._rebuilt else self._state).items():
-            if BASE in name:
-                tensor = self._merged(name, tensor)
-            if self.dtype is not None and tensor.is_floating_point():
-                tensor = tensor.to(self.dtype)
-            yield name.replace(BASE, "."), tensor
+        """(name in a checkpoint, present value), one at a time, good until the next is asked for.
+
+        Of a sharded model every process that has a part of it goes through all of them, in step with the others.
+        """
+        for state in self._states():
+            for name, tensor in state.items():
+                if BASE in name:
+                    tensor = self._merged(name, tensor)
+                if self.dtype is not None and tensor.is_floating_point():
+                    tensor = tensor.to(self.dtype)
+                yield name.replace(BASE, "."), tensor
+
+    def _states(self) -> Iterator[dict[str, Tensor]]:
+        """The tensors as checkpoints name them: all at once, or of a sharded model unit by unit."""
+        if self._sharded is None:
+            yield _as_saved(self.module, self._state) if self._rebuilt else self._state
+            return
+        for unit in self._sharded.units():
+            own = {name.removeprefix(WRAPPED) if self._adapted else name: t for name, t in unit.items()}
+            yield _as_saved(self.module, {name: t for name, t in own.items() if ".lora_" not in name})
 
     def _read(self) -> Iterator[tuple[str, Tensor]]:
         """The module's own tensors, each once, with wrappers of whole modules looked through."""

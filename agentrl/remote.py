@@ -1,0 +1,108 @@
+"""Files elsewhere (hdfs://, s3://, gs://, memory://): fetched before they are read, sent once they are complete.
+
+What a scheme needs beside fsspec (s3fs, gcsfs, pyarrow for hdfs) is the person's to install; without it there is a
+message that says so.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import UserError
+
+CACHE = "AGENTRL_CACHE"
+"""Environment variable: where fetched files lie; default ~/.cache/agentrl."""
+DRAFT = ".fetching-"
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL of another place."""
+    return "://" in path
+
+
+def known_scheme(url: str, what: str) -> None:
+    """Raises UserError for a URL of a kind that fsspec has never heard of."""
+    from fsspec.registry import known_implementations
+
+    scheme = url.partition("://")[0]
+    if scheme not in known_implementations:
+        raise UserError(f"{what}: {url} cannot be reached: fsspec knows no {scheme}://; use hdfs://, s3:// or gs://")
+
+
+def fetch(url: str, what: str, *, into: Path | None = None) -> Path:
+    """A copy on this machine of a file or folder elsewhere; made once. `what`: the key that named it.
+
+    Raises UserError where it cannot be had.
+    """
+    place, remote = _open(url, what)
+    parent = into or cache_folder() / hashlib.sha256(url.encode()).hexdigest()[:16]
+    local = parent / remote.rstrip("/").rpartition("/")[2]
+    if local.exists():
+        return local
+    parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=parent)) / local.name
+    try:
+        if not place.exists(remote):
+            raise UserError(f"{what}: there is no {url}")
+        place.get(remote.rstrip("/"), str(draft), recursive=place.isdir(remote))
+        if not local.exists():  # another process may have been faster
+            os.replace(draft, local)
+    except OSError as error:
+        if not local.exists():
+            raise UserError(f"{what}: {url} cannot be fetched: {error}") from error
+    finally:
+        shutil.rmtree(draft.parent, ignore_errors=True)
+    return local
+
+
+def local_copy(path: str, what: str) -> str:
+    """The path itself, or where a URL's copy lies."""
+    return str(fetch(path, what)) if is_remote(path) else path
+
+
+def send(folder: Path, url: str, last: str, what: str) -> None:
+    """Copy a folder below `url`; its file `last` goes last, so that a folder with it is complete there.
+
+    Raises UserError where it cannot be written.
+    """
+    place, remote = _open(url, what)
+    target = f"{remote.rstrip('/')}/{folder.name}"
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    try:
+        if place.exists(f"{target}/{last}"):
+            place.rm(f"{target}/{last}")
+        for file in sorted(files, key=lambda file: file == folder / last):
+            name = f"{target}/{file.relative_to(folder).as_posix()}"
+            place.makedirs(name.rpartition("/")[0], exist_ok=True)
+            place.put(str(file), name)
+    except OSError as error:
+        raise UserError(f"{what}: {url} cannot be written: {error}") from error
+
+
+def complete(url: str, last: str, what: str) -> list[str]:
+    """URLs of the folders below `url` that have the file `last`."""
+    place, remote = _open(url, what)
+    if not place.exists(remote):
+        return []
+    folders = [str(entry).rstrip("/") for entry in place.ls(remote, detail=False)]
+    whole = [folder for folder in folders if place.exists(f"{folder}/{last}")]
+    return [f"{url.rstrip('/')}/{folder.rpartition('/')[2]}" for folder in whole]
+
+
+def cache_folder() -> Path:
+    """Where fetched files lie."""
+    return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "agentrl")
+
+
+def _open(url: str, what: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        place, remote = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{what}: {url} cannot be reached: {why}") from error
+    return place, str(remote)

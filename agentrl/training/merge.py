@@ -1,0 +1,70 @@
+"""From a checkpoint, however many processes wrote it, to a folder that transformers and engines load."""
+
+import json
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from agentrl.errors import UserError
+from agentrl.training import checkpoints
+from agentrl.training.adapter import CONFIG
+from agentrl.training.model import DTYPES
+
+ADAPTER = "adapter_model.safetensors"
+
+
+def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:
+    """Write the policy of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
+
+    `dtype`: of its weights; None: as they were trained. A checkpoint of an adapter gives the adapter, in peft's format;
+    with `adapter` its base model with the adapter folded in. Raises UserError.
+    """
+    step, state = checkpoints.load(checkpoint)
+    saved = state.get("policy", {}).get("parameters")
+    if not saved:
+        raise UserError(f"{checkpoint} holds no weights; actor.checkpoint.save_contents left them out")
+    described = checkpoint / checkpoints.HUGGINGFACE
+    weights = {name: _cast(tensor.whole(), dtype) for name, tensor in saved.items()}
+    if (described / CONFIG).is_file():
+        _write_adapter(described, weights, out)
+        if adapter:
+            _fold(out, dtype)
+    else:
+        _write_model(described, weights, out)
+    AutoTokenizer.from_pretrained(described).save_pretrained(out)
+    return step
+
+
+def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None:
+    config = AutoConfig.from_pretrained(described)
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config, dtype=next(iter(weights.values())).dtype)
+    unknown = weights.keys() - dict(module.named_parameters()).keys()
+    if unknown:
+        raise UserError(f"{described} describes another model: it has no {min(unknown)}")
+    module.save_pretrained(out, state_dict=weights)
+
+
+def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> None:
+    """As peft writes one: its configuration beside the weights, whose names leave the adapter's own out."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / CONFIG).write_bytes((described / CONFIG).read_bytes())
+    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, out / ADAPTER)
+
+
+def _fold(out: Path, dtype: str | None) -> None:
+    """Replace an adapter's folder by its base model with the adapter in it."""
+    base = json.loads((out / CONFIG).read_text())["base_model_name_or_path"]
+    module = AutoModelForCausalLM.from_pretrained(base, dtype=DTYPES[dtype] if dtype else "auto")
+    merged = PeftModel.from_pretrained(module, str(out)).merge_and_unload()
+    for file in (out / CONFIG, out / ADAPTER):
+        file.unlink()
+    merged.save_pretrained(out)
+
+
+def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
+    return tensor if dtype is None else tensor.to(DTYPES[dtype])

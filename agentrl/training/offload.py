@@ -1,0 +1,48 @@
+"""The CPU's memory as the GPU's overflow: activations between forward and backward, optimizer state between steps,
+parameters while trajectories are sampled.
+
+Copies run in the order of the GPU's own work, from and to pinned memory, so nothing waits for them by name.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMALLEST = 2**16
+"""Elements of a tensor that is worth the trip."""
+
+
+def offloaded_activations(module: Any) -> AbstractContextManager[Any]:
+    """Around a forward pass: what autograd keeps waits in the CPU's memory, if that is asked of the model."""
+    if not getattr(module, "offloads_activations", False) or not torch.is_grad_enabled():
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(*_hooks())
+
+
+def _hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
+    def pack(tensor: Tensor) -> Any:
+        owner = tensor._base if tensor._base is not None else tensor
+        if owner.is_leaf or tensor.numel() < SMALLEST:  # parameters are leaves: they stay
+            return tensor
+        kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        kept.copy_(tensor, non_blocking=True)
+        return tensor.device, kept
+
+    def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        device, kept = packed
+        back: Tensor = kept.to(device, non_blocking=True)
+        return back
+
+    return pack, unpack
+
+
+def move_moments(state: dict[Any, dict[str, Any]], names: tuple[str, ...], home: bool) -> None:
+    """Move an optimizer's moments to the devices of their parameters (`home`), or to the CPU."""
+    for parameter, values in state.items():
+        for name in names:
+            values[name] = values[name].to(parameter.device if home else "cpu")

@@ -1,0 +1,204 @@
+"""What several processes do in test_many.py, each rank the same, and one process alone to compare with."""
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
+from agentrl.config.schema.fsdp import FsdpConfig, WrapPolicy
+from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
+from agentrl.training import PolicyActor, checkpoints, load_model
+from agentrl.training.critic import ValueCritic
+from agentrl.training.export import write_model
+from agentrl.training.parallel import join_ranks, leave_ranks
+from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.saving import Saver
+from agentrl.training.sharding import place
+from agentrl.training.value_model import load_value_model
+from tests.training.tiny import CPU, random_batch
+
+WORLD = 2
+LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
+MODELS = {
+    "llama": {"tie_word_embeddings": True},
+    # one key-value head for two neighbours, and an attention window that ends within sequences
+    "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
+    "qwen3": {},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+
+
+@dataclass
+class Case:
+    """One way to train."""
+
+    model: str = "llama"
+    lora_rank: int = 0
+    packed: bool = True
+    strategy: str = "fsdp2"
+    seq_world: int = 1
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+    actor: dict[str, Any] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=lambda: LENGTHS)
+    checkpointing: bool = False
+
+    def load(self, models: Path) -> Callable[[torch.device], Any]:
+        def load(device: torch.device) -> Any:
+            model = Model(
+                path=str(models / self.model),
+                lora_rank=self.lora_rank,
+                enable_gradient_checkpointing=self.checkpointing,
+            )
+            module = load_model(model, device=device, seed=0)
+            if not self.packed:
+                module.set_attn_implementation("sdpa")
+            return module
+
+        return load
+
+    def trainee(self, models: Path, ranks: Ranks) -> PolicyActor:
+        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-3), "ppo_max_token_len_per_gpu": 24} | self.actor
+        module = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
+        return PolicyActor(
+            module, actor=Actor(**settings), temperature=0.7, device=CPU, total_steps=9, ranks=ranks, balance=True
+        )
+
+
+LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
+FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
+CASES = {
+    "fsdp2": Case(),
+    "fsdp1": Case(strategy="fsdp"),
+    "fixed": Case(actor=FIXED),
+    "one-by-one": Case(packed=False),
+    "fewer-sequences-than-ranks": Case(lengths=[9]),
+    "kept-whole": Case(fsdp_config=KEPT, checkpointing=True),
+    "lora": Case("qwen3", lora_rank=4),
+    "lora-fsdp1": Case("qwen3", lora_rank=4, strategy="fsdp"),
+    "sp": Case(seq_world=2, checkpointing=True),
+    "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
+}
+RESUMED = ("fsdp2", "fsdp1", "lora-fsdp1")
+FURTHER = {
+    "entropy-and-kl": Case("qwen3", actor=LOOSE),
+    "kept-whole-fsdp1": Case(strategy="fsdp", fsdp_config=FsdpConfig(reshard_after_forward=False)),
+    "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
+    "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),
+    "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
+    "experts": Case("qwen3_moe"),
+    "sp-lora-fsdp1": Case("qwen3", lora_rank=4, seq_world=2, strategy="fsdp"),
+}
+"""The same for `make test-slow`."""
+FURTHER_RESUMED = ("copies", "kept-whole-fsdp1", "kept-whole-lora")
+ALL = CASES | FURTHER
+
+
+def batch_of(case: Case, step: int) -> Any:
+    batch = random_batch(case.lengths, seed=step)
+    batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence that teaches nothing
+    if case.actor.get("use_kl_loss"):
+        batch.ref_logprobs = batch.mask * torch.linspace(-4, -3, batch.num_tokens)
+    return batch
+
+
+def outcome(case: Case, trainee: PolicyActor, steps: range) -> dict[str, Any]:
+    """What three steps come to: log-probs before each, its metrics, and the weights."""
+    scored, metrics = [], []
+    for step in steps:
+        batch = batch_of(case, step)
+        scored.append(torch.stack(trainee.logprobs(batch)))
+        metrics.append(trainee.update(batch))
+    weights = {n: t.clone() for n, t in PolicyWeights(trainee.module).tensors()}
+    return {"scored": scored, "metrics": metrics, "weights": weights}
+
+
+def values(models: Path, ranks: Ranks) -> dict[str, Any]:
+    """The same of a critic."""
+    network = Network(path=str(models / "llama"))
+    module = place(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
+    critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
+    trainee = ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks)
+    metrics = []
+    for step in range(3):
+        batch = random_batch(LENGTHS, seed=step)
+        batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
+        metrics.append(trainee.update(batch))
+    return {"scored": [trainee.values(batch)], "metrics": metrics, "weights": {}}
+
+
+class NoTokenizer:
+    def save_pretrained(self, path: Path) -> None:
+        """There is none."""
+
+
+def write_checkpoint(trainee: PolicyActor, folder: Path, ranks: Ranks, *, aside: bool) -> None:
+    saver = Saver(Trainer(max_actor_ckpt_to_keep=1), ranks, aside=aside)
+    for step in (1, 2):
+        state = {"policy": trainee.state_dict(), "rows": {"at": step}}
+        saver.save(folder, step, state, lambda out: write_model(trainee.module, NoTokenizer(), out, weights=True))
+    if aside:
+        with torch.no_grad():  # what is being written is a copy
+            for parameter in trainee.module.parameters():
+                parameter.mul_(2.0)
+    saver.wait()
+
+
+def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    trainee = case.trainee(models, ranks)
+    with torch.no_grad():
+        for parameter in trainee.module.parameters():
+            if parameter.requires_grad:
+                parameter.zero_()
+    _, state = checkpoints.load(checkpoints.latest(folder), ranks=ranks)
+    trainee.load_state_dict(state["policy"])
+    return outcome(case, trainee, range(2, 3))
+
+
+def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]) -> None:
+    """One of the processes: each of the cases `names`, and with checkpoints those `resumed`."""
+    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+
+    def keep(name: str, found: dict[str, Any], ranks: Ranks) -> None:
+        torch.save(found, results / f"{name}-{ranks.rank}.pt")
+
+    for name in names:
+        case = ALL[name]
+        ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
+        keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.trainee(models, ranks), range(3))), ranks)
+        if name in resumed:
+            wrote, writes = results / f"alone-{name}", results / f"many-{name}"
+            keep(f"{name}-resumed", attempt(lambda c=case, w=wrote, r=ranks: resume(c, models, w, r)), ranks)
+            keep(f"{name}-wrote", attempt(lambda c=case, w=writes, r=ranks: go_and_write(c, models, w, r)), ranks)
+    ranks = join_ranks(CPU)
+    keep("critic", attempt(lambda: values(models, ranks)), ranks)
+    leave_ranks()
+
+
+def attempt(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it found, or what went wrong: one case that fails must not hide the others."""
+    try:
+        return do()
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def go_and_write(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    trainee = case.trainee(models, ranks)
+    outcome(case, trainee, range(2))
+    write_checkpoint(trainee, folder, ranks, aside=case is CASES["fsdp2"])
+    return {}
+
+
+def alone(name: str, models: Path) -> dict[str, Any]:
+    """The same by one process."""
+    if name == "critic":
+        return values(models, ALONE)
+    case = ALL[name]
+    return outcome(case, case.trainee(models, ALONE), range(3))
