@@ -1,0 +1,97 @@
+"""What passes over a batch cost in arithmetic, and what GPUs can do: together, model FLOPs utilisation (MFU).
+
+Counted is what the mathematics needs (arXiv 2204.02311): 2 operations a parameter and token forward, twice that
+backward, and causal attention. What is computed again (checkpointed activations, chunks of logits) does not count.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+PEAKS = {
+    "B200": 2250e12,
+    "MI300X": 1307e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "GH200": 989e12,
+    "H20": 148e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "A10": 125e12,
+    "RTX 4090": 165e12,
+}
+"""Dense bf16 operations a second, by a part of the device's name; the longest that fits counts."""
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """What a GPU can do in bf16, operations a second; None where that is not known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    fitting = [part for part in PEAKS if part in name]
+    return PEAKS[max(fitting, key=len)] if fitting else None
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Cost of a network, by what it does."""
+
+    backbone: float
+    """Weights that each token is multiplied with, the head's aside."""
+    head: float
+    """Weights of the output head, which only scored tokens meet."""
+    attention: float
+    """Width of all attention layers together: layers x heads x head size."""
+    frozen: bool = False
+    """Whether weights get no gradient (LoRA): the backward pass is half as long."""
+
+    def forward(self, lengths: Sequence[int], scored: int) -> float:
+        """Operations of a forward pass over sequences of these lengths, `scored` of their tokens with a head."""
+        tokens, squares = sum(lengths), sum(n * n for n in lengths)
+        return 2 * self.backbone * tokens + 2 * self.head * scored + 2 * self.attention * squares
+
+    def update(self, lengths: Sequence[int], scored: int) -> float:
+        """Operations of a forward and a backward pass."""
+        return (2 if self.frozen else 3) * self.forward(lengths, scored)
+
+
+def arithmetic_of(module: Any) -> Arithmetic:
+    """The cost of a model, sharded or not."""
+    shapes = getattr(module, "whole_shapes", None) or {name: p.shape for name, p in module.named_parameters()}
+    return arithmetic(shapes, module.config)
+
+
+def arithmetic(shapes: Mapping[str, Sequence[int]], config: Any) -> Arithmetic:
+    """The cost of a transformers model with these parameter shapes."""
+    text = config.get_text_config()
+    embedding = [name for name in shapes if "embed" in name or name.endswith("wte.weight")]
+    heads = [name for name in shapes if name.endswith(("lm_head.weight", "score.weight"))]
+    vocabulary = max((_size(shapes[name]) for name in embedding), default=0.0)
+    head = sum(_size(shapes[name]) for name in heads) if heads else vocabulary  # tied to the embedding
+    others = (name for name in shapes if name not in embedding and name not in heads and "lora_" not in name)
+    active = _active(text)
+    backbone = sum(_size(shapes[name]) * (active if ".experts." in name else 1.0) for name in others)
+    width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+    frozen = any("lora_" in name for name in shapes)
+    return Arithmetic(backbone, head, text.num_hidden_layers * width, frozen)
+
+
+def _active(config: Any) -> float:
+    """Share of its experts that a token meets."""
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1
+    return (getattr(config, "num_experts_per_tok", None) or experts) / experts
+
+
+def _size(shape: Sequence[int]) -> float:
+    """Weights that multiply; norms and biases do not."""
+    size = 1.0
+    for extent in shape:
+        size *= extent
+    return size if len(shape) >= 2 else 0.0
