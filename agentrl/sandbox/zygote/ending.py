@@ -109,7 +109,7 @@ def _has_finalizer(kind: type) -> bool:
     return any("__del__" in _names_of(base) for base in _mro_of(kind))
 
 
-def _acts(one: object, kind: type) -> bool:
+def _acts(one: Any, kind: type) -> bool:
     """Whether destroying an object runs code, but for a finalizer of its type."""
     if issubclass(kind, types.ModuleType):
         return one is not sys.modules["__main__"]  # which may have made what is not listed
