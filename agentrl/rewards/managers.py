@@ -94,11 +94,12 @@ class Together:
             if not isinstance(result, Sequence) or len(result) != len(waiting):
                 raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
         except Exception as error:  # the user's code: whatever it raises is told to each that waits
-            for _, answer in waiting:
-                answer.done() or answer.set_exception(error)
+            for answer in (answer for _, answer in waiting if not answer.done()):
+                answer.set_exception(error)
             return
         for (_, answer), value in zip(waiting, result, strict=True):
-            answer.done() or answer.set_result(value)
+            if not answer.done():
+                answer.set_result(value)
 
 
 MANAGERS = ("naive", "dapo", "batch", "prime")

@@ -134,7 +134,7 @@ def test_chosen_by_data_source_where_nothing_else_scores(tmp_path: Path) -> None
         return Data(train_files=str(tmp_path / f"{source}.parquet"))
 
     assert known_source(data("taco"))
-    assert not known_source(data("my/own"))
+    assert not known_source(data("mine"))
     assert not known_source(Data(train_files=str(tmp_path / "none.parquet")))
     config = Config(data=data("taco"))
     config.model.path = str(tmp_path)
