@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Config, Rollout
+from agentrl.errors import UserError
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, ServerProcess
@@ -81,6 +82,7 @@ class Servers:
             request_timeout=rollout.request_timeout,
             check=check,
             scratch=self.scratch,
+            router=rollout.router_url,
             progress=progress,
         )
 
@@ -112,13 +114,15 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     parent = Path(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
     servers = Servers(config, device, spoken, [], Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent)), "", sleeps)
     servers.way = rollout.weight_sync if rollout.weight_sync != "auto" else "files"
+    if rollout.router_url and not (rollout.base_url and name == "sglang"):
+        raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
     if rollout.base_url:
         urls = [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url
         servers.replicas = [Replica(spoken, url) for url in urls]
         return servers
     if rollout.weight_sync == "auto" and gpus:
         beside = all(place[0] == gpus[0] for place in places)
-        servers.way = "nccl" if apart else "ipc" if beside else "files"
+        servers.way = "nccl" if apart else "ipc" if beside and width == 1 else "files"
     servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
     for replica in servers.replicas:
         replica.launch()

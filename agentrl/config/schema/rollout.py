@@ -119,6 +119,8 @@ class Rollout:
     """Server engines: their Python interpreter; null: that of `agentrl engine install`, or else this one."""
     base_url: Any = None
     """Server engines: one address, or a list, of servers that run already; null: agentrl starts them."""
+    router_url: str | None = None
+    """An sglang-router in front of `base_url`'s servers: requests go to it, weights to the servers themselves."""
     nnodes: int = 0
     """On Ray: machines with GPUs for sampling alone; 0: engines share the GPUs that train."""
     n_gpus_per_node: int | None = None

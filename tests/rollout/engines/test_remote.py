@@ -176,6 +176,22 @@ async def test_cancelling_aborts_on_the_server(fakes: list[Fake]) -> None:
     assert fakes[0].aborted == [fakes[0].asked[0]["rid"]]
 
 
+async def test_a_router_gets_the_requests_and_the_servers_the_rest(fakes: list[Fake]) -> None:
+    router, *servers = fakes
+    engine = await engine_of(servers, router=router.url)
+    assert (await engine.generate([1], Sampling(5), key="a")).token_ids == [7] * 5
+    router.trouble = lambda _: hang
+    task = asyncio.create_task(engine.generate([2], Sampling(5), key="b"))
+    while len(router.asked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await engine.close()
+    assert not servers[0].asked
+    assert servers[0].aborted == [router.asked[1]["rid"]]
+
+
 async def test_an_address_without_a_server_is_named(fakes: list[Fake]) -> None:
     with pytest.raises(InfraError, match="no sglang server"):
         await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()], progress=lambda _: None)

@@ -19,7 +19,7 @@ from typing import Any
 from agentrl.errors import InfraError
 from agentrl.rollout.engine import FinishReason, Generation, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Dialect
-from agentrl.rollout.engines.remote.http import Lost, quietly
+from agentrl.rollout.engines.remote.http import Http, Lost, quietly
 from agentrl.rollout.engines.remote.pool import Pool
 from agentrl.rollout.engines.remote.replica import Progress, Replica
 from agentrl.rollout.engines.remote.weights.transport import Transport
@@ -72,13 +72,16 @@ class RemoteEngine:
         request_timeout: float | None = None,
         check: Check | None = None,
         scratch: Path | None = None,
+        router: str | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
         """Timeouts in seconds. Weights come by `transport`, at the first `update_weights`: before that the servers
         may hold anything. `check` is run on replicas that have just got weights. `scratch` is a folder to remove at
-        the end. `progress` is told how the start goes."""
+        the end. `router`: address of a router before the replicas, which decides who serves a request. `progress` is
+        told how the start goes."""
         self.dialect, self.transport, self.check, self.progress = dialect, transport, check, progress
         self.scratch = scratch
+        self.router = None if router is None else Http(router)
         self.max_model_len, self.start_timeout, self.request_timeout = max_model_len, start_timeout, request_timeout
         self.pool = Pool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
         self.version = 0
@@ -100,6 +103,8 @@ class RemoteEngine:
         await asyncio.gather(*self._aborts, return_exceptions=True)
         await self.transport.close()
         await self.pool.close()
+        if self.router is not None:
+            await self.router.close()
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -197,9 +202,9 @@ class RemoteEngine:
         rid = flight.rid = next(self._rids)
         self._wire[rid] = replica
         try:
-            return await self.dialect.generate(replica.http, rid, ids, sampling, self.request_timeout)
+            return await self.dialect.generate(self.router or replica.http, rid, ids, sampling, self.request_timeout)
         except asyncio.CancelledError:
-            self._background(quietly(self.dialect.abort(replica.http, [rid])))
+            self._background(self._abort({replica: [rid]}))
             raise
         finally:
             del self._wire[rid]
@@ -233,12 +238,19 @@ class RemoteEngine:
             wanted: dict[Replica, list[str]] = {}
             for rid in rids:
                 wanted.setdefault(self._wire[rid], []).append(rid)
-            await asyncio.gather(*(quietly(self.dialect.abort(r.http, own)) for r, own in wanted.items()))
+            await self._abort(wanted)
             try:  # again after a while: a request still on its way to the server did not hear it
                 async with asyncio.timeout(0.2):
                     await self._until(lambda: not (rids & self._wire.keys()))
             except TimeoutError:
                 continue
+
+    async def _abort(self, wanted: dict[Replica, list[str]]) -> None:
+        """End requests on their servers; behind a router nobody knows which those are."""
+        if self.router is not None:
+            everything = list(itertools.chain(*wanted.values()))
+            wanted = dict.fromkeys(self.pool.serving, everything)
+        await asyncio.gather(*(quietly(self.dialect.abort(r.http, own)) for r, own in wanted.items()))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
