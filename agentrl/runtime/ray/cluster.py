@@ -80,7 +80,8 @@ def wait(group: PlacementGroup, timeout: float, tell: Callable[[], None]) -> boo
         if group.wait(piece):
             return True
         waited += piece
-        tell()
+        if waited < timeout:
+            tell()
     return False
 
 

@@ -11,7 +11,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentrl.runtime.ray.failures import answers
 from agentrl.runtime.ray.host import Place
-from agentrl.runtime.restarts import WorkerDied
 
 CALLS = 8192
 """Requests that one worker may hold at once: more than `rollout.max_concurrent_trajectories` sends."""
@@ -38,15 +37,6 @@ class Crew:
         """Raises WorkerDied when one is gone."""
         self.call("place")
 
-    @property
-    def dead(self) -> bool:
-        """Whether one of them is gone."""
-        try:
-            self.check()
-        except WorkerDied:
-            return True
-        return False
-
 
 def hire(
     kind: type,
@@ -57,12 +47,18 @@ def hire(
     gpus: float,
     arguments: tuple[Any, ...],
     stack: ExitStack,
+    nsight: dict[str, Any] | None = None,
 ) -> Crew:
-    """Start an actor of `kind` in each of the bundles; returns when all run. `stack` ends them."""
+    """Start an actor of `kind` in each of the bundles; returns when all run. `stack` ends them.
+
+    `nsight`: options of `nsys profile`, under which they then run.
+    """
     actors: list[Any] = []
     for bundle in bundles:
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         options = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": place, "max_concurrency": CALLS}
+        if nsight:
+            options["runtime_env"] = {"nsight": nsight}
         actors.append(ray.remote(kind).options(**options).remote(*arguments))
         stack.callback(ray.kill, actors[-1])
     names = [f"{what} {i}" for i in range(len(actors))]
