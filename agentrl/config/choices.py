@@ -13,6 +13,7 @@ SCHEDULES = ("constant", "linear", "cosine", "wsd")
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "actor.profiler.tool": ("torch", "nsys"),
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.policy_loss.loss_mode": POLICY_LOSSES,

@@ -17,7 +17,9 @@ from agentrl.training import Batch, PolicyActor, checkpoints, device_for, load_m
 from agentrl.training.actor import actor_cut
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
+from agentrl.training.meter import Meter, Spent
 from agentrl.training.passes import Cut, spread
+from agentrl.training.profiling import Profiling
 from agentrl.training.ranks import Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.saving import Saver, chosen
@@ -38,6 +40,10 @@ class Learner:
         self.tokenizer = load_tokenizer(config.model)
         self.module = self._load()
         self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
+        trainer = config.trainer
+        self.meter = Meter(self.device, world=self.ranks.world)
+        folder = Path(trainer.default_local_dir) / "profiles"
+        self.profiling = Profiling(config.actor.profiler, trainer.profile_steps, folder, self.ranks.rank)
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.critic: ValueCritic | None = None
@@ -64,23 +70,39 @@ class Learner:
     def annotate(self, batch: Batch) -> Batch:
         """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
         self._awake()
+        with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
+            return self._annotated(batch, spent)
+
+    def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
+        size = batch.lengths, int(batch.mask.sum())
         if penalised or not actor.single_step(batch):
             batch.old_logprobs = actor.logprobs(batch)[0]
+            spent(actor.cost.forward(*size))
         if self.reference is not None:
             batch.ref_logprobs = self.reference.logprobs(batch)
+            spent(actor.cost.forward(*size))
         if self.critic is not None:
             batch.values = self.critic.values(batch)
+            spent(self.critic.cost.forward(*size))
         return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on the batch, which has its advantages. In the first `trainer.critic_warmup` steps the policy waits."""
-        if self.critic is None:
-            return self._trained().update(batch)
-        waits = self.critic.optimizer.schedule_step < self.config.trainer.critic_warmup
-        metrics = self.critic.update(batch)
-        return metrics if waits else metrics | self._trained().update(batch)
+        waits = self.critic is not None and self._step <= self.config.trainer.critic_warmup
+        trainees: list[PolicyActor | ValueCritic | None] = [self.critic, None if waits else self._trained()]
+        metrics: dict[str, float] = {}
+        with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
+            for trainee in filter(None, trainees):
+                spent(trainee.operations(batch))
+                metrics |= trainee.update(batch)
+        return metrics | self.meter.take()
+
+    @property
+    def _step(self) -> int:
+        """The step that is on, counted by what has been learned from."""
+        return (self.critic or self._trained()).optimizer.schedule_step + 1
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
         """Write the checkpoint of `step`, `state` with it; the `last` one is on the disk when this returns."""

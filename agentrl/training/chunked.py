@@ -1,7 +1,7 @@
 """Log-probs and entropies of given tokens straight from hidden states, without the logits of all tokens at once.
 
 The [N, V] logits exist for one chunk of tokens at a time, in forward and in backward, where they are computed again.
-Peak memory is that of a chunk, not of the batch.
+Peak memory is that of a chunk, not of the batch. On a GPU one kernel reads a chunk, and another makes its gradient.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Logits held at once: 128 MiB of float32.
-CHUNK_LOGITS = 2**25
+# Logits held at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
+CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 MIN_CHUNK = 32
 
 
@@ -29,12 +29,10 @@ class ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        for rows in _chunks(len(hidden), len(weight)):
-            logits = _logits(hidden[rows], weight, bias, scale)
-            lse[rows] = logits.logsumexp(-1)
-            logprobs[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - lse[rows]
-            probs = (logits - lse[rows, None]).exp_()
-            entropy[rows] = lse[rows] - torch.linalg.vecdot(probs, logits)
+        look, _ = _kernels(hidden)
+        for rows in _chunks(hidden, weight):
+            logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
+            lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy)
         ctx.scale = scale
         ctx.set_materialize_grads(False)
@@ -50,14 +48,15 @@ class ChunkedLogprobs(torch.autograd.Function):
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
-        for rows in _chunks(len(hidden), len(weight)):
-            logprobs = _logits(hidden[rows], weight, bias, ctx.scale).sub_(lse[rows, None])
-            d_logits = _gradient(logprobs, _at(by_logprob, rows), _at(by_entropy, rows), entropy[rows], targets[rows])
-            d_logits = d_logits.mul_(ctx.scale).to(weight.dtype)
+        _, slope = _kernels(hidden)
+        for rows in _chunks(hidden, weight):
+            logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
+            slopes = _at(by_logprob, rows), _at(by_entropy, rows)
+            d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
             if d_hidden is not None:
                 d_hidden[rows] = (d_logits @ weight).to(hidden.dtype)
             if d_weight is not None:
-                d_weight += d_logits.T @ hidden[rows]
+                d_weight += d_logits.T @ hidden[rows].to(weight.dtype)
             if d_bias is not None:
                 d_bias += d_logits.sum(0, dtype=torch.float32)
         return (
@@ -69,10 +68,36 @@ class ChunkedLogprobs(torch.autograd.Function):
         )
 
 
-def _gradient(
-    logprobs: Tensor, by_logprob: Tensor | None, by_entropy: Tensor | None, entropy: Tensor, targets: Tensor
+def _kernels(hidden: Tensor) -> tuple[Any, Any]:
+    """(look, slope) for tensors like this one."""
+    if not hidden.is_cuda:
+        return _look, _slope
+    from agentrl.training import head_kernels
+
+    return head_kernels.look, head_kernels.slope
+
+
+def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(log of softmax's denominator, log-prob of the target, entropy), f32 [C] each; overwrites f32 logits."""
+    logits = logits.float().mul_(scale)
+    lse = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - lse
+    probs = (logits - lse[:, None]).exp_()
+    return lse, logprobs, lse - torch.linalg.vecdot(probs, logits)
+
+
+def _slope(
+    logits: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    by_logprob: Tensor | None,
+    by_entropy: Tensor | None,
+    scale: float,
 ) -> Tensor:
-    """Gradient [C, V] with respect to the scaled logits whose log softmax is `logprobs`, which it overwrites."""
+    """Gradient [C, V] with respect to the logits, in their dtype; overwrites f32 logits."""
+    dtype = logits.dtype
+    logprobs = logits.float().mul_(scale).sub_(lse[:, None])
     probs = logprobs.exp()
     if by_entropy is None:
         gradient = probs.mul_(-_column(by_logprob))
@@ -82,17 +107,13 @@ def _gradient(
         gradient = probs.mul_(slope if by_logprob is None else slope.sub_(_column(by_logprob)))
     if by_logprob is not None:
         gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
-    return gradient
+    return gradient.mul_(scale).to(dtype)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Scaled logits [C, V] in float32, free to be overwritten."""
-    return F.linear(hidden.to(weight.dtype), weight, bias).float().mul_(scale)
-
-
-def _chunks(rows: int, vocabulary: int) -> Iterator[slice]:
-    size = max(CHUNK_LOGITS // vocabulary, MIN_CHUNK)
-    return (slice(i, i + size) for i in range(0, rows, size))
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"]
+    size = max(most // len(weight), MIN_CHUNK)
+    return (slice(i, i + size) for i in range(0, len(hidden), size))
 
 
 def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:

@@ -13,3 +13,9 @@ def device_for(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise UserError("trainer.device=cuda: this PyTorch sees no GPU; set trainer.device=auto")
     return torch.device(name)
+
+
+def computed(tensor: torch.Tensor) -> torch.Tensor:
+    """As autocast, where it is on, would hand a tensor to a matrix product."""
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor

@@ -57,7 +57,7 @@ def gradients(module, loss):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_gradients_equal_the_plain_way(name, monkeypatch):
-    monkeypatch.setattr(chunked, "CHUNK_LOGITS", 97 * 40)  # several chunks
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cpu", 97 * 40)  # several chunks
     module = model(name)
     score = TokenLogprobs(module, temperature=0.7)
     assert (score.causal_lm.config._attn_implementation == PACKED) == (name not in NOT_PACKED)
@@ -164,7 +164,7 @@ def test_a_packed_model_still_generates_and_takes_padded_batches():
 
 def test_full_logits_are_never_held(monkeypatch):
     """The largest float32 tensor made while scoring is a chunk of logits."""
-    monkeypatch.setattr(chunked, "CHUNK_LOGITS", 64)
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cpu", 64)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

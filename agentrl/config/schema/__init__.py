@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from agentrl.config.schema.actor import Actor, Optim, PolicyLoss
+from agentrl.config.schema.actor import Actor, Optim, PolicyLoss, Profiler
 from agentrl.config.schema.algorithm import PFPPO, Algorithm, FilterGroups, KLControl, RolloutCorrection
 from agentrl.config.schema.critic import Critic
 from agentrl.config.schema.data import CustomClass, Data
@@ -56,6 +56,7 @@ __all__ = [
     "Optim",
     "PolicyLoss",
     "Pretrained",
+    "Profiler",
     "RayInit",
     "Ref",
     "Reward",

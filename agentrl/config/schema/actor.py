@@ -55,6 +55,20 @@ class PolicyLoss:
 
 
 @dataclass
+class Profiler:
+    """What of a profiled step (`trainer.profile_steps`) is looked at, in all that trains."""
+
+    tool: str = "torch"
+    """torch writes a trace; nsys marks the step for Nsight Systems, which the process must run under."""
+    discrete: bool = False
+    """A profile for each phase, rather than one for the step."""
+    all_ranks: bool = False
+    """Profile every process."""
+    ranks: list[int] = field(default_factory=lambda: [0])
+    """The processes to profile, where that is off."""
+
+
+@dataclass
 class Actor:
     """The policy update of one step."""
 
@@ -103,6 +117,8 @@ class Actor:
     """Its details."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """What is saved."""
+    profiler: Profiler = field(default_factory=Profiler)
+    """Profiles of it."""
     ulysses_sequence_parallel_size: int = 1
     """Processes that split the tokens of a forward pass among them (arXiv 2309.14509): for sequences that do not fit
     into one GPU's memory."""

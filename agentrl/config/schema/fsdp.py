@@ -28,7 +28,8 @@ class FsdpConfig:
     fsdp_size: int = -1
     """Processes that one copy of the model is spread over; -1: all. Fewer, say those of one node: hybrid sharding."""
     reshard_after_forward: bool = True
-    """Let go of a unit after the forward pass and gather it again for the backward: less memory, more traffic."""
+    """Let go of a unit after the forward pass and gather it again for the backward. Off, units stay until the
+    optimizer steps, and gradients are summed once a step: a whole model's worth of memory more, and less traffic."""
     forward_prefetch: bool = False
     """Gather the next unit while one computes."""
     offload_policy: bool = False

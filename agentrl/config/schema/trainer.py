@@ -1,6 +1,7 @@
 """The run around the algorithm."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -58,6 +59,12 @@ class Trainer:
     """auto (from the newest checkpoint in the run's folder, if any), disable, resume_path."""
     resume_from_path: str | None = None
     """Checkpoint folder for resume_path."""
+    del_local_ckpt_after_load: bool = False
+    """Delete the checkpoint that the run goes on from, once it is loaded: one less on the disk."""
+    profile_steps: list[int] | None = None
+    """Steps to profile, into profiles/ in the run's folder; null: none."""
+    worker_nsight_options: dict[str, Any] = field(default_factory=dict)
+    """On Ray: options of `nsys profile`, under which each training process then runs; see actor.profiler.tool."""
     rollout_data_dir: str | None = "${trainer.default_local_dir}/rollouts"
     """Folder for training trajectories, one jsonl file a step, about 20 bytes a token: what `agentrl view` shows; null:
     not written."""

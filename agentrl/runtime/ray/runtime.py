@@ -118,7 +118,8 @@ class RayRuntime:
         arguments = config, os.getcwd(), passed_on(), threads
         what = "rank" if kind is Rank else "sampler"
         gpus = 1.0 if self.gpus else 0.0
-        return hire(kind, what, group, bundles, gpus=gpus, arguments=arguments, stack=self.stack)
+        nsight = config.trainer.worker_nsight_options if kind is Rank else None
+        return hire(kind, what, group, bundles, gpus=gpus, arguments=arguments, stack=self.stack, nsight=nsight)
 
     def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
         """What samples: servers, or the hf engine in the ranks or in workers of its own."""

@@ -1,0 +1,93 @@
+"""Triton kernels over a chunk of logits: what softmax says of each row, and the gradient in the logits' own place.
+
+One read of the logits forward, one read and one write backward, in float32 registers; PyTorch's own operations take
+eight passes over float32 copies. Only for CUDA tensors; `chunked` has the same in PyTorch.
+"""
+
+# Triton gives annotations a meaning of its own.
+# ruff: noqa: ANN001, ANN202
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096
+WARPS = 8
+
+
+@triton.jit
+def _look(  # type: ignore[no-untyped-def]
+    logits, targets, lse, logprob, entropy, scale, vocabulary: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * vocabulary
+    top = -float("inf")
+    total = 0.0
+    weighted = 0.0
+    for first in range(0, vocabulary, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        x = tl.load(start + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32) * scale
+        higher = tl.maximum(top, tl.max(x, 0))
+        p = tl.exp(x - higher)
+        shrink = tl.exp(top - higher)
+        total = total * shrink + tl.sum(p, 0)
+        weighted = weighted * shrink + tl.sum(tl.where(p > 0, p * x, 0.0), 0)
+        top = higher
+    norm = top + tl.log(total)
+    chosen = tl.load(start + tl.load(targets + row)).to(tl.float32) * scale
+    tl.store(lse + row, norm)
+    tl.store(logprob + row, chosen - norm)
+    tl.store(entropy + row, norm - weighted / total)
+
+
+@triton.jit
+def _slope(  # type: ignore[no-untyped-def]
+    logits, targets, lse, entropy, by_logprob, by_entropy, scale, vocabulary: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * vocabulary
+    norm, spread, target = tl.load(lse + row), tl.load(entropy + row), tl.load(targets + row)
+    one, other = tl.load(by_logprob + row), tl.load(by_entropy + row)
+    for first in range(0, vocabulary, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        inside = place < vocabulary
+        x = tl.load(start + place, mask=inside, other=-float("inf")).to(tl.float32) * scale - norm
+        p = tl.exp(x)
+        # d entropy / d logit_j = -p_j (log p_j + entropy)
+        gradient = -p * one - tl.where(p > 0, other * p * (x + spread), 0.0)
+        gradient = tl.where(place == target, gradient + one, gradient) * scale
+        tl.store(start + place, gradient.to(logits.dtype.element_ty), mask=inside)
+
+
+def look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of softmax(scale * logits [C, V]): (log of its denominator, log-prob of the target, entropy), f32 [C] each."""
+    lse = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    logprob, entropy = torch.empty_like(lse), torch.empty_like(lse)
+    kernel: Any = _look
+    kernel[(len(logits),)](
+        logits, targets, lse, logprob, entropy, scale, vocabulary=logits.shape[1], BLOCK=BLOCK, num_warps=WARPS
+    )
+    return lse, logprob, entropy
+
+
+def slope(
+    logits: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    by_logprob: Tensor | None,
+    by_entropy: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Gradient with respect to the logits [C, V], which it overwrites, from those of log-prob and entropy [C]."""
+    nothing = torch.zeros_like(lse)
+    one = nothing if by_logprob is None else by_logprob.contiguous()
+    other = nothing if by_entropy is None else by_entropy.contiguous()
+    kernel: Any = _slope
+    kernel[(len(logits),)](
+        logits, targets, lse, entropy, one, other, scale, vocabulary=logits.shape[1], BLOCK=BLOCK, num_warps=WARPS
+    )
+    return logits

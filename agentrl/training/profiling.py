@@ -1,0 +1,58 @@
+"""Profiles of chosen steps, on chosen ranks: torch's profiler writes a trace, Nsight Systems is told when to look.
+
+A trace is a file `step<n>-rank<r>[-<phase>].json.gz`, which chrome://tracing and Perfetto show. With tool=nsys the
+process must run under `nsys profile --capture-range=cudaProfilerApi`; phases are NVTX ranges in its report.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config.schema import Profiler
+
+
+class Profiling:
+    """One process's profiles."""
+
+    def __init__(self, profiler: Profiler, steps: list[int] | None, folder: Path, rank: int) -> None:
+        """`steps`: those to profile; None: none. `folder`: where traces go."""
+        chosen = profiler.all_ranks or rank in profiler.ranks
+        self.steps = set(steps or []) if chosen else set()
+        self.profiler = profiler
+        self.folder = folder
+        self.rank = rank
+        self._running: Any = None
+
+    @contextmanager
+    def phase(self, step: int, name: str, *, last: bool = False) -> Iterator[None]:
+        """Around one phase of a step. The `last` ends the step's profile; with `discrete` each has one of its own."""
+        if step not in self.steps:
+            yield
+            return
+        if self._running is None:
+            self._running = self._start()
+        nvtx = torch.cuda.nvtx.range(name) if self.profiler.tool == "nsys" else nullcontext()
+        with nvtx, torch.profiler.record_function(name):
+            yield
+        if last or self.profiler.discrete:
+            self._stop(f"step{step}-rank{self.rank}" + (f"-{name}" if self.profiler.discrete else ""))
+
+    def _start(self) -> Any:
+        if self.profiler.tool == "nsys":
+            torch.cuda.profiler.start()
+            return True
+        running = torch.profiler.profile(profile_memory=True)
+        running.start()
+        return running
+
+    def _stop(self, name: str) -> None:
+        running, self._running = self._running, None
+        if self.profiler.tool == "nsys":
+            torch.cuda.profiler.stop()
+            return
+        running.stop()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        running.export_chrome_trace(str(self.folder / f"{name}.json.gz"))

@@ -1,0 +1,40 @@
+"""The kernels over logits against PyTorch's own operations in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from agentrl.training import chunked
+from agentrl.training.chunked import ChunkedLogprobs
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+CUDA = torch.device("cuda")
+
+
+def exact(hidden, weight, bias, targets, scale):
+    logits = F.linear(hidden, weight, bias) * scale
+    logprobs = logits.log_softmax(-1)
+    return logprobs.gather(-1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [97, 5000, 32000])
+@pytest.mark.parametrize("outputs", ["both", "logprobs", "entropy"])
+def test_values_and_gradients(dtype, vocabulary, outputs, monkeypatch):
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", vocabulary * 40)  # several chunks
+    torch.manual_seed(0)
+    inputs = [torch.randn(100, 64), torch.randn(vocabulary, 64) * 0.3, torch.randn(vocabulary)]
+    targets = torch.randint(vocabulary, (100,), device=CUDA)
+    weights = [torch.randn(100, device=CUDA), torch.randn(100, device=CUDA)]
+    used = {"both": (0, 1), "logprobs": (0,), "entropy": (1,)}[outputs]
+    mine = [x.to(CUDA, dtype).requires_grad_() for x in inputs]
+    reference = [x.detach().double().requires_grad_() for x in mine]
+    found = ChunkedLogprobs.apply(*mine, targets, 0.7)
+    wanted = exact(*reference, targets, 0.7)
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    for i in used:
+        assert (found[i] - wanted[i]).abs().max() <= tolerance * wanted[i].abs().max()
+    sum((found[i] * weights[i]).sum() for i in used).backward()
+    sum((wanted[i] * weights[i]).sum() for i in used).backward()
+    for one, other in zip(mine, reference, strict=True):
+        assert (one.grad - other.grad).norm() <= tolerance * other.grad.norm()

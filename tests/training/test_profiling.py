@@ -1,0 +1,48 @@
+"""Profiles: of the steps and on the ranks that were asked for, and of nothing else."""
+
+import gzip
+import json
+from pathlib import Path
+
+import torch
+
+from agentrl.config.schema import Profiler
+from agentrl.training.profiling import Profiling
+
+
+def run(profiling: Profiling, steps: int = 3) -> None:
+    for step in range(1, steps + 1):
+        with profiling.phase(step, "logprobs"):
+            torch.ones(3) @ torch.ones(3)
+        with profiling.phase(step, "update", last=True):
+            torch.ones(4).exp()
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.glob("*")}
+
+
+def events(file: Path) -> set[str]:
+    return {event["name"] for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]}
+
+
+def test_one_trace_of_a_step_has_all_its_phases(tmp_path: Path) -> None:
+    run(Profiling(Profiler(), [2], tmp_path, rank=0))
+    assert names(tmp_path) == {"step2-rank0.json.gz"}
+    assert {"logprobs", "update", "aten::exp"} <= events(tmp_path / "step2-rank0.json.gz")
+
+
+def test_discrete_is_a_trace_for_each_phase(tmp_path: Path) -> None:
+    run(Profiling(Profiler(discrete=True), [1], tmp_path, rank=0))
+    assert names(tmp_path) == {"step1-rank0-logprobs.json.gz", "step1-rank0-update.json.gz"}
+    assert "aten::exp" not in events(tmp_path / "step1-rank0-logprobs.json.gz")
+
+
+def test_which_ranks(tmp_path: Path) -> None:
+    for rank in range(3):
+        run(Profiling(Profiler(ranks=[1]), [1], tmp_path / "one", rank))
+        run(Profiling(Profiler(all_ranks=True), [1], tmp_path / "all", rank))
+        run(Profiling(Profiler(all_ranks=True), None, tmp_path / "none", rank))
+    assert names(tmp_path / "one") == {"step1-rank1.json.gz"}
+    assert len(names(tmp_path / "all")) == 3
+    assert not (tmp_path / "none").exists()
