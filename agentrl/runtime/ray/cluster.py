@@ -21,6 +21,7 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
     if ray.is_initialized():  # somebody's, in this very process: a notebook, a test
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU still see them
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else training yields to everything else on the machine
     address = ray_init.address or ("local" if ray_init.num_cpus else None)
     try:
         ray.init(
