@@ -51,14 +51,12 @@ def _parse(line: str, file: Path, number: int) -> Any:
 def _row_texts(row: Any, chat_template: str) -> Iterator[str]:
     if isinstance(row, str):
         yield row
-    elif isinstance(row, list):
-        for item in row:
-            yield from _row_texts(item, chat_template)
-    elif isinstance(row, dict) and "messages" in row:
+        return
+    if isinstance(row, dict) and "messages" in row:
         yield _render(row, chat_template)
-    elif isinstance(row, dict):
-        for item in row.values():
-            yield from _row_texts(item, chat_template)
+        return
+    for item in row.values() if isinstance(row, dict) else row if isinstance(row, list) else ():
+        yield from _row_texts(item, chat_template)
 
 
 def _render(row: dict[str, Any], chat_template: str) -> str:

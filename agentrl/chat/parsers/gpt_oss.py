@@ -26,12 +26,9 @@ def parse(text: str, tools: Tools = None) -> Parsed:
         body = _SEGMENT_END.split(body, maxsplit=1)[0]
         if (recipient := _RECIPIENT.search(header)) is not None:
             parsed.calls.append(_read(recipient[1], body, bool(message), len(parsed.calls)))
-        elif not message:
-            contents.append(header)
-        elif _channel(header) == "analysis":
-            thoughts.append(body)
-        else:
-            contents.append(body)
+            continue
+        thought = message and _channel(header) == "analysis"
+        (thoughts if thought else contents).append(body if message else header)
     parsed.content = "\n".join(piece for piece in contents if piece.strip())
     parsed.reasoning = "\n".join(thoughts) if thoughts else None
     return parsed
