@@ -4,12 +4,16 @@ Invariants: nothing in here changes what is trained; a run with every logger off
 sampled is written as soon as its advantages are known, and without them when the step ends before.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from torch import Tensor
+
+from agentrl.chat.ledger import Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.rollout.trajectory import Trajectory
@@ -117,11 +121,12 @@ class Journal:
 def _advantages(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:
     """By key: the advantages of each ledger, none for one that `pack` left out."""
     assert batch.advantages is not None
-    columns = iter(batch.advantages.cpu().split(batch.lengths))
-    owners = dict.fromkeys(batch.trajectory.tolist())
-    return {
-        trajectories[i].key: [
-            next(columns).tolist() if ledger.model_tokens else [] for ledger in trajectories[i].ledgers
-        ]
-        for i in owners
-    }
+    columns: dict[int, list[Tensor]] = defaultdict(list)
+    for i, column in zip(batch.trajectory.tolist(), batch.advantages.cpu().split(batch.lengths), strict=True):
+        columns[i].append(column)
+    return {trajectories[i].key: _of_ledgers(trajectories[i].ledgers, own) for i, own in columns.items()}
+
+
+def _of_ledgers(ledgers: Sequence[Ledger], columns: Sequence[Tensor]) -> list[list[float]]:
+    trained = iter(columns)
+    return [next(trained).tolist() if ledger.model_tokens else [] for ledger in ledgers]

@@ -1,0 +1,79 @@
+"""What a run leaves behind of its trajectories."""
+
+import pytest
+import torch
+
+from agentrl.chat.ledger import Ledger, Source
+from agentrl.config import compose
+from agentrl.data.row import Row
+from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.runtime import Journal
+from agentrl.tracking import load_trajectories, read_metrics
+from agentrl.training import pack
+
+
+def ledger(model: int) -> Ledger:
+    made = Ledger()
+    made.append_prompt([1, 2])
+    made.append_model([5] * model, [-0.5] * model, turn=0, version=0)
+    made.append_observation([6], Source.TOOL, turn=0)
+    return made
+
+
+def trajectory(i: int, ledgers: list[Ledger], **fields: object) -> Trajectory:
+    return Trajectory(Row(f"r:{i}", []), f"1/r:{i}/0", 0, ledgers=ledgers, turns=1, **{"reward": 1.0} | fields)
+
+
+@pytest.fixture
+def rolled() -> list[Trajectory]:
+    """One that failed, one with two samples and one without a token of the model, one simple."""
+    return [
+        trajectory(0, [ledger(2)], outcome=Outcome.INFRA_ERROR, reward=None),
+        trajectory(1, [ledger(3), ledger(0), ledger(1)]),
+        trajectory(2, [ledger(2)]),
+    ]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
+    return Journal(config, 1, 0, lambda ids: "x" * len(ids))
+
+
+def written(tmp_path):
+    records = load_trajectories(tmp_path / "rollouts/1.jsonl")
+    return [[sample["columns"].get("advantages") for sample in record["samples"]] for record in records]
+
+
+def test_advantages_are_written_with_what_was_packed(journal, rolled, tmp_path):
+    kept = rolled[::-1]  # a sampler may hand on others than were rolled, in another order
+    batch = pack(kept, tool_turn_weight=1, interaction_turn_weight=1)
+    batch.advantages = torch.arange(batch.num_tokens) * batch.mask.float()
+    with journal:
+        journal.rolled(1, rolled)
+        journal.weighed(kept, batch)
+        assert written(tmp_path) == [
+            [None],
+            [[[2, 0.0], [1, 7.0], [1, 8.0], [1, 9.0], [1, 0.0]], None, [[2, 0.0], [1, 13.0], [1, 0.0]]],
+            [[[2, 0.0], [1, 2.0], [1, 3.0], [1, 0.0]]],
+        ]
+        journal.step(1, {"x": 1.0})
+    assert "time/dump" in read_metrics(tmp_path / "metrics.jsonl")[0]
+
+
+def test_what_was_sampled_is_kept_when_the_step_fails(journal, rolled, tmp_path):
+    def fail():
+        with journal:
+            journal.rolled(1, rolled)
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    assert written(tmp_path) == [[None], [None, None, None], [None]]
+
+
+def test_nothing_to_learn_is_written_at_the_end_of_the_step(journal, rolled, tmp_path):
+    with journal:
+        journal.rolled(1, rolled)
+        journal.step(1, {})
+        assert len(written(tmp_path)) == 3
