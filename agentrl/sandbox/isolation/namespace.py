@@ -6,7 +6,7 @@ with its own mounts, network and IPC. Ids: where the host's root serves, each sl
 ordinary user has but one, so each warden gets a user namespace of its own, which makes the process limit count alone.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import errno
 import fcntl

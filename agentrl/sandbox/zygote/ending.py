@@ -26,7 +26,7 @@ _OFFSET = 144
 """Where glibc keeps, in a FILE, what it knows of the file's position. fflush makes it forget."""
 _FORGOTTEN = -1
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-__builtins__ = vars(builtins).copy()  # a program may change the others
+__builtins__ = vars(builtins).copy()  # type: ignore[assignment]  # a program may change the others
 _mro_of, _names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 
 
