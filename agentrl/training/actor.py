@@ -145,8 +145,10 @@ class PolicyActor(Trainee):
         if self.actor.use_kl_loss or self.actor.entropy_coeff != 0:
             return everything, []
         assert mini.advantages is not None
-        per_sequence = (mini.advantages * mini.mask).split(mini.lengths)
-        teaches = [bool(advantages.count_nonzero()) for advantages in per_sequence]
+        moving = (mini.advantages != 0) & mini.mask
+        if mini.chosen is not None:
+            moving = moving | mini.chosen  # a penalty moves them, whatever their advantage
+        teaches = [bool(tokens.any()) for tokens in moving.split(mini.lengths)]
         return [i for i in everything if teaches[i]], [i for i in everything if not teaches[i]]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentrl
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import CHOICES, CRITIC_ESTIMATORS, GROUP_ESTIMATORS
 from agentrl.config.keys import field_docs, home, nearest, schema_keys, schema_sections, type_name
 from agentrl.config.names import written
 from agentrl.config.schema import Config
@@ -72,9 +72,11 @@ def test_words_belong_to_keys() -> None:
 
 
 def test_words_are_those_that_the_code_offers() -> None:
-    from agentrl.algorithms import ADVANTAGES, KL_ESTIMATORS, LOSS_AGG_MODES
+    from agentrl.algorithms import ADVANTAGES, KL_ESTIMATORS, LOSS_AGG_MODES, PF_PPO_METHODS, POLICY_LOSSES
+    from agentrl.algorithms.correction import REJECTION_LEVELS
     from agentrl.chat import check, parsers
     from agentrl.data import overlong
+    from agentrl.rewards import managers
     from agentrl.tools import truncation
     from agentrl.tracking import loggers
     from agentrl.training import model
@@ -82,7 +84,10 @@ def test_words_are_those_that_the_code_offers() -> None:
     multi_turn = "rollout.multi_turn"
     offered = {
         "actor.loss_agg_mode": LOSS_AGG_MODES,
+        "actor.policy_loss.loss_mode": POLICY_LOSSES,
         "algorithm.adv_estimator": ADVANTAGES,
+        "algorithm.pf_ppo.reweight_method": PF_PPO_METHODS,
+        "algorithm.rollout_correction.rollout_rs": REJECTION_LEVELS,
         "algorithm.kl_penalty": KL_ESTIMATORS,
         "data.truncation": overlong.SIDES,
         "model.dtype": model.DTYPES,
@@ -90,9 +95,17 @@ def test_words_are_those_that_the_code_offers() -> None:
         f"{multi_turn}.tokenization_sanity_check_mode": check.MODES,
         f"{multi_turn}.tool_response_truncate_side": truncation.SIDES,
         f"{multi_turn}.tool_response_unit": truncation.UNITS,
+        "reward.reward_manager.name": managers.MANAGERS,
         "trainer.logger": loggers.NAMES,
     }
     assert {path: set(CHOICES[path]) for path in offered} == {path: set(words) for path, words in offered.items()}
+
+
+def test_estimators_that_need_groups_are_known_as_such() -> None:
+    from agentrl.algorithms import GROUPED, reads
+
+    assert set(GROUPED) == set(GROUP_ESTIMATORS)
+    assert {name for name in CHOICES["algorithm.adv_estimator"] if "values" in reads(name)} == set(CRITIC_ESTIMATORS)
 
 
 def test_words_stand_in_the_docs() -> None:

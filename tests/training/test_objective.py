@@ -30,6 +30,17 @@ def test_micro_batches_do_not_change_the_gradient(name):
     assert any(gradient.abs().max() > 0 for gradient in whole.values())
 
 
+def test_a_penalty_moves_sequences_without_advantage():
+    module, batch = off_policy()
+    bounds = batch.cu_seqlens.tolist()
+    batch.advantages[bounds[2] : bounds[5]] = 0.0
+    settings = {"policy_loss": PolicyLoss("kl_cov", kl_cov_ratio=0.9)}
+    mine = gradient_of(module, batch, **settings)
+    # with a KL weight of 0 every sequence takes the long way
+    everything = replace(batch, ref_logprobs=torch.zeros(batch.num_tokens))
+    assert_same(mine, gradient_of(module, everything, use_kl_loss=True, kl_loss_coef=0.0, **settings))
+
+
 KEYS = [
     ("clip_cov", "clip_cov_ratio", 0.9, 0.3),
     ("clip_cov", "clip_cov_lb", 0.5, 0.1),
