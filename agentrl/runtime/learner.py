@@ -12,16 +12,16 @@ import torch
 
 from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
+from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.errors import UserError
 from agentrl.training import Batch, PolicyActor, checkpoints, device_for, load_model, load_tokenizer, tune_cpu
-from agentrl.training.actor import actor_cut
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
 from agentrl.training.meter import Meter, Spent
-from agentrl.training.passes import Cut, spread
+from agentrl.training.passes import spread
 from agentrl.training.profiling import Profiling
 from agentrl.training.ranks import Ranks
-from agentrl.training.reference import Reference
+from agentrl.training.reference import Reference, ref_cut
 from agentrl.training.saving import Saver, chosen
 from agentrl.training.sharding import Load, place
 from agentrl.training.trainee import Trainee
@@ -38,7 +38,7 @@ class Learner:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        self.module = self._load()
+        self.module = self._load(config.actor.fsdp_config)
         self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)
@@ -138,18 +138,25 @@ class Learner:
 
     def _reference(self) -> Reference:
         adapter = hasattr(self.module, "disable_adapter")
+        ref, balance = self.config.ref, self.config.trainer.balance_batch
+        offload = ref.fsdp_config.param_offload
+        sharded = replace(ref.fsdp_config, offload_policy=offload or ref.fsdp_config.offload_policy)
         return Reference(
-            self.module if adapter else self._load(),
+            self.module if adapter else self._load(sharded),
             temperature=self.config.rollout.temperature,
-            cut=self._trained_cut(),
+            cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
+            offload=offload and self.ranks.mesh is None,
         )
 
     def _critic(self, total_steps: int) -> ValueCritic:
         critic = self.config.critic
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
-            self._placed(lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed)),
+            self._placed(
+                lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
+                critic.fsdp_config,
+            ),
             critic=critic,
             actor=self.config.actor,
             device=self.device,
@@ -164,26 +171,24 @@ class Learner:
         both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
         return {name: trainee for name, trainee in both.items() if trainee is not None}
 
-    def _load(self) -> Any:
+    def _load(self, fsdp_config: FsdpConfig) -> Any:
         """The policy as the run begins."""
         config = self.config
-        return self._placed(lambda device: load_model(config.model, device=device, seed=config.trainer.seed))
+        return self._placed(
+            lambda device: load_model(config.model, device=device, seed=config.trainer.seed), fsdp_config
+        )
 
-    def _placed(self, load: Load) -> Any:
+    def _placed(self, load: Load, fsdp_config: FsdpConfig) -> Any:
         """A model where it belongs: on this device, or spread over the ranks."""
         actor = self.config.actor
         return place(
             load,
             self.ranks,
-            actor.fsdp_config,
+            fsdp_config,
             device=self.device,
             strategy=actor.strategy,
             compiled=actor.use_torch_compile,
         )
-
-    def _trained_cut(self) -> Cut:
-        balance = self.config.trainer.balance_batch
-        return spread(actor_cut(self.config.actor), self.module, ranks=self.ranks, balance=balance)
 
     def _trained(self) -> PolicyActor:
         if self.actor is None:

@@ -44,7 +44,7 @@ class Profiling:
         if self.profiler.tool == "nsys":
             torch.cuda.profiler.start()
             return True
-        running = torch.profiler.profile(profile_memory=True)
+        running = torch.profiler.profile()
         running.start()
         return running
 

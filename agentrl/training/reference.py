@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.passes import Cut, score_batch
@@ -45,3 +46,10 @@ class Reference:
 
     def _scored(self, batch: Batch) -> Tensor:
         return score_batch(self.score, batch, self.cut, columns=2)[0]
+
+
+def ref_cut(ref: Ref, actor: Actor) -> Cut:
+    """Forward passes of the reference; where its own keys are null, those of the policy's update."""
+    dynamic = actor.use_dynamic_bsz if ref.log_prob_use_dynamic_bsz is None else ref.log_prob_use_dynamic_bsz
+    budget = ref.log_prob_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
+    return Cut(budget if dynamic else None, ref.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu)

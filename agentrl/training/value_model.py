@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GenericForTokenClassification
 from transformers.models.auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, MODEL_MAPPING
+from transformers.utils import logging as transformers_logging
 
 from agentrl.config.schema import Network
 from agentrl.errors import UserError
@@ -38,7 +39,12 @@ class ValueHead:
         if config.num_labels != 1:
             raise UserError(f"it has {config.num_labels} labels; a critic has one")
         kind = _class_for(config)
-        module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
+        before = transformers_logging.get_verbosity()
+        transformers_logging.set_verbosity_error()  # a head that is missing is what is wanted
+        try:
+            module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
+        finally:
+            transformers_logging.set_verbosity(before)
         for name in info["missing_keys"]:
             if not name.startswith(module.base_model_prefix + "."):
                 nn.init.zeros_(module.get_parameter(name))

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from agentrl.config.schema import Actor, Optim
+from agentrl.config.schema import Actor, Optim, Ref
 from agentrl.training import PolicyActor
 from agentrl.training.passes import Cut
-from agentrl.training.reference import Reference
+from agentrl.training.reference import Reference, ref_cut
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
@@ -33,3 +33,10 @@ def test_offloaded_it_says_the_same_and_lies_on_the_cpu() -> None:
     there, away = (Reference(tiny(), temperature=1.0, cut=Cut(), device=CPU, offload=o) for o in (False, True))
     assert torch.equal(there.logprobs(batch), away.logprobs(batch))
     assert all(parameter.device == CPU for parameter in away.module.parameters())
+
+
+def test_its_passes_are_its_own_or_the_policys() -> None:
+    actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
+    assert ref_cut(Ref(), actor) == Cut(50, 3)
+    assert ref_cut(Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2), actor) == Cut(9, 2)
+    assert ref_cut(Ref(log_prob_use_dynamic_bsz=False), actor) == Cut(None, 3)
