@@ -23,6 +23,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.group_size,
     algorithm.batch_sizes,
     algorithm.one_kl,
+    algorithm.critic_fits,
     algorithm.correction_cap,
     algorithm.group_filter,
     algorithm.overlong_buffer,

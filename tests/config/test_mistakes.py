@@ -118,6 +118,9 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
             ["trainer.resume_mode=resume_path", "trainer.resume_from_path=nope"],
             ["trainer.resume_from_path", "nope", "does not exist"],
         ),
+        (["critic.enable=true"], ["critic.enable=true", "asks for no values", "gae"]),
+        (["critic.enable=false", "algorithm.adv_estimator=gae"], ["critic.enable=false", "leave critic.enable out"]),
+        (["critic.ppo_epochs=0"], ["critic.ppo_epochs=0"]),
         (["reward.custom_reward_function.path=null"], ["nothing scores", "reward.custom_reward_function.path"]),
     ],
 )

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agentrl.config.choices import GROUP_ESTIMATORS
-from agentrl.config.schema import Actor, Algorithm, Data, RayInit, Reward, Rollout, Trainer
+from agentrl.config.choices import CRITIC_ESTIMATORS, GROUP_ESTIMATORS
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, RayInit, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
 
@@ -18,6 +18,8 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     at_least("rollout", rollout, 0, "nnodes")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
+    sizes = "micro_batch_size_per_gpu forward_max_token_len_per_gpu max_length"
+    at_least("reward.reward_model", reward.reward_model, 1, sizes)
     at_least("reward.sandbox_fusion", reward.sandbox_fusion, 1, "max_concurrent memory_limit_mb")
 
 
@@ -117,6 +119,24 @@ def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | No
     if data.gen_batch_size and not filter_groups.enable:
         return "data.gen_batch_size has no effect without algorithm.filter_groups.enable=true"
     return None
+
+
+def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
+    """A critic where the estimator compares with one, and nowhere else."""
+    needed, estimator = (
+        algorithm.adv_estimator in CRITIC_ESTIMATORS,
+        f"algorithm.adv_estimator={algorithm.adv_estimator}",
+    )
+    if critic.enable is False and needed:
+        raise UserError(f"critic.enable=false: {estimator} compares with its values; leave critic.enable out")
+    if critic.enable and not needed:
+        raise UserError(
+            f"critic.enable=true: {estimator} asks for no values; set it to gae, or leave critic.enable out"
+        )
+    at_least(
+        "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
+    )
+    at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
 
 
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:
