@@ -87,7 +87,7 @@ class Journal:
     def step(self, step: int, metrics: Metrics) -> None:
         """Close a step: add its times and memory, log, show."""
         self._write_rolled({})
-        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics()
+        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         self._tokens.clear()
         self.loggers.log(step, metrics)
 

@@ -4,7 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.tracking import read_metrics
 from benchmarks.demo_seeds import Extra, run_seed
+
+CRITIC = ["algorithm.adv_estimator=gae", "critic.optim.lr=2e-4", "trainer.critic_warmup=2"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_it_learns_with_a_critic_too(tmp_path: Path):
+    result = run_seed("tiny", 0, tmp_path, None, Extra(train=CRITIC))
+    assert result.after >= result.before + 0.2
+    last = read_metrics(tmp_path / "run/metrics.jsonl")[-1]
+    assert last["critic/explained_variance"] > 0
 
 
 @pytest.mark.slow
