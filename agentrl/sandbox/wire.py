@@ -13,6 +13,7 @@ from agentrl.sandbox.memory import take
 
 Message = tuple[dict[str, Any], list[bytes]]
 Bytes = bytes | memoryview
+_AT_ONCE = os.sysconf("SC_IOV_MAX")
 
 
 class Closed(Exception):
@@ -55,7 +56,7 @@ def write(handle: int, messages: Sequence[tuple[Mapping[str, Any], Sequence[Byte
         parts += [pack({**header, "sizes": [len(blob) for blob in blobs]}), *filter(len, blobs)]
     try:
         while parts:
-            done = os.writev(handle, parts)
+            done = os.writev(handle, parts[:_AT_ONCE])
             while parts and done >= len(parts[0]):
                 done -= len(parts.pop(0))
             if parts:
