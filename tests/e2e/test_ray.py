@@ -3,7 +3,6 @@
 One Ray cluster serves all of these tests; each run starts its own workers on it.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from agentrl.runtime import open_runtime
 from agentrl.runtime.restarts import WorkerDied
 from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
+from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
 
@@ -87,23 +87,6 @@ def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -
     asked = changed(whole, tmp_path, n_gpus_per_node=64)
     with pytest.raises(UserError, match="n_gpus_per_node=64 asks for 1 machine with 64 CPUs; .* has 1 with 4 CPUs"):
         open_runtime(asked)
-
-
-class Fragile:
-    """A worker that goes wrong."""
-
-    def place(self) -> None:
-        """As workers do."""
-
-    def call(self, how: str) -> str:
-        """Fail as told."""
-        if how == "mistake":
-            raise UserError("a.key=1: give 2")
-        if how == "bug":
-            raise KeyError("no such\nthing")
-        if how == "death":
-            os._exit(1)
-        return how
 
 
 def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

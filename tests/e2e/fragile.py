@@ -1,0 +1,22 @@
+"""A Ray worker that goes wrong; in a file of its own, so that it starts without PyTorch."""
+
+import os
+
+from agentrl.errors import UserError
+
+
+class Fragile:
+    """A worker that goes wrong."""
+
+    def place(self) -> None:
+        """As workers do."""
+
+    def call(self, how: str) -> str:
+        """Fail as told."""
+        if how == "mistake":
+            raise UserError("a.key=1: give 2")
+        if how == "bug":
+            raise KeyError("no such\nthing")
+        if how == "death":
+            os._exit(1)
+        return how
