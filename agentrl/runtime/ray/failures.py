@@ -7,6 +7,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
 from agentrl.errors import InfraError, UserError
+from agentrl.rollout.engines.remote.http import Lost
 from agentrl.runtime.restarts import WorkerDied
 
 GRACE = 10.0
@@ -25,6 +26,8 @@ def plain(error: BaseException, who: str) -> Exception:
         return UserError(str(cause))
     if isinstance(cause, WorkerDied):
         return WorkerDied(str(cause))
+    if isinstance(cause, Lost):  # of a server: the engine brings it back and tries again
+        return Lost(str(cause))
     if isinstance(cause, InfraError):
         return InfraError(str(cause))
     lines = str(cause).strip().splitlines()
