@@ -125,8 +125,9 @@ class PolicyActor(Trainee):
         assert micro.weights is not None
         logprobs, entropy = self.score(micro)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
-        columns = {"mask": micro.mask, "cu_seqlens": micro.cu_seqlens, "chosen": micro.chosen}
-        losses, details = self.policy_loss(logprobs, old, micro.advantages, **columns)
+        losses, details = self.policy_loss(
+            logprobs, old, micro.advantages, mask=micro.mask, cu_seqlens=micro.cu_seqlens, chosen=micro.chosen
+        )
         losses = corrected(losses, old, micro, self.rollout_correction, details)
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         if actor.entropy_coeff != 0:

@@ -80,8 +80,8 @@ def packed_attention(
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None)."""
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
-        arguments = {"cu_seq_lens_q": cu_seq_lens_q, "max_length_q": max_length_q, "sliding_window": sliding_window}
-        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, **arguments)
+        bounds = sliding_window, cu_seq_lens_q, max_length_q
+        output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds)
         return to_tokens(output, seq_group), None
     if cu_seq_lens_q is None or max_length_q is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)

@@ -40,7 +40,7 @@ class Sharded2(Sharded):
     @contextmanager
     def _gathered(self, unit: Any, names: Names) -> Iterator[None]:
         places = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
-        sharded = [place[leaf] for place, leaf in places]
+        sharded: list[Any] = [place[leaf] for place, leaf in places]
         with torch.no_grad():
             for (place, leaf), tensor in zip(places, sharded, strict=True):
                 place[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)

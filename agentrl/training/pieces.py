@@ -28,7 +28,8 @@ def split(state: Any, path: str = "") -> tuple[Any, dict[str, Piece]]:
         return {PIECE: path, "shape": list(state.shape)}, {path: state}
     if not isinstance(state, dict):
         return state, {}
-    plain, pieces = {}, {}
+    plain: dict[str, Any] = {}
+    pieces: dict[str, Piece] = {}
     for name, value in state.items():
         plain[name], found = split(value, f"{path}/{name}" if path else str(name))
         pieces |= found

@@ -65,7 +65,7 @@ class Ranks:
 
         Sharded models average gradients over ranks, so the part is scaled up; alone, it is left as it is.
         """
-        (loss * self.world if self.world > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        (loss * self.world if self.world > 1 else loss).backward()
 
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over shares, in place: what a rank that does not speak has is left out."""

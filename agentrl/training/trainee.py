@@ -60,6 +60,10 @@ class Trainee:
         """Sequences whose loss has a gradient, and those whose has none."""
         return list(range(mini.num_sequences)), []
 
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch that has all its columns; gives metrics."""
+        raise NotImplementedError
+
     def operations(self, batch: Batch) -> float:
         """Floating-point operations that `learn` needs."""
         teaching, silent = (batch.select(rows) for rows in self.teaching(batch))

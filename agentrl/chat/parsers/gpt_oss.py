@@ -20,7 +20,9 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if not any(marker in text for marker in MARKERS):
         return Parsed(text)
-    parsed, contents, thoughts = Parsed(""), [], []
+    parsed = Parsed("")
+    contents: list[str] = []
+    thoughts: list[str] = []
     for segment in text.split("<|start|>"):
         header, message, body = segment.partition("<|message|>")
         body = _SEGMENT_END.split(body, maxsplit=1)[0]
