@@ -37,6 +37,7 @@ def fetch(url: str, what: str, *, into: Path | None = None) -> Path:
 
     Raises UserError where it cannot be had.
     """
+    url = url.rstrip("/")
     place, remote = _open(url, what)
     parent = into or cache_folder() / hashlib.sha256(url.encode()).hexdigest()[:16]
     local = parent / remote.rstrip("/").rpartition("/")[2]

@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from agentrl.training.shards import bare
+
+ADAPTER = "adapter_model.safetensors"
 
 
 def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
@@ -53,12 +56,16 @@ def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -
     for tensors in module.units():
         if module.ranks.first:
             whole |= {n: t.to("cpu", copy=True) for n, t in tensors.items() if not adapter or "lora_" in n}
-    if module.ranks.first:
-        save_state(module.module, whole, path)
-        tokenizer.save_pretrained(path)
-    del whole
+    if not module.ranks.first:
+        return
+    if adapter:
+        write_description(module.module, path)
+        save_adapter(whole, path)
+    else:
+        module.module.save_pretrained(path, state_dict=whole)
+    tokenizer.save_pretrained(path)
 
 
-def save_state(module: Any, state: dict[str, Tensor], path: Path) -> None:
-    """Write `state`, the values of a model's or adapter's parameters, as the model's own `save_pretrained` would."""
-    module.save_pretrained(path, state_dict=state)
+def save_adapter(weights: dict[str, Tensor], path: Path) -> None:
+    """An adapter's weights as peft names them: the adapter's own name is left out."""
+    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, path / ADAPTER)

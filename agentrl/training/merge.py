@@ -5,16 +5,14 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.errors import UserError
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
+from agentrl.training.export import ADAPTER, save_adapter
 from agentrl.training.model import DTYPES
-
-ADAPTER = "adapter_model.safetensors"
 
 
 def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:
@@ -50,10 +48,10 @@ def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None
 
 
 def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> None:
-    """As peft writes one: its configuration beside the weights, whose names leave the adapter's own out."""
+    """As peft writes one: its configuration beside the weights."""
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_bytes((described / CONFIG).read_bytes())
-    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, out / ADAPTER)
+    save_adapter(weights, out)
 
 
 def _fold(out: Path, dtype: str | None) -> None:
