@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-HELP = "write the model of a checkpoint as a folder that transformers and engines load"
+HELP = "write a checkpoint as a model folder that other programs load"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
