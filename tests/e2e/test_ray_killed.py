@@ -51,7 +51,8 @@ def started(args: list[str], run_dir: Path) -> "subprocess.Popen[str]":
 
 
 def gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 30
+    """Ray itself takes a while to notice that its driver was killed."""
+    deadline = time.monotonic() + 120
     while any(title(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.2)
     return not any(title(pid) for pid in pids)

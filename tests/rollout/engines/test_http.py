@@ -70,6 +70,17 @@ async def test_an_answer_of_any_shape(answer: bytes) -> None:
         assert await http.post("/x", {"b": 2}) == {"a": [1]}
 
 
+def test_on_the_loop_that_ray_runs_us_on() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+
+    async def twice() -> list[object]:
+        async with serving(saying(*[b'HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"a": [1]}'] * 2)) as http:
+            return [await http.post("/x", {"b": i}) for i in range(2)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(twice()) == [{"a": [1]}] * 2
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -7,6 +7,7 @@ compression, no proxies.
 
 import asyncio
 from dataclasses import dataclass
+from typing import cast
 
 END = b"\r\n\r\n"
 
@@ -95,8 +96,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's, where Ray runs us, is of no class of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._data += data

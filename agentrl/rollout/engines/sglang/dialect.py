@@ -93,7 +93,12 @@ class SGLang:
         await self._control(http, "/resume_memory_occupation", {"tags": [what]})
 
     async def begin_update(self, http: Http) -> None:
-        if self._brackets[http.url]:
+        if not self._brackets[http.url]:
+            return
+        try:
+            await self._control(http, "/begin_weight_update", {})
+        except Refused:  # an update that was cut short is still open there
+            await self._control(http, "/end_weight_update", {})
             await self._control(http, "/begin_weight_update", {})
 
     async def end_update(self, http: Http, version: int) -> None:
