@@ -14,14 +14,15 @@ SIGNS = {"sglang": "sglang.launch_server", "vllm": "agentrl_worker"}
 
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("engine", SIGNS)
-def test_a_run_over_several_turns(engine: str, tmp_path: Path, overrides: list[str]) -> None:
+@pytest.mark.parametrize(("engine", "ranks"), [("sglang", 1), ("vllm", 1), ("sglang", 2)])
+def test_a_run_over_several_turns(engine: str, ranks: int, tmp_path: Path, overrides: list[str]) -> None:
     if find_python(engine, engine) is None:
         pytest.skip(f"`agentrl engine install {engine} --cpu` was not run")
     changes = [f"rollout.name={engine}", "rollout.deterministic=false", "rollout.weight_check=always"]
     short = ["trainer.total_training_steps=2", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
     fire = ["rollout.use_fire_sampling=true"]  # a request for candidates, then one for the rest
-    agentrl("train", *overrides, *changes, *short, *fire, f"trainer.default_local_dir={tmp_path}", timeout=1500)
+    many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", f"trainer.default_local_dir={tmp_path}"]
+    agentrl("train", *overrides, *changes, *short, *fire, *many, timeout=1500)
     steps = read_metrics(tmp_path / "metrics.jsonl")
     assert steps[-1]["step"] == 2
     for step in steps[1:]:
