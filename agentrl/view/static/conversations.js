@@ -1,6 +1,6 @@
 // Page: the trajectories of a step (or of all), filtered, and one or two of them read in full.
 
-import { ask, count, figure, h, note, plural, seconds, select, stepper } from "./dom.js";
+import { ask, count, figure, h, note, place, plural, seconds, select, stepper } from "./dom.js";
 import { Conversation, MODES } from "./conversation.js";
 
 const PAGE = 200;
@@ -16,9 +16,7 @@ let reading = 0;
 export async function render(page, allRuns, query) {
   root = page;
   runs = allRuns;
-  const run = Number(query.run ?? 0);
-  const split = query.split ?? (runs[run].splits.rollout.length || !runs[run].splits.validation.length ? "rollout" : "validation");
-  const steps = runs[run].splits[split];
+  const { run, split, steps } = place(runs, query);
   state = { ...query, run, split, step: query.step ?? String(steps.at(-1) ?? ""), mode: query.mode ?? MODES[0] };
   if (!steps.length) {
     page.replaceChildren(bar([]), h("p", { className: "empty" },

@@ -120,6 +120,14 @@ export function select(label, options, chosen, onchange) {
   return h("label", { className: "field" }, h("span", {}, label), box);
 }
 
+// The run and the trajectories that an address names, and the steps there are of them.
+export function place(runs, query) {
+  const run = Number(query.run ?? 0);
+  const { rollout, validation } = runs[run].splits;
+  const split = query.split ?? (rollout.length || !validation.length ? "rollout" : "validation");
+  return { run, split, steps: runs[run].splits[split] };
+}
+
 // A step with its neighbours to the left and right.
 export function stepper(label, steps, chosen, onchange) {
   const at = steps.indexOf(chosen);

@@ -1,6 +1,6 @@
 // Page: the life of every trajectory of a step on one clock. Stragglers are what sticks out on the right.
 
-import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, plural, seconds, select, showTip, stepper } from "./dom.js";
+import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, place, plural, seconds, select, showTip, stepper } from "./dom.js";
 import { ticks } from "./chart.js";
 
 const SORTS = [["end", "last to end first"], ["start", "by start"], ["line", "by row"], ["reward", "by reward"]];
@@ -11,9 +11,7 @@ let root, runs, state, answer, lives, order, scroller, strip, whole, scale;
 export async function render(page, allRuns, query) {
   root = page;
   runs = allRuns;
-  const run = Number(query.run ?? 0);
-  const split = query.split ?? (runs[run].splits.rollout.length || !runs[run].splits.validation.length ? "rollout" : "validation");
-  const steps = runs[run].splits[split];
+  const { run, split, steps } = place(runs, query);
   const step = steps.includes(Number(query.step)) ? Number(query.step) : steps.at(-1);
   state = { run, split, step, sort: query.sort ?? "end" };
   if (!steps.length) {
