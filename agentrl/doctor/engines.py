@@ -12,7 +12,7 @@ from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.errors import UserError
 from agentrl.rollout.engines.remote.http import Http, serves
 from agentrl.rollout.engines.remote.place import engine_python, find_python
-from agentrl.runtime.engines import engine_name
+from agentrl.runtime.engines import engine_name, server_urls
 
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 ANSWERS_WITHIN = 10.0
@@ -31,7 +31,7 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
         else:
             yield ok("the engine is hf, in this process")
     elif rollout.base_url:
-        for url in [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url:
+        for url in server_urls(rollout):
             yield await _server(name, url)
     else:
         yield _installed(name, rollout.engine_python)

@@ -9,7 +9,7 @@ from agentrl.data import Row
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards import Scorer
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.rollout.trajectory import Trajectory
 
 
 def said(chat: Chat, row: Row, text: str) -> Trajectory:
@@ -30,7 +30,7 @@ async def reward(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> AsyncIterat
             await scorer.score(trajectory)
             slowest = max(slowest, time.perf_counter() - start)
         pairs.append(answers)
-    failed = [t for pair in pairs for t in pair if t.outcome is Outcome.INFRA_ERROR or t.reward is None]
+    failed = [t for pair in pairs for t in pair if not t.scored]
     if failed:
         text = f"{failed[0].row.uid}: {failed[0].error or 'no score'}"
         yield problem(text, "mend what scores: a failure masks the sample, so nothing would be learnt from it")

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.errors import UserError
 from agentrl.runtime.dialects import model_length
+from agentrl.runtime.learner import has_critic
 
 GIB = 1 << 30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -81,7 +81,7 @@ def parts(config: Config, size: Size, processes: int) -> dict[str, float]:
     with_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if with_reference and not model.lora_rank:
         found["reference"] = size.parameters * each / processes
-    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+    if has_critic(config):
         found["critic"] = 4 * size.parameters * each / processes
     if config.rollout.name == "hf":
         found["hf engine's cache"] = float(config.rollout.max_num_seqs * longest * size.layers * size.cached * each)

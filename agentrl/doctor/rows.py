@@ -8,7 +8,7 @@ from agentrl.data import Row
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.errors import UserError
 from agentrl.interactions import InteractionSet
-from agentrl.rollout.loops import loop_class
+from agentrl.rollout.loops import loop_class, loop_name
 from agentrl.tools import ToolSet
 
 
@@ -55,8 +55,7 @@ def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows:
 
 def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
     agent, multi_turn = config.rollout.agent, config.rollout.multi_turn
-    default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
-    names = {row.agent_name or default for row in rows}
+    names = {loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable) for row in rows}
     for name in sorted(names):
         if not loop_class(name, agent.agent_loop_config_path).uses_tools and multi_turn.enable:
             mend = "set agent_name to tool_agent in the rows, or take the column out"

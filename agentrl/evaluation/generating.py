@@ -21,7 +21,7 @@ from agentrl.rewards.arguments import solution
 from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.files import write_atomic
-from agentrl.tracking.metrics import succeeded
+from agentrl.tracking.metrics import passed
 
 CHUNK = 1024
 """Rows that are handed to the engine together."""
@@ -162,7 +162,7 @@ class Generator:
             "finish": trajectory.finish,
             "turns": trajectory.turns,
             "score": float(trajectory.reward or 0.0),
-            "passed": (succeeded(trajectory, evaluation.success_threshold) or 0.0) >= 1.0,
+            "passed": passed(trajectory, evaluation.success_threshold),
         }
 
 

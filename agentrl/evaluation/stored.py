@@ -16,9 +16,9 @@ from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.errors import UserError
 from agentrl.evaluation.report import RowScores
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.environment import sandbox_for, scorer
-from agentrl.tracking.metrics import succeeded
+from agentrl.tracking.metrics import passed
 
 BATCH = 4096
 """Answers that are scored together: a bound on memory, not on speed."""
@@ -112,10 +112,10 @@ def _trajectory(row: Row, text: str, sample: int, answers: Answers) -> Trajector
 
 def row_scores(group: Sequence[Trajectory], evaluation: Evaluation) -> RowScores:
     """The scores of one row's trajectories."""
-    fine = [t for t in group if t.reward is not None and t.outcome is not Outcome.INFRA_ERROR]
+    fine = [t for t in group if t.scored]
     return RowScores(
         group[0].row.data_source,
         [float(t.reward or 0.0) for t in fine],
-        [(succeeded(t, evaluation.success_threshold) or 0.0) >= 1.0 for t in fine],
+        [passed(t, evaluation.success_threshold) for t in fine],
         failed=len(group) - len(fine),
     )

@@ -7,12 +7,13 @@
 import asyncio
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
-
-from agentrl.errors import InfraError
+from agentrl.errors import InfraError, UserError
 from agentrl.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    import aiohttp
 
 PROMPT = """Judge the answer to a question.
 
@@ -76,20 +77,31 @@ def _endpoint(url: str) -> str:
 
 async def _ask(url: str, body: dict[str, Any], headers: dict[str, str], retries: int) -> str:
     """The text of the first choice. A busy or absent server is asked `retries` times more."""
+    try:
+        import aiohttp
+    except ModuleNotFoundError:
+        raise UserError("aiohttp is not installed; run: pip install 'agentrl[judge]'") from None
     trouble = ""
     async with aiohttp.ClientSession(headers=headers) as session:
         for attempt in range(retries + 1):
             await asyncio.sleep(min(2.0**attempt, 30.0) if attempt else 0)
             try:
-                async with session.post(url, json=body) as response:
-                    if response.status == 200:
-                        return _content(await response.json())
-                    trouble = f"HTTP {response.status}: {(await response.text())[:200]}"
-                    if response.status not in RETRIED:
-                        break
+                status, reply = await _post(session, url, body)
             except aiohttp.ClientError as error:
                 trouble = str(error) or type(error).__name__
+                continue
+            if status == 200:
+                return _content(reply)
+            trouble = f"HTTP {status}: {reply[:200]}"
+            if status not in RETRIED:
+                break
     raise InfraError(f"the judge at {url} does not answer: {trouble}")
+
+
+async def _post(session: "aiohttp.ClientSession", url: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """Status, and what was answered: parsed where that is 200, text otherwise."""
+    async with session.post(url, json=body) as response:
+        return response.status, await (response.json() if response.status == 200 else response.text())
 
 
 def _content(reply: Any) -> str:

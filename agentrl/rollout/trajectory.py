@@ -94,7 +94,11 @@ class Trajectory:
     """Free for a user's own agent loop."""
 
     @property
+    def scored(self) -> bool:
+        """Whether it has a reward that means something: no infrastructure error stands behind it."""
+        return self.reward is not None and self.outcome is not Outcome.INFRA_ERROR
+
+    @property
     def trainable(self) -> bool:
-        """Whether the sample may teach: scored, free of infrastructure errors, with tokens the model made."""
-        scored = self.reward is not None and self.outcome is not Outcome.INFRA_ERROR
-        return scored and any(ledger.model_tokens for ledger in self.ledgers)
+        """Whether the sample may teach: scored, with tokens the model made."""
+        return self.scored and any(ledger.model_tokens for ledger in self.ledgers)

@@ -24,11 +24,11 @@ from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.runtime.dialects import dialect, model_length, server_dtype
 from agentrl.runtime.gpus import placements, visible_gpus
 from agentrl.runtime.probe import Probe
+from agentrl.training.sharding import DTYPES
 
 log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def engine_name(rollout: Rollout, device: torch.device) -> str:
@@ -37,6 +37,24 @@ def engine_name(rollout: Rollout, device: torch.device) -> str:
         return rollout.name
     there = rollout.base_url or rollout.engine_python or find_python("sglang", "sglang")
     return "sglang" if device.type == "cuda" and there else "hf"
+
+
+def server_urls(rollout: Rollout) -> list[str]:
+    """The servers that run already, as `rollout.base_url` names them."""
+    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url)
+    return urls
+
+
+def check_router(rollout: Rollout, name: str) -> None:
+    """Raises UserError for a router whose servers nobody named, or of an engine that has none."""
+    if rollout.router_url and not (rollout.base_url and name == "sglang"):
+        raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
+
+
+def weight_folder(rollout: Rollout) -> Path:
+    """A new folder for weights as files, in shared memory where there is any and nothing else is said."""
+    parent = rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir())
+    return Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent))
 
 
 def hf_engine(config: Config, module: Any) -> Engine:
@@ -105,20 +123,17 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     rollout, name = config.rollout, engine_name(config.rollout, device)
     if name == "hf":
         return None
+    check_router(rollout, name)
     gpus = visible_gpus() if device.type == "cuda" else []
     width = rollout.tensor_model_parallel_size
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
     spoken = dialect(name, config, device, sleeps=sleeps)
-    parent = Path(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
-    servers = Servers(config, device, spoken, [], Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent)), "", sleeps)
+    servers = Servers(config, device, spoken, [], weight_folder(rollout), "", sleeps)
     servers.way = rollout.weight_sync if rollout.weight_sync != "auto" else "files"
-    if rollout.router_url and not (rollout.base_url and name == "sglang"):
-        raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
     if rollout.base_url:
-        urls = [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url
-        servers.replicas = [Replica(spoken, url) for url in urls]
+        servers.replicas = [Replica(spoken, url) for url in server_urls(rollout)]
         return servers
     if rollout.weight_sync == "auto" and gpus:
         beside = all(place[0] == gpus[0] for place in places)

@@ -9,7 +9,7 @@ from agentrl.config.schema import Config
 from agentrl.data.row import Row
 from agentrl.rollout.engine import Engine, Sampling
 from agentrl.rollout.fire import CANDIDATES
-from agentrl.rollout.loops import AgentLoop, loop_class
+from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.environment import environment, sandbox_for, scorer
@@ -95,6 +95,5 @@ class Rollouts:
 
     def _loop_for(self, row: Row) -> type[AgentLoop]:
         agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn
-        # A row without agent_name must not quietly run without tools when multi-turn is on.
-        default = agent.default_agent_loop or ("tool_agent" if multi_turn.enable else "single_turn")
-        return self._loops(row.agent_name or default, agent.agent_loop_config_path)
+        name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable)
+        return self._loops(name, agent.agent_loop_config_path)

@@ -14,7 +14,7 @@ from agentrl.algorithms import reads
 from agentrl.config.schema import Config
 from agentrl.data import Loader, Row
 from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.journal import Journal
 from agentrl.runtime.runtime import Metrics, OnDone, Runtime
 from agentrl.training import Batch
@@ -105,11 +105,7 @@ def differing(trajectories: Sequence[Trajectory], metric: str) -> dict[str, list
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.row.uid, []).append(trajectory)
-    return {uid: group for uid, group in groups.items() if _differ([_value(t, metric) for t in group if _scored(t)])}
-
-
-def _scored(trajectory: Trajectory) -> bool:
-    return trajectory.reward is not None and trajectory.outcome is not Outcome.INFRA_ERROR
+    return {uid: group for uid, group in groups.items() if _differ([_value(t, metric) for t in group if t.scored])}
 
 
 def _value(trajectory: Trajectory, metric: str) -> float:

@@ -52,18 +52,18 @@ def validation_metrics(trajectories: Sequence[Trajectory], *, success_threshold:
 
 def succeeded(trajectory: Trajectory, threshold: float = 1.0) -> float | None:
     """1.0 for a success, 0.0 for a failure, or a share in between; None when there is no score."""
-    if not scored(trajectory):
+    if not trajectory.scored:
         return None
     for name in ("acc", "success"):
         value = _number(trajectory.reward_extra.get(name))
         if value is not None:
             return value
-    return float(trajectory.reward >= threshold)  # type: ignore[operator]  # scored() saw to it
+    return float(trajectory.reward >= threshold)  # type: ignore[operator]  # it is scored
 
 
-def scored(trajectory: Trajectory) -> bool:
-    """Whether the trajectory has a reward that means something."""
-    return trajectory.reward is not None and trajectory.outcome is not Outcome.INFRA_ERROR
+def passed(trajectory: Trajectory, threshold: float = 1.0) -> bool:
+    """Whether it is a whole success."""
+    return (succeeded(trajectory, threshold) or 0.0) >= 1.0
 
 
 def is_wall_clock(name: str) -> bool:
@@ -82,7 +82,7 @@ def _validation(trajectories: Sequence[Trajectory], threshold: float) -> Metrics
 
 
 def _scores(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
-    rewards = [t.reward for t in trajectories if t.reward is not None and scored(t)]
+    rewards = [t.reward for t in trajectories if t.reward is not None and t.scored]
     successes = [s for t in trajectories if (s := succeeded(t, threshold)) is not None]
     turn_rewards = [math.fsum(r.value for r in t.turn_rewards) for t in trajectories if t.turn_rewards]
     return {
@@ -97,11 +97,11 @@ def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
     """Figures of the samples that share a prompt; none where a prompt has one sample only."""
     by_row: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
-        if scored(trajectory):
+        if trajectory.scored:
             by_row[trajectory.row.uid].append(trajectory)
     groups = [members for members in by_row.values() if len(members) > 1]
     flat = [_flat([t.reward for t in members if t.reward is not None]) for members in groups]
-    solved = [any((succeeded(t, threshold) or 0.0) >= 1.0 for t in members) for members in groups]
+    solved = [any(passed(t, threshold) for t in members) for members in groups]
     return {**_mean("zero_variance_groups", flat), **_mean("pass_at_n", solved)}
 
 
@@ -162,7 +162,7 @@ def _call_shares(calls: Sequence[ToolCallRecord], trajectories: int) -> Metrics:
 
 def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
     values: dict[str, list[float]] = defaultdict(list)
-    for trajectory in filter(scored, trajectories):
+    for trajectory in (t for t in trajectories if t.scored):
         for name, value in trajectory.reward_extra.items():
             number = _number(value)
             if number is not None:

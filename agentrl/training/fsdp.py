@@ -183,14 +183,13 @@ class Filler:
         Parameters that several modules share stay one.
         """
         filled = []
-        for owner in unit.modules():
-            for place in (owner._parameters, owner._buffers):
-                for leaf, tensor in list(place.items()):
-                    if tensor is None or tensor.device.type != "meta":
-                        continue
-                    if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
-                        filled.append(self.names[id(tensor)])
-                    place[leaf] = self._make(tensor)
+        places: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
+        for place, leaf, tensor in [(p, *item) for p in places for item in p.items()]:
+            if tensor is None or tensor.device.type != "meta":
+                continue
+            if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
+                filled.append(self.names[id(tensor)])
+            place[leaf] = self._make(tensor)
         return filled
 
     def _make(self, tensor: Any) -> Any:

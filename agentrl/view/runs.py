@@ -75,14 +75,15 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
 def _at(path: Path, depth: int) -> Iterator[Run]:
     if path.is_file():
         yield Run(path, path.name, only=path)
-    elif path.is_dir():
-        if (path / METRICS_FILE).exists() or _has_dumps(path):
-            yield Run(path, path.name)
-        elif _is_dump_folder(path):
-            yield Run(path, path.name, only=path)
-        elif depth:
-            for child in sorted(path.iterdir()):
-                yield from _at(child, depth - 1) if child.is_dir() and not child.name.startswith(".") else ()
+    elif not path.is_dir():
+        return
+    elif (path / METRICS_FILE).exists() or _has_dumps(path):
+        yield Run(path, path.name)
+    elif _is_dump_folder(path):
+        yield Run(path, path.name, only=path)
+    elif depth:
+        for child in sorted(path.iterdir()):
+            yield from _at(child, depth - 1) if child.is_dir() and not child.name.startswith(".") else ()
 
 
 def _has_dumps(path: Path) -> bool:

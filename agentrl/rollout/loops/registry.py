@@ -19,6 +19,14 @@ BUILT_IN: dict[str, type[AgentLoop]] = {
 }
 
 
+def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> str:
+    """The loop of a row: its own `agent_name`, the one in the settings, or the one that fits.
+
+    A row without a name must not quietly run without tools when multi-turn is on.
+    """
+    return row or configured or ("tool_agent" if multi_turn else "single_turn")
+
+
 def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[AgentLoop]:
     """The class behind a built-in name, a name in the YAML list, or a dotted path. Raises UserError."""
     named = BUILT_IN | _named_in(agent_loop_config_path)

@@ -6,7 +6,6 @@ which gives its memory back while the policy trains. Apart (`rollout.nnodes`), s
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ from agentrl.config.schema import Config
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica
 from agentrl.runtime.dialects import dialect, model_length
-from agentrl.runtime.engines import SHARED_MEMORY, engine_name
+from agentrl.runtime.engines import check_router, engine_name, server_urls, weight_folder
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.crew import Crew
@@ -53,13 +52,14 @@ def start_servers(
     rollout, trainer = config.rollout, config.trainer
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
     sleeps = shared and rollout.free_cache_engine
-    spoken = dialect(engine_name(rollout, device), config, device, sleeps=sleeps)
-    scratch = Path(tempfile.mkdtemp(prefix="agentrl-", dir=rollout.weight_dir or SHARED_MEMORY))
+    name = engine_name(rollout, device)
+    check_router(rollout, name)
+    spoken = dialect(name, config, device, sleeps=sleeps)
+    scratch = weight_folder(rollout)
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     servers: list[FarServer] = []
     if rollout.base_url:
-        urls = [rollout.base_url] if isinstance(rollout.base_url, str) else rollout.base_url
-        replicas = [Replica(spoken, url) for url in urls]
+        replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
         servers = [_server(spot, spoken, i, trainer.default_local_dir, scratch, stack) for i, spot in enumerate(spots)]
