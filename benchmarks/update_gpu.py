@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--min-tokens", type=int, default=256, help="of a sequence")
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
-    parser.add_argument("--keep", action="store_true", help="actor.fsdp_config.reshard_after_forward=false")
+    parser.add_argument("--reshard", choices=list(RESHARD), default="auto", help="reshard_after_forward")
     parser.add_argument("--steps", type=int, default=3, help="timed steps, after one that warms up")
     parser.add_argument("--profile", help="folder for a table of the kernels of one step")
     parser.add_argument("--json", action="store_true")
@@ -232,7 +232,9 @@ def agentrl_step(
         assert use_packed_attention(module)
         return module
 
-    module = place(load, ranks, FsdpConfig(reshard_after_forward=not args.keep), device=device, compiled=compiled)
+    module = place(
+        load, ranks, FsdpConfig(reshard_after_forward=RESHARD[args.reshard]), device=device, compiled=compiled
+    )
     actor = Actor(ppo_max_token_len_per_gpu=args.pass_tokens, optim=Optim(lr=1e-6))
     policy = PolicyActor(module, actor=actor, temperature=1.0, device=device, total_steps=100, ranks=ranks)
     return lambda: policy.update(batch)["actor/grad_norm"]
@@ -293,6 +295,7 @@ def plain_step(
     return step
 
 
+RESHARD = {"auto": None, "yes": True, "no": False}
 WAYS = {"agentrl": agentrl_step, "compiled": compiled_step, "alone": alone_step, "plain": plain_step}
 
 

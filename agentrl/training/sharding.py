@@ -14,6 +14,9 @@ from agentrl.training.ulysses import check_heads
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+ROOM = 0.2
+"""Share of a GPU's memory that may be spent on keeping a sharded model whole between the passes of a step."""
+
 Load = Callable[[torch.device], Any]
 """Gives the model on a device; on the meta device, without its weights."""
 
@@ -59,14 +62,12 @@ def shard(
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.Filler(skeleton, source, ranks, device)
     way: Any = fsdp1 if strategy == "fsdp" else fsdp2
-    if ranks.world == 1:  # nothing is won by letting go of what nobody else has
-        fsdp_config = replace(fsdp_config, reshard_after_forward=False)
     stored = {dtype for _, dtype in filler.kinds.values() if dtype.is_floating_point}
-    compute = computing(fsdp_config, stored, device)
+    dtypes = computing(fsdp_config, stored, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
+    lets_go = reshards(fsdp_config, skeleton, dtypes, ranks, device)
+    fsdp_config = replace(fsdp_config, reshard_after_forward=lets_go)
     offload = fsdp_config.offload_policy and device.type == "cuda"
-    wrap = way.wrapper(
-        fsdp_config, ranks.mesh, (compute, DTYPES[fsdp_config.mixed_precision.reduce_dtype]), offload=offload
-    )
+    wrap = way.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
     for name, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
         names = filler.fill(block)
@@ -82,8 +83,27 @@ def shard(
         fsdp2.prefetch([unit for unit, _ in reversed(units[:-1])])
     kind = fsdp1.Sharded1 if way is fsdp1 else fsdp2.Sharded2
     sharded = kind(skeleton, root, units, filler.shapes, ranks)
-    sharded.keeps = not fsdp_config.reshard_after_forward
+    sharded.keeps = not lets_go
     return sharded
+
+
+def reshards(
+    fsdp_config: FsdpConfig,
+    module: nn.Module,
+    dtypes: tuple[torch.dtype | None, torch.dtype],
+    ranks: Ranks,
+    device: torch.device,
+) -> bool:
+    """`reshard_after_forward`, with null told. `dtypes`: of computation (None: as stored), of gradients' sums."""
+    if ranks.world == 1:  # nothing is won by letting go of what nobody else has
+        return False
+    if fsdp_config.reshard_after_forward is not None:
+        return fsdp_config.reshard_after_forward
+    if device.type != "cuda" or fsdp_config.offload_policy:
+        return True
+    whole = sum(p.numel() * (dtypes[0] or p.dtype).itemsize for p in module.parameters())
+    whole += sum(p.numel() * dtypes[1].itemsize for p in module.parameters() if p.requires_grad)
+    return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
 def computing(fsdp_config: FsdpConfig, stored: set[torch.dtype], device: torch.device) -> torch.dtype | None:

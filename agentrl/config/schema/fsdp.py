@@ -27,9 +27,10 @@ class FsdpConfig:
 
     fsdp_size: int = -1
     """Processes that one copy of the model is spread over; -1: all. Fewer, say those of one node: hybrid sharding."""
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool | None = None
     """Let go of a unit after the forward pass and gather it again for the backward. Off, units stay until the
-    optimizer steps, and gradients are summed once a step: a whole model's worth of memory more, and less traffic."""
+    optimizer steps, and gradients are summed once a step: the whole model's bytes and those of its gradients more, and
+    less traffic. null: off where these take at most a fifth of a GPU's memory."""
     forward_prefetch: bool = False
     """Gather the next unit while one computes."""
     offload_policy: bool = False
