@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from agentrl.config.schema import Config
 from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
 from agentrl.tracking import rollout_metrics, validation_metrics
-from agentrl.training import Weighing, pack
+from agentrl.training import Weighing, pack_tokens, rewarded
 
 
 def train(config: Config) -> None:
@@ -59,19 +59,20 @@ class Training:
         reward = self.config.reward
         sample = self.sample(step)
         self.journal.rolled(step, sample.rolled)
-        metrics = rollout_metrics(sample.rolled) | sample.metrics
-        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        batch = pack(sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
-        if batch.num_sequences == 0:
-            return metrics | {"rollout/nothing_to_learn": 1.0}
-        batch.baselines = sample.baselines(batch)
         with self.journal.phase("logprobs"):
-            batch = self.runtime.annotate(batch)
-        metrics |= self.weigh(batch)
-        self.journal.weighed(sample.kept, batch)
-        batch = self.weigh.filtered(batch, step)
-        with self.journal.phase("update", tokens=batch.num_tokens):
-            metrics |= self.runtime.update(batch)
+            batch = self.runtime.annotate(pack_tokens(sample.kept))
+        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
+        batch = rewarded(batch, sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
+        metrics = rollout_metrics(sample.rolled) | sample.metrics
+        if batch.num_sequences:
+            batch.baselines = sample.baselines(batch)
+            metrics |= self.weigh(batch)
+            self.journal.weighed(sample.kept, batch)
+            batch = self.weigh.filtered(batch, step)
+            with self.journal.phase("update", tokens=batch.num_tokens):
+                metrics |= self.runtime.update(batch)
+        else:
+            metrics["rollout/nothing_to_learn"] = 1.0
         with self.journal.phase("sync"):
             self.runtime.sync(step)
         return metrics

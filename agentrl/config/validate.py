@@ -26,6 +26,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.critic_fits,
     algorithm.correction_cap,
     algorithm.group_filter,
+    algorithm.scores_in_time,
     algorithm.overlong_buffer,
     algorithm.tools_without_turns,
     fit.lengths,

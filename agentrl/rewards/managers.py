@@ -72,7 +72,7 @@ class Together:
         return await answer
 
     def expect(self, trajectories: int) -> None:
-        self._left, self._waiting = trajectories, []
+        self._left += trajectories
 
     def absent(self) -> None:
         self._left -= 1

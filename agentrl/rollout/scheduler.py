@@ -8,13 +8,14 @@ Invariants:
   request, and a lane's next key before its last one goes: what runs together never depends on timing;
 - scoring is a task of its own, so it overlaps with generation and holds up no engine; so is the comparison with
   the template, one trajectory at a time: conversations that end together must not hold up the next requests;
+- a run that does not wait for its scores leaves their tasks to `settle`, which every score has come by;
 - the order of the result is the order of the rows, whatever finished first.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentrl.chat.ledger import LedgerError
 from agentrl.data.row import Row
@@ -41,19 +42,41 @@ class Scheduler:
     timeout: float
     """Wall seconds for one try of one trajectory."""
     retries: int
+    unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
+    """Scores under way that no `run` waits for."""
 
     async def run(
-        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone = lambda _: None
+        self,
+        rows: Sequence[Row],
+        *,
+        n: int,
+        sampling: Sampling,
+        tag: str,
+        on_done: OnDone = lambda _: None,
+        scored: bool = True,
     ) -> list[Trajectory]:
-        """`n` trajectories a row, group by group. Raises InfraError when not one of them got through."""
+        """`n` trajectories a row, group by group. Raises InfraError when not one of them got through.
+
+        Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
+        """
         jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
         self.scorer.expect(len(jobs))
         with undisturbed():
-            await Lanes(self, jobs, sampling, on_done).run()
-        failed = [t for t in jobs if t.outcome is Outcome.INFRA_ERROR]
-        if failed and len(failed) == len(jobs):
-            raise InfraError(f"all {len(failed)} trajectories failed; the first: {failed[0].error}")
+            await Lanes(self, jobs, sampling, on_done, None if scored else self.unscored).run()
+        _check_some_worked(jobs)
         return jobs
+
+    async def settle(self) -> None:
+        """Wait for the scores that are still out. Raises InfraError when not one trajectory of theirs has any."""
+        try:
+            _check_some_worked(await asyncio.gather(*self.unscored))
+        finally:
+            self.unscored = []
+
+    def drop(self) -> None:
+        """Let go of the scores that `settle` waits for, from whichever thread."""
+        for task in self.unscored:
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def persist(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         """Try until it works or the retries are used up."""
@@ -78,34 +101,45 @@ class Scheduler:
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         trajectory = Trajectory(job.row, job.key, job.sample)
-        key = trajectory.key
         # The one place where a trajectory's trouble is caught: engine, tools, interaction and a user's own loop
         # all run in here.
+        limit = asyncio.timeout(self.timeout)
         try:
-            async with asyncio.timeout(self.timeout):
+            async with limit:
                 await self.loop_for(job.row)(self.env).run(trajectory, sampling)
             for ledger in trajectory.ledgers:
                 ledger.check()
         except UserError:
             raise
-        except TimeoutError:
-            _fail(trajectory, "timeout", f"took longer than rollout.trajectory_timeout={self.timeout:g} s")
         except InfraError as error:
             _fail(trajectory, "error", str(error))
         except LedgerError as error:
             trajectory.extra["ledger_violation"] = str(error)
             _fail(trajectory, "error", f"ledger: {error}")
         except Exception as error:
-            log.exception("trajectory %s", key)
-            _fail(trajectory, "error", f"{type(error).__name__}: {error}")
+            # Other people's code raises TimeoutError, too: of a socket, say.
+            if isinstance(error, TimeoutError) and limit.expired():
+                _fail(trajectory, "timeout", f"took longer than rollout.trajectory_timeout={self.timeout:g} s")
+            else:
+                log.exception("trajectory %s", trajectory.key)
+                _fail(trajectory, "error", f"{type(error).__name__}: {error}")
         return trajectory
 
 
 class Lanes:
     """`max_concurrent` lanes that work through the jobs of one batch, each in place."""
 
-    def __init__(self, scheduler: Scheduler, jobs: list[Trajectory], sampling: Sampling, on_done: OnDone) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        jobs: list[Trajectory],
+        sampling: Sampling,
+        on_done: OnDone,
+        unscored: list[asyncio.Task[Trajectory]] | None,
+    ) -> None:
+        """Tasks that score go to `unscored`; where that is None, `run` waits for them."""
         self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
+        self.unscored = unscored
         self.engine = scheduler.env.engine
         self.lanes = min(scheduler.max_concurrent, len(jobs))
         self.waiting = iter(range(self.lanes, len(jobs)))
@@ -132,15 +166,29 @@ class Lanes:
             if following is not None:
                 self.engine.open(self.jobs[following].key)
             self.engine.release(self.jobs[i].key)
-            group.create_task(self._finish(self.jobs[i]))
+            self._finish(self.jobs[i], group)
             i = following
 
-    async def _finish(self, trajectory: Trajectory) -> None:
+    def _finish(self, trajectory: Trajectory, group: asyncio.TaskGroup) -> None:
+        if self.unscored is None:
+            group.create_task(self._score(trajectory, self.on_done))
+            return
+        self.unscored.append(asyncio.create_task(self._score(trajectory)))
+        self.on_done(trajectory)
+
+    async def _score(self, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
         await self.scheduler.scorer.score(trajectory)
         async with self.comparing:
             self.scheduler.compare(trajectory)
             await asyncio.sleep(0)
-        self.on_done(trajectory)
+        on_done(trajectory)
+        return trajectory
+
+
+def _check_some_worked(trajectories: Sequence[Trajectory]) -> None:
+    failed = [t for t in trajectories if t.outcome is Outcome.INFRA_ERROR]
+    if failed and len(failed) == len(trajectories):
+        raise InfraError(f"all {len(failed)} trajectories failed; the first: {failed[0].error}")
 
 
 def _fail(trajectory: Trajectory, finish: Finish, error: str) -> None:

@@ -76,6 +76,8 @@ class Learner:
     def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
+        if not batch.num_sequences:
+            return batch
         size = batch.lengths, int(batch.mask.sum())
         if penalised or not actor.single_step(batch):
             batch.old_logprobs = actor.logprobs(batch)[0]

@@ -39,8 +39,8 @@ class LocalRuntime:
     def prepare(self, total_steps: int) -> None:
         self.learner.prepare(total_steps)
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        return self.rollouts.train(rows, step, on_done)
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        return self.rollouts.train(rows, step, on_done, scored=scored)
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.greedy(rows, step, on_done)
@@ -51,7 +51,8 @@ class LocalRuntime:
     def annotate(self, batch: Batch) -> Batch:
         if self.naps:
             self.runner.run(self.engine.sleep())
-        return self.learner.annotate(batch)
+        with self.rollouts.scoring():
+            return self.learner.annotate(batch)
 
     def update(self, batch: Batch) -> dict[str, float]:
         return self.learner.update(batch)

@@ -1,6 +1,8 @@
 """The side of a run that makes trajectories: the engine, what trajectories meet, and what judges them."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -39,8 +41,11 @@ class Rollouts:
             retries=rollout.infra_retries,
         )
 
-    def train(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """`rollout.n` scored trajectories a row, group by group. Raises InfraError when all of them failed."""
+    def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores.
+
+        Raises InfraError when all of them failed.
+        """
         rollout = self.config.rollout
         sampling = replace(
             self._sampling(),
@@ -49,12 +54,30 @@ class Rollouts:
             top_k=rollout.top_k,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
-        return self._trajectories(rows, n=rollout.n, sampling=sampling, tag=str(step), on_done=on_done)
+        return self._trajectories(rows, rollout.n, sampling, str(step), on_done, scored)
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Scores that are still out come in while the body runs, and are there at its end. Raises InfraError.
+
+        The body keeps its own thread, the event loop moves to another for so long.
+        """
+        if not self.scheduler.unscored:
+            yield
+            return
+        with ThreadPoolExecutor(1, "scores") as thread:
+            scores = thread.submit(self.run, self.scheduler.settle())
+            try:
+                yield
+            except BaseException:
+                self.scheduler.drop()
+                raise
+            scores.result()
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0."""
         sampling = replace(self._sampling(), temperature=0.0)
-        return self._trajectories(rows, n=1, sampling=sampling, tag=f"greedy-{step}", on_done=on_done)
+        return self._trajectories(rows, 1, sampling, f"greedy-{step}", on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """The same with `rollout.val_kwargs`."""
@@ -65,7 +88,7 @@ class Rollouts:
             top_p=val_kwargs.top_p,
             top_k=val_kwargs.top_k,
         )
-        return self._trajectories(rows, n=val_kwargs.n, sampling=sampling, tag=f"val-{step}", on_done=on_done)
+        return self._trajectories(rows, val_kwargs.n, sampling, f"val-{step}", on_done)
 
     def prompt_length(self, row: Row) -> int:
         """Tokens of a row's first prompt, tools included."""
@@ -82,10 +105,12 @@ class Rollouts:
             self.run(part.close())
 
     def _trajectories(
-        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, on_done: OnDone
+        self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
     ) -> list[Trajectory]:
-        done: list[Trajectory] = self.run(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done))
-        return done
+        made: list[Trajectory] = self.run(
+            self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored)
+        )
+        return made
 
     def _sampling(self) -> Sampling:
         rollout = self.config.rollout

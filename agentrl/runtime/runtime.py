@@ -27,8 +27,11 @@ class Runtime(Protocol):
     def prepare(self, total_steps: int) -> None:
         """Make ready to train for `total_steps` steps in all."""
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """`rollout.n` scored trajectories a row, group by group. Raises InfraError when all of them failed."""
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """`rollout.n` trajectories a row, group by group. Raises InfraError when all of them failed.
+
+        They are scored; without `scored`, they are when `annotate` returns.
+        """
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0."""
@@ -37,7 +40,10 @@ class Runtime(Protocol):
         """The same with `rollout.val_kwargs`."""
 
     def annotate(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
+        """The batch with the log-probs that its update will need: before the step, of the reference, or neither.
+
+        Scores that are still out are taken meanwhile.
+        """
 
     def update(self, batch: Batch) -> Metrics:
         """Train on the batch, which has its advantages."""

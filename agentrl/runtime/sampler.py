@@ -6,6 +6,7 @@ step does not keep is gone with it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isclose, nan
 
 import torch
@@ -64,7 +65,8 @@ class Sampler:
         return sample
 
     def _plain(self, step: int) -> Sample:
-        trajectories = self._train(self.loader.next_batch(), step)
+        later = self.config.reward.launch_reward_fn_async
+        trajectories = self._train(self.loader.next_batch(), step, scored=not later)
         return Sample(trajectories, trajectories)
 
     def _dynamic(self, step: int) -> Sample:
@@ -82,8 +84,9 @@ class Sampler:
         sample.metrics = {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(len(kept))}
         return sample
 
-    def _train(self, rows: Sequence[Row], step: int) -> list[Trajectory]:
-        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, self.runtime.rollout)
+    def _train(self, rows: Sequence[Row], step: int, *, scored: bool = True) -> list[Trajectory]:
+        rollout = partial(self.runtime.rollout, scored=scored)
+        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, rollout)
 
     def _roll(
         self,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentrl.training.device import device_for
     from agentrl.training.export import save_pretrained
     from agentrl.training.model import load_model, load_tokenizer
-    from agentrl.training.packing import pack, pack_ledgers
+    from agentrl.training.packing import pack, pack_ledgers, pack_tokens, rewarded
     from agentrl.training.weighing import Weighing
 
 _HOMES = {
@@ -25,6 +25,8 @@ _HOMES = {
     "load_tokenizer": "model",
     "pack": "packing",
     "pack_ledgers": "packing",
+    "pack_tokens": "packing",
+    "rewarded": "packing",
     "save_pretrained": "export",
     "tune_cpu": "cpu",
 }
@@ -38,6 +40,8 @@ __all__ = [
     "load_tokenizer",
     "pack",
     "pack_ledgers",
+    "pack_tokens",
+    "rewarded",
     "save_pretrained",
     "tune_cpu",
 ]

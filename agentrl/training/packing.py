@@ -6,11 +6,12 @@ token with mask 0, where some estimators would lose it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from agentrl.chat.ledger import Ledger
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.training.batch import Batch, bounds_of
 
 Spot = tuple[int, int]
@@ -23,31 +24,54 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
     `tool_turn_weight` and `interaction_turn_weight` scale the turn rewards of either source. Ledgers without a model
     token teach nothing and are left out, too. Nothing trainable gives a batch of 0 sequences.
     """
-    weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
+    return rewarded(
+        pack_tokens(trajectories),
+        trajectories,
+        tool_turn_weight=tool_turn_weight,
+        interaction_turn_weight=interaction_turn_weight,
+    )
+
+
+def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
+    """The first half of `pack`, which needs no score: all that has not failed. Its rewards are 0."""
     ledgers: list[Ledger] = []
-    rewards: list[float] = []
     owners: list[int] = []
     groups: list[int] = []
     numbers: dict[str, int] = {}
     for i, trajectory in enumerate(trajectories):
-        if not trajectory.trainable:
-            continue
-        kept = [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
+        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _teaching(trajectory)
         ledgers += kept
-        rewards += _token_rewards(trajectory, kept, weights)
         owners += [i] * len(kept)
         groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
-    return pack_ledgers(ledgers, rewards=rewards, trajectory=owners, group=groups)
+    return pack_ledgers(ledgers, trajectory=owners, group=groups)
+
+
+def rewarded(
+    batch: Batch, trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float
+) -> Batch:
+    """The second half: what `trajectories` were packed into, with their rewards and without those that have none."""
+    weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
+    owners = batch.trajectory.tolist()
+    kept = [sequence for sequence, owner in enumerate(owners) if trajectories[owner].trainable]
+    if len(kept) < len(owners):
+        batch = batch.select(kept)
+        batch.group = batch.group.unique(return_inverse=True)[1]
+    members = [trajectories[i] for i in dict.fromkeys(batch.trajectory.tolist())]
+    rewards = [reward for member in members for reward in _token_rewards(member, _teaching(member), weights)]
+    return replace(batch, rewards=torch.tensor(rewards, dtype=torch.float32, device=batch.ids.device))
+
+
+def _teaching(trajectory: Trajectory) -> list[Ledger]:
+    return [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
 
 
 def pack_ledgers(
     ledgers: Sequence[Ledger],
     *,
-    rewards: Sequence[float] | None = None,
     trajectory: Sequence[int] | None = None,
     group: Sequence[int] | None = None,
 ) -> Batch:
-    """Pack ledgers as they are. `rewards`: one a token (default 0); `trajectory`, `group`: one a ledger (its index)."""
+    """Pack ledgers as they are, rewards 0. `trajectory`, `group`: one a ledger (its index)."""
     lengths = [len(ledger) for ledger in ledgers]
     own = list(range(len(ledgers)))
     positions = [torch.arange(n) for n in lengths]
@@ -56,7 +80,7 @@ def pack_ledgers(
         positions=torch.cat(positions) if positions else torch.empty(0, dtype=torch.long),
         mask=torch.tensor([m for ledger in ledgers for m in ledger.mask], dtype=torch.bool),
         rollout_logprobs=torch.tensor([x for ledger in ledgers for x in ledger.logprobs], dtype=torch.float32),
-        rewards=torch.tensor(rewards if rewards is not None else [0.0] * sum(lengths), dtype=torch.float32),
+        rewards=torch.zeros(sum(lengths)),
         cu_seqlens=bounds_of(lengths),
         trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
         group=torch.tensor(own if group is None else group, dtype=torch.long),

@@ -21,7 +21,7 @@ class Scripted:
     def __init__(self):
         self.rolled: list[tuple[str, list[str]]] = []
 
-    def rollout(self, rows, step, on_done):
+    def rollout(self, rows, step, on_done, *, scored=True):
         self.rolled.append(("train", [row.uid for row in rows]))
         return [self.trajectory(row, i, r) for row in rows for i, r in enumerate(row.extra_info["rewards"])]
 

@@ -108,6 +108,15 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
         )
 
 
+def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:
+    """Scores may come later only where nothing waits for them."""
+    if reward.launch_reward_fn_async and algorithm.filter_groups.enable:
+        raise UserError(
+            "reward.launch_reward_fn_async with algorithm.filter_groups.enable=true: the scores say whether another "
+            "batch is sampled, so nothing can go on without them; set it to false"
+        )
+
+
 def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | None:
     """Answers to one prompt differ only where there are several."""
     filter_groups = algorithm.filter_groups

@@ -107,6 +107,9 @@ class Reward:
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
+    launch_reward_fn_async: bool = False
+    """Begin with the log-probs of policy and reference, and the critic's values, when the last conversation ends, and
+    take the scores that are still out meanwhile. Otherwise they wait for the scores."""
     num_workers: int = 8
     """Reward functions that run at once."""
     timeout: float = 60.0

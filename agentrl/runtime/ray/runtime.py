@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class RayRuntime:
     def prepare(self, total_steps: int) -> None:
         self.ranks.call("call", "prepare", total_steps)
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        return self._sample(self.rollouts.train, rows, step, on_done)
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        return self._sample(partial(self.rollouts.train, scored=scored), rows, step, on_done)
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self._sample(self.rollouts.greedy, rows, step, on_done)
@@ -64,7 +65,8 @@ class RayRuntime:
     def annotate(self, batch: Batch) -> Batch:
         if self.naps:
             self.runner.run(self.rollouts.engine.sleep())
-        annotated: Batch = self.ranks.call("call", "annotate", ray.put(batch))
+        with self.rollouts.scoring():
+            annotated: Batch = self.ranks.call("call", "annotate", ray.put(batch))
         return annotated
 
     def update(self, batch: Batch) -> dict[str, float]:

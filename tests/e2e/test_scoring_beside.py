@@ -1,0 +1,74 @@
+"""`reward.launch_reward_fn_async`: scores are taken while the log-probs are, and change nothing else."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from agentrl.config import compose
+from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.train import train
+from agentrl.training import PolicyActor
+
+began = threading.Event()
+"""A pass for log-probs has begun."""
+events: list[str] = []
+
+
+def patient(solution_str: str, **_: object) -> float:
+    """A score that comes only when the pass for log-probs has begun."""
+    if not began.wait(60):
+        raise TimeoutError("no pass has begun")
+    return quick(solution_str)
+
+
+def quick(solution_str: str, **_: object) -> float:
+    events.append("score")
+    return len(solution_str) / 100
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note when a pass begins."""
+    logprobs = PolicyActor.logprobs
+
+    def telling(self, batch):
+        events.append("logprobs")
+        began.set()
+        return logprobs(self, batch)
+
+    monkeypatch.setattr(PolicyActor, "logprobs", telling)
+    events.clear()
+    began.clear()
+
+
+def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool) -> list[dict[str, float]]:
+    """What two steps report, wall clock aside."""
+    config = compose(
+        [
+            *overrides[1:],
+            f"reward.custom_reward_function.name=tests.e2e.test_scoring_beside:{name}",
+            f"reward.launch_reward_fn_async={asynchronous}",
+            "data.train_batch_size=2",
+            "rollout.n=2",
+            "actor.ppo_mini_batch_size=1",  # two updates a step: the log-probs from before are needed
+            "trainer.total_training_steps=2",
+            "trainer.val_before_train=false",
+            "data.val_files=null",
+            f"trainer.default_local_dir={folder}",
+        ],
+        config_name="tiny",
+    )
+    train(config)
+    return [{k: v for k, v in step.items() if not is_wall_clock(k)} for step in read_metrics(folder / "metrics.jsonl")]
+
+
+def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str], told: None) -> None:
+    beside = figures(tmp_path / "beside", overrides, "patient", True)
+    assert events[0] == "logprobs"  # of the first step: every score waited for it
+    assert events.count("score") == 2 * 4
+    events.clear()
+    before = figures(tmp_path / "before", overrides, "quick", False)
+    assert events.index("logprobs") == 4
+    assert beside == before
+    assert "actor/pg_loss" in beside[1]
