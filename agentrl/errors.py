@@ -10,6 +10,9 @@ class UserError(Exception):
     The command line prints it without a traceback and exits with code 2.
     """
 
+    details: tuple[str, ...] = ()
+    """Lines that the command line shows before it: what another program said last."""
+
 
 class InfraError(Exception):
     """A tool, sandbox or engine failed through no fault of the model.

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if traceback:
             raise
-        report(str(error))
+        report(str(error), error.details)
         return 2
     except InfraError as error:
         if traceback:
@@ -130,11 +130,13 @@ def parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespac
     return namespace
 
 
-def report(message: str) -> None:
-    """One red line on stderr."""
+def report(message: str, details: Sequence[str] = ()) -> None:
+    """One red line on stderr, after those that led to it."""
     from rich.console import Console
     from rich.text import Text
 
+    for detail in details:
+        Console(stderr=True, soft_wrap=True).print(Text(f"  {detail}", "dim"))
     line = Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red"))
     Console(stderr=True, soft_wrap=True).print(line)
 

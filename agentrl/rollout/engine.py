@@ -44,7 +44,7 @@ class Generation:
     weight_version: int
     """Of the first token."""
     versions: tuple[int, ...] = ()
-    """Of each token, where weights changed in between; empty: all of `weight_version`."""
+    """Of each token; empty: all of `weight_version`."""
     candidates: tuple[tuple[int, float], ...] = ()
     """(token, log-prob after temperature) that could have come first, as many as were asked for."""
 

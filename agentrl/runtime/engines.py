@@ -17,6 +17,7 @@ from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, Serve
 from agentrl.rollout.engines.remote.place import find_python
 from agentrl.rollout.engines.remote.process import free_port
 from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
 from agentrl.rollout.engines.remote.weights.ipc import IpcTransport
 from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
@@ -51,10 +52,9 @@ def check_router(rollout: Rollout, name: str) -> None:
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
 
 
-def weight_folder(rollout: Rollout) -> Path:
+def weight_folder(rollout: Rollout) -> Scratch:
     """A new folder for weights as files, in shared memory where there is any and nothing else is said."""
-    parent = rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir())
-    return Path(tempfile.mkdtemp(prefix="agentrl-", dir=parent))
+    return Scratch(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
 
 
 def hf_engine(config: Config, module: Any) -> Engine:
@@ -77,7 +77,7 @@ class Servers:
     device: torch.device
     dialect: Dialect
     replicas: list[Replica]
-    scratch: Path
+    scratch: Scratch
     """Folder for weights as files."""
     way: str
     """How weights get there: ipc, nccl or files."""
@@ -94,19 +94,23 @@ class Servers:
         return RemoteEngine(
             self.dialect,
             self.replicas,
-            transport(self.config, module, self.way, self.device, self.scratch),
+            transport(self.config, module, self.way, self.device, self.scratch.path),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
-            check=check,
+            partial=rollout.partial_rollout,
+            check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
             scratch=self.scratch,
             router=rollout.router_url,
             progress=progress,
         )
 
 
-def transport(config: Config, module: Any, way: str, device: torch.device, scratch: Path) -> Transport:
-    """What carries `module`'s weights to servers. `way`: ipc, nccl or files; `scratch`: a folder for the latter."""
+def transport(
+    config: Config, module: Any, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
+) -> Transport:
+    """What carries `module`'s weights to servers. `way`: ipc, nccl or files; `scratch`: a folder for the latter;
+    `ranks`: the processes that have the module, each with a GPU of its own."""
     rollout = config.rollout
     weights = PolicyWeights(module, dtype=DTYPES[server_dtype(config, device)])
     size = rollout.update_weights_bucket_megabytes << 20
@@ -149,7 +153,5 @@ def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
     port = free_port()
     environment = servers.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
     logs = Path(servers.config.trainer.default_local_dir) / "engine"
-    server = ServerProcess(
-        servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log", scratch=servers.scratch
-    )
+    server = ServerProcess(servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log")
     return Replica(servers.dialect, f"http://127.0.0.1:{port}", server)

@@ -6,6 +6,7 @@ running, with no request in flight. Checks of weights change them; build a subje
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ class Subject:
     """Whether top-p counts the mass that top-k has cut, not only what is left."""
 
 
+HANGS = 600
+"""Seconds after which a check is given up."""
 Check = Callable[[Subject], Awaitable[None]]
 CHECKS: list[Check] = []
 
@@ -74,7 +77,12 @@ def assert_scores(subject: Subject, ids: list[int], got: Generation, temperature
 
 
 async def draw(subject: Subject, ids: list[int], sampling: Sampling, key: str = "k") -> Generation:
-    return await asyncio.wait_for(subject.engine.generate(ids, sampling, key=key), 60)
+    return await asyncio.wait_for(subject.engine.generate(ids, sampling, key=key), HANGS)
+
+
+async def move_on(subject: Subject) -> None:
+    """Return when requests in flight have drawn tokens: engines serve them before one that comes after them."""
+    await draw(subject, [3, 2], Sampling(8, seed=0), "later")
 
 
 async def running(subject: Subject, count: int = 3) -> list[asyncio.Task[Generation]]:
@@ -85,13 +93,13 @@ async def running(subject: Subject, count: int = 3) -> list[asyncio.Task[Generat
         )
         for i in range(count)
     ]
-    await asyncio.sleep(0.3)
+    await move_on(subject)
     assert not any(task.done() for task in tasks)
     return tasks
 
 
 async def finished(tasks: list[asyncio.Task[Generation]]) -> list[Generation]:
-    return list(await asyncio.wait_for(asyncio.gather(*tasks), 60))
+    return list(await asyncio.wait_for(asyncio.gather(*tasks), HANGS))
 
 
 @check
@@ -334,19 +342,23 @@ async def new_weights_leave_no_stale_cache(subject: Subject) -> None:
 
 @check
 async def weights_change_under_running_requests(subject: Subject) -> None:
+    old = (await draw(subject, [3], Sampling(1))).weight_version
     tasks = await running(subject)
     await subject.engine.pause()
     subject.change_weights()
-    await subject.engine.update_weights(3)
+    await subject.engine.update_weights(old + 3)
     await subject.engine.resume()
-    await asyncio.sleep(0.3)
+    await move_on(subject)
     await subject.engine.abort()
     for i, got in enumerate(await finished(tasks)):
         ids = prompt(9 + i, vocabulary=subject.vocabulary)
         expected = reference(subject, ids, got.token_ids)
         # The last tokens were drawn by the new weights over a cache made by the new weights.
         assert abs(expected[-1].item() - got.logprobs[-1]) < subject.tolerance
-    assert (await draw(subject, [3], Sampling(1))).weight_version == 3
+        assert set(got.versions) == {old, old + 3}
+        assert list(got.versions) == sorted(got.versions)
+        assert len(got.versions) == len(got.token_ids)
+    assert (await draw(subject, [3], Sampling(1))).weight_version == old + 3
 
 
 @check
@@ -401,20 +413,20 @@ async def health_gives_figures(subject: Subject) -> None:
 
 @check
 async def the_event_loop_is_never_blocked(subject: Subject) -> None:
-    worst = 0.0
+    worst, longest = 0.0, 0.0
 
     async def watch() -> None:
-        nonlocal worst
-        loop = asyncio.get_running_loop()
+        nonlocal worst, longest
         while True:
-            start = loop.time()
+            start, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0.001)
-            worst = max(worst, loop.time() - start)
+            longest = max(longest, time.perf_counter() - start)
+            worst = max(worst, time.thread_time() - cpu)  # what others do to this machine counts for nothing
 
     watcher = asyncio.create_task(watch())
     await asyncio.gather(*(draw(subject, prompt(50, seed=i), Sampling(10, seed=i), f"w{i}") for i in range(200)))
     watcher.cancel()
     for i in range(200):
         subject.engine.release(f"w{i}")
-    if worst > 0.5:
-        pytest.fail(f"the event loop stood still for {worst:.2f} s")
+    if worst > 0.5 or longest > 20:
+        pytest.fail(f"the event loop stood still for {longest:.2f} s, {worst:.2f} s of them at work")

@@ -158,3 +158,6 @@ class Rollout:
     """Wall seconds a server may take to start."""
     request_timeout: float | None = None
     """Wall seconds for one request to a server, after which it is taken for dead; null: no limit of its own."""
+    partial_rollout: bool = True
+    """Server engines: new weights interrupt requests under way, which go on with them, each token bearing its version;
+    false: the update waits until those requests are done."""

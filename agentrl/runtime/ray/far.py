@@ -46,11 +46,11 @@ class ServerHost:
         """The last lines of its log."""
         return self.process.tail(lines) if self.process is not None else []
 
-    def failure(self, name: str, hints: dict[str, str]) -> tuple[str, list[str]]:
+    def failure(self, name: str, hints: dict[str, str]) -> tuple[str, tuple[str, ...]]:
         """Why it did not come up, and what it said."""
         assert self.process is not None
         error = self.process.failure(name, hints)
-        return str(error), error.tail
+        return str(error), error.details
 
 
 class FarServer:

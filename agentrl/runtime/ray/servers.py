@@ -5,7 +5,6 @@ which gives its memory back while the policy trains. Apart (`rollout.nnodes`), s
 """
 
 import asyncio
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from agentrl.config.schema import Config
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica
+from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.runtime.dialects import dialect, model_length
 from agentrl.runtime.engines import check_router, engine_name, server_urls, weight_folder
 from agentrl.runtime.opening import sampling_per_node
@@ -56,23 +56,24 @@ def start_servers(
     check_router(rollout, name)
     spoken = dialect(name, config, device, sleeps=sleeps)
     scratch = weight_folder(rollout)
-    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    stack.callback(scratch.remove)
     servers: list[FarServer] = []
     if rollout.base_url:
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        servers = [_server(spot, spoken, i, trainer.default_local_dir, scratch, stack) for i, spot in enumerate(spots)]
+        servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
         replicas = [Replica(spoken, server.url, server) for server in servers]  # type: ignore[arg-type]
     nearest = {server.url: server.spot.rank for server in servers}
     way = weight_way(config, device, shared)
+    logs = Path(trainer.default_local_dir).absolute() / "engine"
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}
     if way == "files" and rollout.weight_dir is None and len(machines) > 1:
         raise UserError("rollout.weight_dir is not set: weights go by files, and machines share no memory; name one")
     engine = RemoteEngine(
         spoken,
         replicas,
-        RankTransport(ranks, spoken, way, scratch, nearest),
+        RankTransport(ranks, spoken, way, scratch.path, nearest),
         max_model_len=model_length(config),
         start_timeout=rollout.start_timeout,
         request_timeout=rollout.request_timeout,
@@ -84,6 +85,8 @@ def start_servers(
 
 def weight_way(config: Config, device: torch.device, shared: bool) -> str:
     """`rollout.weight_sync`, with auto told. A server on several of the ranks' GPUs reads files: a handle opens memory
+        partial=rollout.partial_rollout,
+        check=probe_for(rollout, lambda ids: ranks.call("call", "score", ids), vocabulary),
     of one GPU only, and NCCL takes no two members on one."""
     rollout = config.rollout
     if rollout.weight_sync != "auto":
@@ -104,10 +107,9 @@ def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Spot]
     return apart_spots(group, rollout, each, device)
 
 
-def _server(spot: Spot, spoken: Dialect, i: int, run_dir: str, scratch: Path, stack: ExitStack) -> FarServer:
-    log = Path(run_dir).absolute() / "engine" / f"{spoken.name}-{i}.log"
+def _server(spot: Spot, spoken: Dialect, log: Path, scratch: Scratch, stack: ExitStack) -> FarServer:
     options = {"num_cpus": 0, "num_gpus": spot.own_gpus, "scheduling_strategy": spot.strategy}
-    actor: Any = ray.remote(ServerHost).options(**options).remote(spoken, str(log), str(scratch))
+    actor: Any = ray.remote(ServerHost).options(**options).remote(spoken, str(log), str(scratch.path))
     stack.callback(ray.kill, actor)
     try:
         place = ray.get(actor.place.remote())

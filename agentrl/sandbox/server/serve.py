@@ -7,19 +7,17 @@ process of the executor is left.
 import asyncio
 import ipaddress
 import os
-import resource
 import socket
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentrl.errors import UserError
+from agentrl.files import allow_files
 from agentrl.sandbox.server.settings import Settings
 
 if TYPE_CHECKING:
     from agentrl.sandbox.server.service import Executor
-
-MANY_FILES = 1 << 16
 
 
 def check_bind(settings: Settings) -> None:
@@ -63,13 +61,6 @@ def serve(pool: "Executor", settings: Settings, ready: Callable[[str], None]) ->
     allow_files()
     with bind(settings) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run(pool, settings, listener, ready))
-
-
-def allow_files() -> None:
-    """As many open files as this process may have: each client and each run take some."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -211,7 +211,7 @@ async def test_a_failed_start_shows_the_last_words(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match=r"RuntimeError: CUDA out of memory; lower rollout.gpu_memory.*log.txt") as e:
         await replica.ready(30)
     assert isinstance(e.value, UserError)
-    assert e.value.tail == ["loading", "RuntimeError: CUDA out of memory"]
+    assert e.value.details == ("loading", "RuntimeError: CUDA out of memory")
     await replica.close()
 
 

@@ -23,6 +23,8 @@ from tests.rollout.engines import tiny
 LENGTH = 2500
 SIZES = {"hidden_size": 128, "intermediate_size": 64}
 """Heads of 32: the smallest that vLLM's attention on a CPU takes."""
+PIECE = 256
+"""Tokens of a prompt that go through the model at once: fewer than some checks' prompts have."""
 BUCKET = 1 << 16
 """Bytes: several buckets, and layers whose parts lie in two of them."""
 
@@ -41,7 +43,8 @@ async def subject(
 ) -> AsyncIterator[Subject]:
     """A server with `model`'s weights; `changes` to its settings."""
     model.save_pretrained(folder / "model")
-    settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32} | changes
+    settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32}
+    settings |= {"max_batched_tokens": PIECE} | changes
     dialect = VLLM(Settings(python=python(), model=str(folder / "model"), **settings))
     port = free_port()
     # One thread: two wait for each other at every operation where anything else runs.

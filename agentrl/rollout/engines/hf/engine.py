@@ -34,7 +34,6 @@ class HFEngine:
 
     Differences worth knowing:
     - a prompt that leaves no room within `max_model_len` is a UserError, since retrying cannot help;
-    - a generation that lived through `update_weights` bears the version that drew its first token;
     - `release` ends a running request of its key as `abort` would;
     - toggling adapters counts as a change of weights: call `update_weights`.
     """

@@ -13,8 +13,8 @@ NOT_DRAWN = -1
 class Request:
     """A prompt that grows by the tokens drawn for it.
 
-    Invariants: `tokens` is prompt plus drawn tokens and only ever appended to; `logprobs` has one entry a drawn
-    token; once `done`, nothing changes any more. Only the worker thread writes to it.
+    Invariants: `tokens` is prompt plus drawn tokens and only ever appended to; `logprobs` and `versions` have one entry
+    a drawn token; once `done`, nothing changes any more. Only the worker thread writes to it.
     """
 
     key: str
@@ -29,8 +29,8 @@ class Request:
     candidates: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     error: Exception | None = None
-    version: int = NOT_DRAWN
-    """Weights that drew the first token: of a generation that lived through an update, the older ones."""
+    versions: list[int] = field(default_factory=list)
+    """Of the weights that drew each token."""
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
@@ -49,10 +49,9 @@ class Request:
         if not isfinite(logprob):
             self.error = InfraError("hf engine: the model's logits are not finite; have its weights diverged?")
             return
-        if self.version == NOT_DRAWN:
-            self.version = version
         self.tokens.append(token)
         self.logprobs.append(min(logprob, 0.0))
+        self.versions.append(version)
         if token in self.stops:
             self.finish_reason = "stop"
         elif self.drawn >= self.limit:
@@ -61,6 +60,7 @@ class Request:
     def generation(self, version: int) -> Generation:
         """The result; `version` stands in where no token was drawn."""
         assert self.finish_reason is not None
-        stamp = version if self.version == NOT_DRAWN else self.version
+        first = self.versions[0] if self.versions else version
         drawn = self.tokens[self.prompt_length :]
-        return Generation(drawn, self.logprobs, self.finish_reason, stamp, candidates=self.candidates)
+        versions = tuple(self.versions)
+        return Generation(drawn, self.logprobs, self.finish_reason, first, versions, self.candidates)

@@ -20,10 +20,16 @@ KEPT = 3.0
 dead."""
 CONNECT = 30.0
 """Seconds to connect."""
+NO_SERVER = (502, 504)
+"""What a proxy answers when the server behind it did not."""
 
 
 class Lost(InfraError):
     """The server went away, or hung past the deadline, before it answered."""
+
+
+class Late(Lost):
+    """It hung past the deadline: it may still be at work on it."""
 
 
 class Refused(InfraError):
@@ -72,11 +78,12 @@ class Http:
         try:
             status, answer = await self._exchange(request, timeout)
         except TimeoutError as error:
-            raise Lost(
-                f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
-            ) from error
+            late = f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
+            raise Late(late) from error
         except OSError as error:
             raise Lost(f"{self.url}{path}: {error or type(error).__name__}") from error
+        if status in NO_SERVER:
+            raise Lost(f"{self.url}{path} has no server behind it")
         if status >= 400:
             raise Refused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
         return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")

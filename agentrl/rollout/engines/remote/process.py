@@ -19,11 +19,11 @@ ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Kille
 
 
 class StartFailed(UserError):
-    """The server did not come up; `tail` holds the last lines that it wrote."""
+    """The server did not come up; `details` are the last lines that it wrote."""
 
-    def __init__(self, message: str, tail: Sequence[str]) -> None:
+    def __init__(self, message: str, details: Sequence[str]) -> None:
         super().__init__(message)
-        self.tail = list(tail)
+        self.details = tuple(details)
 
 
 class ServerProcess:

@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from agentrl.errors import InfraError
+from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote.dialect import Dialect
-from agentrl.rollout.engines.remote.http import Http
+from agentrl.rollout.engines.remote.http import Http, Refused
 from agentrl.rollout.engines.remote.process import ServerProcess
 
 Progress = Callable[[str], None]
@@ -36,7 +36,8 @@ class Replica:
             self.server.launch()
 
     async def ready(self, timeout: float, progress: Progress = lambda _: None) -> None:
-        """Wait until it answers. Raises StartFailed (ours) or InfraError (someone's)."""
+        """Wait until it answers. Raises StartFailed (ours), InfraError (someone's), or
+        UserError for a server of another kind or version."""
         start = time.monotonic()
         while not await self.answers():
             waited = time.monotonic() - start
@@ -47,7 +48,10 @@ class Replica:
             lines = self.server.tail(1) if self.server is not None else []
             progress(f"{self.dialect.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
             await asyncio.sleep(0.25)
-        await self.dialect.greet(self.http)
+        try:
+            await self.dialect.greet(self.http)
+        except Refused as error:
+            raise UserError(f"{self.url} is no {self.dialect.name} server that we can speak to: {error}") from error
 
     async def close(self) -> None:
         """Stop our server, or let go of someone's."""

@@ -1,8 +1,9 @@
 """Runs a server and ends it, with all its children, when the process that asked for it is gone.
 
-    python watchdog.py SCRATCH COMMAND...
+    python watchdog.py SCRATCH [COMMAND...]
 
-Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die.
+Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die. Without a
+COMMAND that is all there is to do.
 
 Invariant: nothing of the server outlives the trainer, however it ended. The pipe's other end closes with the trainer,
 after SIGKILL too; a changed parent says the same where a fork of the trainer still holds that end. The server has a
@@ -35,24 +36,30 @@ def main(scratch: str, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # a server's orphans come to us, so that the sweep at the end finds them
     parent = os.getppid()
-    server = subprocess.Popen(
+    server = start(command, libc) if command else None
+    gone = False
+    try:
+        while server is None or server.poll() is None:
+            word = _word()
+            gone = word == GONE or os.getppid() != parent
+            if gone or word == STOP:
+                break
+        return 0 if server is None else server.poll() or 0
+    finally:
+        if server is not None:
+            stop(server)
+        if scratch and gone:  # else the trainer is there: it may need the folder for another server
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def start(command: list[str], libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
+    """The server, in a process group of its own, dying with us."""
+    return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         process_group=0,
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
     )
-    gone = False
-    try:
-        while server.poll() is None:
-            word = _word()
-            gone = word == GONE or os.getppid() != parent
-            if gone or word == STOP:
-                break
-        return server.poll() or 0
-    finally:
-        stop(server)
-        if scratch and gone:  # else the trainer is there: it may need the folder for another server
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _word() -> bytes | None:

@@ -1,7 +1,7 @@
 """What agentrl adds to a vLLM worker; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
 
-Every method runs between vLLM's own start_weight_update and finish_weight_update, which take a model back to the form
-of its checkpoint and bring it into the form of its kernels again.
+Every method of `Extension` runs between vLLM's own start_weight_update and finish_weight_update, which take a model
+back to the form of its checkpoint and bring it into the form of its kernels again.
 """
 
 import json
@@ -15,10 +15,37 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
+from vllm.platforms import current_platform
 
 TIMEOUT = timedelta(minutes=5)
 GROUPS: dict[str, Any] = {}
 """Process groups of this worker with the trainer."""
+
+
+def rewind_on_cpu() -> None:
+    """Have vLLM take back the random numbers of a prompt's piece on a CPU as well.
+
+    It draws a token for a prompt that is cut, too, discards it, and calls the generator back by a method that those of
+    a CPU lack: without this, a seeded request with such a prompt ends the whole server.
+    """
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    original = CPUModelRunner._bookkeeping_sync
+
+    def keep_books(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = self.input_batch
+        for i, generator in batch.generators.items():
+            if self.discard_request_mask.np[i]:
+                request = self.requests[batch.req_ids[i]]
+                # Other numbers after each token: text drawn with those of its own beginning would depend on itself.
+                generator.manual_seed((request.sampling_params.seed + len(request.output_token_ids)) % 2**63)
+        held, batch.generators = batch.generators, {}
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            batch.generators = held
+
+    CPUModelRunner._bookkeeping_sync = keep_books
 
 
 class Extension:
@@ -77,3 +104,7 @@ class Extension:
 
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.get_model().load_weights(weights)
+
+
+if current_platform.is_cpu():
+    rewind_on_cpu()
