@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,8 +25,8 @@ from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 from agentrl.sandbox.zygote import ONE_THREAD
 
-_FIRST_UID, _LAST_UID, _BLOCK = 57000, 64000, 1000
-# Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones where the blocks are few.
+_FIRST_UID, _LAST_UID, _UNIT = 57000, 64000, 100
+# Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones.
 _ZYGOTE = Path(__file__).parent / "zygote"
 _WARM = (
     *("abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools"),
@@ -248,22 +248,30 @@ class Supervisor:
             os._exit(0)
 
 
-def own_ids(count: int) -> tuple[socket.socket, int]:
-    """A block of user ids that no other supervisor on this host uses while the socket lives: the lock on it."""
-    if count >= _BLOCK:
-        raise OSError(f"{count} slots are more than the {_BLOCK - 1} there are user ids for")
-    blocks = list(range(_FIRST_UID, _LAST_UID, _BLOCK))
-    # The lock's name counts within a network namespace only; those beside it most likely begin elsewhere.
-    begin = os.stat("/proc/self/ns/net").st_ino % len(blocks)
+def own_ids(count: int) -> tuple[list[socket.socket], int]:
+    """The first of `count` user ids that no other supervisor here uses while the sockets, locks on them, live."""
+    size = -(-count // _UNIT) * _UNIT
+    blocks = list(range(_FIRST_UID, _LAST_UID - size + 1, _UNIT))
+    # The locks' names count within a network namespace only; those beside it most likely begin elsewhere.
+    begin = os.stat("/proc/self/ns/net").st_ino % max(1, len(blocks))
     for first in blocks[begin:] + blocks[:begin]:
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        if locks := _lock_ids(range(first, first + size, _UNIT)):
+            return locks, first
+    raise OSError(f"no {count} unused user ids are left for a sandbox")
+
+
+def _lock_ids(units: Iterable[int]) -> list[socket.socket]:
+    """A lock on each of `units`, or none at all."""
+    locks = []
+    for unit in units:
+        locks.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         try:
-            lock.bind(f"\0agentrl-sandbox-{first}")
+            locks[-1].bind(f"\0agentrl-sandbox-{unit}")
         except OSError:
-            lock.close()
-            continue
-        return lock, first
-    raise OSError("no unused user ids are left for a sandbox")
+            for lock in locks:
+                lock.close()
+            return []
+    return locks
 
 
 def _kill(pidfd: int) -> None:

@@ -67,10 +67,31 @@ def test_the_slots_of_two_pools_have_different_users() -> None:
         pytest.skip("takes root")
     from agentrl.sandbox.supervisor import own_ids
 
-    (first, one), (second, two) = own_ids(10), own_ids(10)
-    first.close()
-    (third, three) = own_ids(10)
-    second.close()
-    third.close()
-    assert abs(one - two) >= 11
+    (first, one), (second, two), (large, most) = own_ids(10), own_ids(10), own_ids(900)
+    for lock in first:
+        lock.close()
+    third, three = own_ids(10)
+    for lock in [*second, *third, *large]:
+        lock.close()
+    assert abs(one - two) >= 10
+    assert not {one, two} & set(range(most, most + 900))
     assert three == one
+
+
+def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
+    """A grid of runs on one machine, each with a pool of its own."""
+    if os.getuid() != 0:
+        pytest.skip("takes root")
+    from agentrl.sandbox.pool import SESSIONS
+    from agentrl.sandbox.supervisor import own_ids
+
+    held, firsts = [], set()
+    for _ in range(10):
+        locks, first = own_ids(3 * 32 + SESSIONS)  # 16 cores
+        held += locks
+        firsts.add(first)
+    with pytest.raises(OSError, match="no 6000 unused user ids"):
+        own_ids(6000)
+    for lock in held:
+        lock.close()
+    assert len(firsts) == 10
