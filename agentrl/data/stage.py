@@ -5,6 +5,7 @@ very code that training will run, so a warm-up never teaches a format that does 
 """
 
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from typing import Any
 
 from agentrl.errors import InfraError
@@ -27,17 +28,14 @@ class Stage:
         """The conversation from the prompt to the script's last turn. Raises InfraError when a tool fails."""
         tools = self.tools.open("demonstration", extra_info.get("tools_kwargs", {}), agent_data=None)
         user = None
-        if "interaction_kwargs" in extra_info:
-            user = self.interactions.open("demonstration", extra_info["interaction_kwargs"])
-        try:
+        async with AsyncExitStack() as partings:
+            partings.push_async_callback(tools.release)
             await tools.start()
-            if user is not None:
+            if "interaction_kwargs" in extra_info:
+                user = self.interactions.open("demonstration", extra_info["interaction_kwargs"])
+                partings.push_async_callback(user.finalize)
                 await user.start()
             return await _converse(list(prompt), script, tools, user)
-        finally:
-            await tools.release()
-            if user is not None:
-                await user.finalize()
 
 
 async def _converse(

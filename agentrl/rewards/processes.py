@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from agentrl.errors import InfraError
+from agentrl.errors import InfraError, UserError
 from agentrl.rewards.function import RewardFn
 
 LENGTH = struct.Struct("<Q")
+START = 120.0
+"""Seconds in which a worker must have loaded its function."""
 
 
 class Processes:
@@ -31,19 +33,9 @@ class Processes:
     async def __call__(self, given: Mapping[str, Any]) -> Any:
         async with self._slots:
             worker = self._idle.pop() if self._idle else await self._start()
-            try:
-                async with asyncio.timeout(self.timeout):
-                    outcome, value = await _ask(worker, dict(given))
-            except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
-                await _kill(worker)
-                raise InfraError(f"its process died (exit code {worker.returncode})") from None
-            except BaseException:
-                await _kill(worker)
-                raise
+            outcome, value = await _ask(worker, dict(given), self.timeout)
             self._idle.append(worker)
-        if outcome == "failed":
-            raise InfraError(f"failed: {value}")
-        return value
+        return _result(outcome, value)
 
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare: workers start when they are needed."""
@@ -65,18 +57,31 @@ class Processes:
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
         )
-        try:
-            outcome, value = await _ask(worker, self.fn.origin)
-        except asyncio.IncompleteReadError:
-            outcome, value = "failed", "its process did not start"
-        if outcome == "failed":
+        outcome, value = await _ask(worker, self.fn.origin, START)
+        if outcome != "done":
             await _kill(worker)
-            raise InfraError(f"failed: {value}")
+            _result(outcome, value)
         return worker
 
 
-async def _ask(worker: asyncio.subprocess.Process, message: Any) -> tuple[str, Any]:
-    """Send one message and wait for the answer: ("done", value) or ("failed", why)."""
+async def _ask(worker: asyncio.subprocess.Process, message: Any, timeout: float) -> tuple[str, Any]:
+    """Send one message and wait for the answer, ("done", value) or ("failed" or "refused", why); without one the
+    worker is killed. Raises InfraError."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await _answer(worker, message)
+    except TimeoutError:
+        await _kill(worker)
+        raise InfraError(f"no answer within {timeout:g} s") from None
+    except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
+        await _kill(worker)
+        raise InfraError(f"its process died (exit code {worker.returncode})") from None
+    except BaseException:
+        await _kill(worker)
+        raise
+
+
+async def _answer(worker: asyncio.subprocess.Process, message: Any) -> tuple[str, Any]:
     assert worker.stdin is not None
     assert worker.stdout is not None
     body = pickle.dumps(message)
@@ -85,6 +90,14 @@ async def _ask(worker: asyncio.subprocess.Process, message: Any) -> tuple[str, A
     (size,) = LENGTH.unpack(await worker.stdout.readexactly(LENGTH.size))
     answer: tuple[str, Any] = pickle.loads(await worker.stdout.readexactly(size))
     return answer
+
+
+def _result(outcome: str, value: Any) -> Any:
+    if outcome == "refused":
+        raise UserError(value)
+    if outcome == "failed":
+        raise InfraError(f"failed: {value}")
+    return value
 
 
 async def _kill(worker: asyncio.subprocess.Process) -> None:

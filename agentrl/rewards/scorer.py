@@ -1,8 +1,8 @@
 """What a trajectory is worth: the reward function's score plus those of its tools and its interaction.
 
 Invariants: the function sees the model's own words only, never a tool's; a failure of the function (exception,
-timeout, no number) is an infrastructure error that masks the sample, never a score of 0; a trajectory that already
-is an infrastructure error is not scored.
+timeout, no number) is an infrastructure error that masks the sample, never a score of 0; a UserError ends the run; a
+trajectory that already is an infrastructure error is not scored.
 """
 
 import logging
@@ -64,7 +64,6 @@ class Scorer:
         self.fn = fn
         self.tool_weight = tool_weight
         self.interaction_weight = interaction_weight
-        self.timeout = timeout
         self.overlong = overlong
         self.decode = decode
         self.sandbox = sandbox
@@ -85,7 +84,7 @@ class Scorer:
         try:
             score, extra = await self._function_score(trajectory)
             if self.reward_model is not None:
-                extra["reward_model"] = await self.reward_model(trajectory)
+                extra["reward_model"] = await self._judged(self.reward_model, trajectory)
                 score += self.reward_model_weight * extra["reward_model"]
         except InfraError as error:
             trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
@@ -119,6 +118,12 @@ class Scorer:
             self._reported.add(kind)
             log.warning("%s (the sample is masked; further ones of this kind are only counted)", error)
 
+    async def _judged(self, judge: Judge, trajectory: Trajectory) -> float:
+        score = await judge(trajectory)
+        if not isfinite(score):
+            raise InfraError(f"the reward model says {score}, not a finite number")
+        return score
+
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         if self.fn is None or self.manager is None:
             return 0.0, {}
@@ -126,8 +131,8 @@ class Scorer:
         given = self.fn.arguments(arguments(trajectory, self.decode) | {"sandbox": self.sandbox})
         try:
             result = await self.manager(given)
-        except TimeoutError:
-            raise InfraError(f"reward function {name} took longer than {self.timeout:g} s") from None
+        except UserError:  # a package is missing, say: masked, the answers that did not need it would teach alone
+            raise
         except InfraError as error:
             raise InfraError(f"reward function {name}: {error}") from error
         except Exception as error:  # the user's code: whatever it raises

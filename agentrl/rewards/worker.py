@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.errors import UserError
 from agentrl.plugins import load_attribute
 from agentrl.rewards.function import SECTION
 from agentrl.rewards.processes import LENGTH
@@ -60,6 +61,8 @@ def _guarded(call: Callable[[Any], Any]) -> Callable[[Any], Answer]:
     def answer(message: Any) -> Answer:
         try:
             return "done", call(message)
+        except UserError as error:
+            return "refused", str(error)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             return "failed", f"{traceback.format_exception_only(error)[-1].strip()} ({where.filename}:{where.lineno})"

@@ -18,9 +18,10 @@ CANDIDATES = 16
 
 def kindled(generation: Generation, sampling: Sampling) -> Generation:
     """The first token drawn anew; "abort" says that the rest is still to be asked for."""
-    known = [(token, logprob) for token, logprob in generation.candidates if isfinite(logprob)]
-    if not known:
+    if not generation.token_ids:
         return generation
+    drawn = (generation.token_ids[0], generation.logprobs[0])
+    known = [(token, logprob) for token, logprob in generation.candidates if isfinite(logprob)] or [drawn]
     heat = sampling.temperature / TEMPERATURE
     likeliest = max(logprob for _, logprob in known)
     weights = [exp((logprob - likeliest) * heat) for _, logprob in known]

@@ -93,7 +93,8 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
     Raises UserError when it is damaged or none of agentrl's.
     """
     step, files = _read_manifest(path)
-    damaged = ranks.share(next((name for name in files if not _intact(path / name, files[name])), None))
+    suspects = files if ranks.first else []
+    damaged = ranks.share(next((name for name in suspects if not _intact(path / name, files[name])), None))
     if damaged is not None:
         raise UserError(
             f"{path / damaged} is damaged; resume from an older checkpoint with trainer.resume_mode=resume_path"
@@ -103,17 +104,17 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest step; None where there is none."""
-    if not folder.is_dir():
-        return None
-    _tidy(folder)
-    steps = _steps(folder)
+    """The checkpoint of the highest step; None where there is none. Looks only: a run may be writing there."""
+    steps = _steps(folder) if folder.is_dir() else {}
     return steps[max(steps)] if steps else None
 
 
 def source(folder: Path, resume_mode: str, resume_from_path: str | None) -> Path | None:
-    """The checkpoint that a run goes on from: the latest in `folder`, the one named, or none. Raises UserError."""
+    """The checkpoint that a run, which writes to `folder` from now on, goes on from: the latest there, the one named,
+    or none. Raises UserError."""
     if resume_mode == "auto":
+        if folder.is_dir():
+            _tidy(folder)
         return latest(folder)
     if resume_mode == "disable":
         return None

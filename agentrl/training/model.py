@@ -148,10 +148,11 @@ def _import_external(name: str | None, section: str) -> None:
         raise UserError(f"{section}.external_lib: {name} does not import: {first_line(error)}") from error
 
 
-def _drop_dropout(module: nn.Module) -> None:
-    part: Any
-    for part in module.modules():
+def _drop_dropout(module: PreTrainedModel) -> None:
+    """In layers of its own, in attributes that layers hand to a function, and in the configuration that they read."""
+    config: Any = module.config
+    for part in (*module.modules(), config, config.get_text_config()):
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-        if isinstance(getattr(part, "attention_dropout", None), float):
-            part.attention_dropout = 0.0
+        for name in [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float)]:
+            setattr(part, name, 0.0)

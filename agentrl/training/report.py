@@ -20,11 +20,14 @@ class Report:
         self._lr = lr
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
+        self._mini_batches = 0
         self._grad_norms: list[float] = []
 
-    def optimizer_step(self, grad_norm: float) -> None:
-        """Take in the gradient norm of one optimizer step."""
-        self._grad_norms.append(grad_norm)
+    def mini_batch(self, grad_norm: float | None) -> None:
+        """Take in one mini-batch, by the gradient norm of its optimizer step; None: nothing in it taught."""
+        self._mini_batches += 1
+        if grad_norm is not None:
+            self._grad_norms.append(grad_norm)
 
     def settle(self) -> None:
         """Take in what other ranks have added: from here on the figures are those of all."""
@@ -44,20 +47,20 @@ class Report:
             "skipped_steps": float(len(self._grad_norms) - len(finite)),
             "optimizer_steps": float(len(self._grad_norms)),
         }
-        if finite and float(self._scored):
-            figures["grad_norm"] = sum(finite) / len(finite)
+        if float(self._scored) and (finite or not self._grad_norms):
+            figures["grad_norm"] = sum(finite) / max(len(finite), 1)
         return {f"{self._section}/{name}": value for name, value in figures.items()}
 
     def add(self, mask: Tensor, details: dict[str, Tensor]) -> None:
         """Add up each of `details` [T] over the mask."""
         for name, value in details.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.detach()[mask].double().sum()
+            self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
         self._scored += mask.sum()
 
     def means(self, *losses: str) -> dict[str, float]:
         """Of what was added: a mean per token; of `losses`, whose weights make a mini-batch's mean, per mini-batch."""
-        scored, steps = float(self._scored), len(self._grad_norms)
-        return {name: float(total) / (steps if name in losses else scored) for name, total in self._sums.items()}
+        scored = float(self._scored)
+        return {n: float(total) / (self._mini_batches if n in losses else scored) for n, total in self._sums.items()}
 
 
 NAMES = {

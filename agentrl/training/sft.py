@@ -7,12 +7,12 @@ that an unbroken one would have taken.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl.algorithms import token_weights
 from agentrl.chat import Chat, Ledger
@@ -98,15 +98,20 @@ class Loss:
     """What a step is told of itself."""
 
     value: float = 0.0
-    grad_norms: list[float] = field(default_factory=list)
+    grad_norm: float = 0.0
 
-    def optimizer_step(self, grad_norm: float) -> None:
+    def mini_batch(self, grad_norm: float | None) -> None:
         """An optimizer step was taken."""
-        self.grad_norms.append(grad_norm)
+        self.grad_norm = grad_norm or 0.0
 
 
 class Student(Trainee):
     """Learns finished conversations."""
+
+    def __init__(self, module: nn.Module, **how: Any) -> None:
+        """`how`: as a Trainee has it."""
+        super().__init__(module, **how)
+        self.score = TokenLogprobs(module)
 
     def weigh(self, mini: Batch) -> Tensor:
         """Every assistant token weighs the same."""
@@ -115,7 +120,7 @@ class Student(Trainee):
     def loss(self, micro: Batch, report: Any) -> Tensor:
         """Cross-entropy."""
         assert micro.weights is not None
-        logprobs, _ = TokenLogprobs(self.module)(micro)
+        logprobs, _ = self.score(micro)
         loss = -(logprobs * micro.weights).sum()
         report.value += float(loss.detach())
         return loss
@@ -162,7 +167,7 @@ class Run:
         self.losses.append(report.value)
         metrics = {
             "loss": report.value,
-            "grad_norm": report.grad_norms[-1],
+            "grad_norm": report.grad_norm,
             "lr": lr,
             "tokens": float(batch.num_tokens),
         }

@@ -115,4 +115,4 @@ class Trainee:
         for rows in self.cut.passes(mini, silent):
             with torch.no_grad():
                 self.loss(micro_batch(mini, rows), report)
-        report.optimizer_step(self.optimizer.step() if teaching else 0.0)
+        report.mini_batch(self.optimizer.step() if teaching else None)

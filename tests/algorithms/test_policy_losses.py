@@ -165,3 +165,12 @@ def test_aggregation_and_names():
     with pytest.raises(UserError, match=r"'ppo' does not exist; it is one of vanilla, .*kl_cov"):
         bind_loss("ppo")
     assert all("arXiv" in loss.__doc__ for loss in POLICY_LOSSES.values())
+
+
+@pytest.mark.parametrize("name", ["vanilla", "geo_mean"])
+def test_nothing_is_clipped_where_there_is_no_advantage(name):
+    old, mask = torch.tensor([-1.0, -1.0]), torch.ones(2, dtype=torch.bool)
+    _, details = bind_loss(name, **OPTIONS)(
+        old + 1.0, old, torch.zeros(2), mask=mask, cu_seqlens=torch.tensor([0, 2]), chosen=~mask
+    )
+    assert not details["clipped"].any()

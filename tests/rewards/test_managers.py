@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.rewards import Scorer, load_reward_function
+from agentrl.errors import InfraError, UserError
+from agentrl.rewards import RewardFn, Scorer, load_reward_function, processes
 from agentrl.rewards.managers import MANAGERS, Processes, manager_for
 from agentrl.rewards.overlong import Overlong
 from agentrl.rollout.trajectory import Outcome
@@ -33,6 +33,10 @@ def dies(data_source, solution_str, ground_truth):
 
 def breaks(data_source, solution_str, ground_truth):
     raise KeyError("nothing here")
+
+def picky(data_source, solution_str, ground_truth):
+    from agentrl.errors import UserError
+    raise UserError("install it")
 
 def odd(data_source, solution_str, ground_truth):
     return {"score": 1.0, "pid": lambda: None}
@@ -84,7 +88,7 @@ async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("hangs", "took longer than"),
+        ("hangs", "no answer within 0.5 s"),
         ("dies", "its process died (exit code 3)"),
         ("breaks", "failed: KeyError: 'nothing here'"),
         ("odd", "cannot be passed on"),
@@ -98,6 +102,19 @@ async def test_prime_survives_what_functions_do(module: str, name: str, why: str
     assert subject.reward is None
     assert isinstance(scoring.manager, Processes)
     assert not scoring.manager._idle
+
+
+async def test_prime_waits_for_no_module_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sleepy.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(processes, "START", 0.5)
+    fn = RewardFn(lambda: 0.0, "mine", {}, frozenset(), (str(tmp_path / "sleepy.py"), "mine"))
+    with pytest.raises(InfraError, match=r"no answer within 0.5 s"):
+        await Processes(fn, num_workers=1, timeout=30.0)({})
+
+
+async def test_a_mistake_of_the_persons_comes_out_of_a_process_as_one(module: str) -> None:
+    with pytest.raises(UserError, match="install it"):
+        await outcomes(scorer(module, "picky", "prime"), 1)
 
 
 async def test_prime_takes_async_functions_and_refuses_the_sandbox(module: str) -> None:

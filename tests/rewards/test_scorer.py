@@ -168,6 +168,31 @@ async def test_failures_are_infrastructure_errors_and_never_zero(function: Calla
     assert not subject.trainable
 
 
+async def test_a_mistake_of_the_persons_ends_the_run() -> None:
+    # Masked it would be worse than a crash: answers that need no package to be judged would teach alone.
+    def picky(**_: Any) -> float:
+        raise UserError("math-verify is not installed")
+
+    with pytest.raises(UserError, match="math-verify is not installed"):
+        await scored(picky)
+
+
+async def test_a_time_limit_of_the_functions_own_is_told_as_such() -> None:
+    def late(**_: Any) -> float:
+        raise TimeoutError("the database did not answer")
+
+    assert "the database did not answer" in str((await scored(late)).error)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+async def test_a_reward_model_that_says_no_number_masks_the_sample(score: float) -> None:
+    async def model(_: Trajectory) -> float:
+        return score
+
+    subject = await scored(None, reward_model=model)
+    assert (subject.outcome, subject.reward) == (Outcome.INFRA_ERROR, None)
+
+
 async def test_the_error_names_the_line() -> None:
     subject = await scored(raising)
     assert f"({__file__}:" in str(subject.error)
@@ -189,7 +214,7 @@ async def test_a_slow_function_costs_its_own_timeout_and_nothing_else(asynchrono
     await asyncio.gather(*(shared.score(subject) for subject in subjects))
     assert time.monotonic() - start < 2.0  # two at a time, 0.2 s each
     assert {subject.outcome for subject in subjects} == {Outcome.INFRA_ERROR}
-    assert "took longer than 0.2 s" in str(subjects[0].error)
+    assert "no answer within 0.2 s" in str(subjects[0].error)
 
 
 async def test_num_workers_bounds_what_runs_at_once() -> None:

@@ -28,9 +28,11 @@ def test_a_stop_token_ends_the_turn_and_another_is_gone_on_from() -> None:
     assert kindled(PEAKED, replace(sampling, ignore_eos=True)).finish_reason == "abort"
 
 
-def test_an_engine_that_named_no_candidates_is_left_alone() -> None:
+def test_without_candidates_the_engines_own_draw_stands_and_the_turn_goes_on() -> None:
     bare = replace(PEAKED, candidates=())
-    assert kindled(bare, Sampling(1)) is bare
+    assert kindled(bare, Sampling(1, seed=1)) == replace(bare, finish_reason="abort")
+    nothing = replace(bare, token_ids=[], logprobs=[], finish_reason="abort")
+    assert kindled(nothing, Sampling(1)) is nothing
 
 
 async def test_only_the_first_token_of_a_response_is_hot() -> None:

@@ -110,6 +110,13 @@ async def test_a_trajectory_that_takes_too_long_is_masked() -> None:
     assert "1/r:0/0" in engine.released
 
 
+async def test_a_time_limit_of_other_peoples_code_is_not_the_trajectorys() -> None:
+    late = TimeoutError("the proxy did not answer")
+    env, _ = environment(lambda key, turn: late if key == "1/r:0/0" else "The answer is 5 .<|im_end|>")
+    done = await run(env)
+    assert (done[0].finish, done[0].error) == ("error", "TimeoutError: the proxy did not answer")
+
+
 async def test_a_broken_ledger_is_a_counted_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Ledger.append_model
 

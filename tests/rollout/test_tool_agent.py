@@ -1,5 +1,6 @@
 """The tool agent: turns, tools, interaction, limits, and what ends up in the ledger."""
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,6 +141,21 @@ async def test_failing_tool_is_an_infrastructure_error_and_still_released(tmp_pa
     module = tools.runners["add"].methods["execute"].fn.__globals__
     assert module["log"] == [0]
     assert not module["alive"]
+
+
+async def test_a_release_that_is_cancelled_does_not_keep_the_interaction_from_its_end(tmp_path: Path) -> None:
+    env, _ = environment(says("The answer is 5 ."), interactions=judge(tmp_path))
+    tools = env.tools.open("k", {}, agent_data=None)
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    tools.release = cancelled  # type: ignore[method-assign]
+    env.tools.open = lambda *_, **__: tools  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await play(env, interaction_kwargs={"name": "judge", "ground_truth": "5"})
+    finalized = env.interactions.runners["judge"].methods["finalize_interaction"].fn.__globals__["finalized"]
+    assert len(finalized) == 1
 
 
 async def test_interaction_replies_until_it_is_content(tmp_path: Path) -> None:

@@ -57,13 +57,20 @@ def test_a_failed_save_leaves_what_was_there(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["global_step_1", "global_step_2"]
 
 
+def test_looking_for_a_checkpoint_disturbs_no_run_that_writes_one(tmp_path):
+    checkpoints.save(tmp_path, 1, STATE)
+    finish = checkpoints.begin(tmp_path, 2, STATE)
+    assert checkpoints.latest(tmp_path).name == "global_step_1"
+    assert finish() == checkpoints.latest(tmp_path) == tmp_path / "global_step_2"
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     checkpoints.save(tmp_path, 1, {"value": 1})
     checkpoints.save(tmp_path, 1, {"value": 2})
     assert checkpoints.load(tmp_path / "global_step_1") == (1, {"value": 2})
-    # killed between the two renames: the old one comes back
+    # killed between the two renames: the old one comes back when a run begins
     (tmp_path / "global_step_1").rename(tmp_path / ".old-global_step_1")
-    assert checkpoints.load(checkpoints.latest(tmp_path)) == (1, {"value": 2})
+    assert checkpoints.load(checkpoints.source(tmp_path, "auto", None)) == (1, {"value": 2})
 
 
 @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])

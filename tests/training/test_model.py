@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from agentrl.config.schema import Model
 from agentrl.errors import UserError
@@ -53,6 +53,24 @@ def test_dtype_and_overrides(folder):
     assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
     assert module.config.rope_parameters == {"rope_theta": 5e5, "rope_type": "default"}
     assert module.model.layers[0].self_attn.attention_dropout == 0.0  # dropout would make the policy another one
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("opt", {"ffn_dim": 32, "word_embed_proj_dim": 32, "dropout": 0.3, "attention_dropout": 0.3, "layerdrop": 0.3}),
+        ("bloom", {"n_head": 2, "n_layer": 2, "hidden_dropout": 0.3, "attention_dropout": 0.3}),
+        ("falcon", {"hidden_dropout": 0.3, "attention_dropout": 0.3}),  # reads its configuration as it runs
+        ("gpt2", {"n_embd": 32, "n_head": 2, "n_layer": 2, "resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.3}),
+    ],
+)
+def test_no_kind_of_dropout_is_left(tmp_path, kind, fields):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 97}
+    shared = sizes if kind in ("opt", "falcon") else {"hidden_size": 32, "vocab_size": 97} if kind == "bloom" else {}
+    AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**shared, **fields)).save_pretrained(tmp_path)
+    module = load_model(Model(path=str(tmp_path)), device=CPU, seed=0).train()
+    first, second = (module(input_ids=torch.arange(3, 20)[None]).logits for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_gradient_checkpointing_is_switched_on(folder):

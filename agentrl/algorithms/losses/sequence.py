@@ -53,4 +53,5 @@ def geo_mean(
     cut = gap.clamp(-low, high)
     kept = sign * torch.minimum(sign * gap, sign * cut)
     ratio = sequence_mean(kept, mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return -advantages * ratio, {"ratio": ratio.detach(), "clipped": (kept != gap).float()}
+    clipped = (kept != gap) & (sign != 0)
+    return -advantages * ratio, {"ratio": ratio.detach(), "clipped": clipped.float()}

@@ -1,11 +1,11 @@
 """Which loop a name stands for."""
 
-import importlib
 from pathlib import Path
 
 import yaml
 
 from agentrl.errors import UserError
+from agentrl.plugins import blaming, find_class
 from agentrl.resources import find
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.loops.single_turn import SingleTurn
@@ -33,26 +33,26 @@ def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[Age
     if name in named:
         return named[name]
     if "." in name:
-        return _import_loop(name)
+        return _load(name, beside=Path.cwd())
     raise UserError(f"agent loop {name!r} is unknown: use one of {', '.join(named)}, or a dotted path to a class")
 
 
 def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
     if path is None:
         return {}
-    file: Path = find(path, what="rollout.agent.agent_loop_config_path")
-    entries = yaml.safe_load(file.read_text())
-    if not isinstance(entries, list) or any(not {"name", "_target_"} <= set(entry) for entry in entries):
+    file = find(path, what="rollout.agent.agent_loop_config_path")
+    with blaming(str(file)):
+        entries = yaml.safe_load(file.read_text())
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and {"name", "_target_"} <= e.keys() for e in entries
+    ):
         raise UserError(f"{file}: write a list of entries with name and _target_")
-    return {entry["name"]: _import_loop(entry["_target_"]) for entry in entries}
+    return {entry["name"]: _load(entry["_target_"], beside=file.parent) for entry in entries}
 
 
-def _import_loop(path: str) -> type[AgentLoop]:
-    module_name, _, class_name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"agent loop {path}: {error}; name a class that imports, as module.Class") from error
-    if not (isinstance(found, type) and issubclass(found, AgentLoop)):
+def _load(path: str, *, beside: Path) -> type[AgentLoop]:
+    """The class `module.Class`, whose file may lie in the folder `beside`."""
+    found = find_class(path, beside=beside, where="agent loop")
+    if not issubclass(found, AgentLoop):
         raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
     return found

@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,11 @@ class ToolAgent(AgentLoop):
             trajectory.key, row.tools_kwargs, agent_data=trajectory, selection=row.tool_selection
         )
         interaction = self._interaction(trajectory)
-        try:
-            await self._converse(trajectory, sampling, Partners(tools, interaction))
-        finally:
-            await tools.release()
+        async with AsyncExitStack() as partings:  # a release that is cancelled does not keep the other from its turn
             if interaction is not None:
-                await interaction.finalize()
+                partings.push_async_callback(interaction.finalize)
+            partings.push_async_callback(tools.release)
+            await self._converse(trajectory, sampling, Partners(tools, interaction))
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:
         kwargs = trajectory.row.interaction_kwargs

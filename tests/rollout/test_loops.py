@@ -1,0 +1,53 @@
+"""Agent loops by name: built in, listed in YAML, or a user's own beside the run or the YAML."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import UserError
+from agentrl.rollout.loops import SingleTurn, loop_class
+
+MINE = "from agentrl.rollout.loops import SingleTurn\n\n\nclass Mine(SingleTurn):\n    pass\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which the import path does not have: so it is under an installed command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", ".")])
+    return tmp_path
+
+
+def test_a_loop_of_ones_own_lies_in_the_current_folder(folder: Path) -> None:
+    (folder / "loop_here.py").write_text(MINE)
+    assert issubclass(loop_class("loop_here.Mine"), SingleTurn)
+
+
+def test_or_beside_the_yaml_that_lists_it(folder: Path) -> None:
+    (folder / "else").mkdir()
+    (folder / "else" / "loop_there.py").write_text(MINE)
+    (folder / "else" / "loops.yaml").write_text("- name: mine\n  _target_: loop_there.Mine\n")
+    assert issubclass(loop_class("mine", "else/loops.yaml"), SingleTurn)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("1 / 0", "loop_broken.Mine", "agent loop: loop_broken.Mine.*ZeroDivisionError"),
+        (MINE, "loop_other.Yours", "has no class 'Yours'"),
+        ("class Mine:\n    pass\n", "loop_stray.Mine", "is not an AgentLoop"),
+        ("", "nowhere", "agent loop 'nowhere' is unknown: use one of single_turn, .*tool_agent"),
+    ],
+)
+def test_mistakes_are_named_in_a_line(folder: Path, text: str, name: str, message: str) -> None:
+    (folder / f"{name.partition('.')[0]}.py").write_text(text)
+    with pytest.raises(UserError, match=message):
+        loop_class(name)
+
+
+@pytest.mark.parametrize("text", ["name: x", "- 1", "- [a", "- {name: x}"])
+def test_a_yaml_that_lists_no_loops_is_named(folder: Path, text: str) -> None:
+    (folder / "loops.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"loops\.yaml"):
+        loop_class("x", "loops.yaml")
