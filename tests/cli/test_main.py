@@ -120,6 +120,12 @@ def test_a_users_mistake_is_one_line_and_code_2(command, capsys: pytest.CaptureF
     assert cli.main(["train"]) == 2
     assert capsys.readouterr().err == "error: x.yaml: no [tools] add some\n"
 
+    failed = UserError("the server did not start")
+    failed.details = ("loading", "out of memory")
+    command(failed)
+    assert cli.main(["train"]) == 2
+    assert capsys.readouterr().err == "  loading\n  out of memory\nerror: the server did not start\n"
+
 
 def test_traceback_shows_where(command) -> None:
     command(UserError("here"))

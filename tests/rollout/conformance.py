@@ -80,8 +80,10 @@ async def draw(subject: Subject, ids: list[int], sampling: Sampling, key: str = 
     return await asyncio.wait_for(subject.engine.generate(ids, sampling, key=key), HANGS)
 
 
-async def move_on(subject: Subject) -> None:
-    """Return when requests in flight have drawn tokens: engines serve them before one that comes after them."""
+async def move_on(subject: Subject, count: int = 3) -> None:
+    """Return when the `count` long requests in flight have drawn tokens, as one that comes after them has."""
+    while (await subject.engine.health())["running"] < count:
+        await asyncio.sleep(0.02)
     await draw(subject, [3, 2], Sampling(8, seed=0), "later")
 
 
@@ -93,7 +95,7 @@ async def running(subject: Subject, count: int = 3) -> list[asyncio.Task[Generat
         )
         for i in range(count)
     ]
-    await move_on(subject)
+    await move_on(subject, count)
     assert not any(task.done() for task in tasks)
     return tasks
 
@@ -286,7 +288,7 @@ async def abort_returns_what_was_drawn(subject: Subject) -> None:
     tasks = await running(subject)
     await subject.engine.abort()
     for i, got in enumerate(await finished(tasks)):
-        assert got.finish_reason == "abort"
+        assert got.finish_reason == "abort", f"{len(got.token_ids)} tokens"
         assert len(got.token_ids) < subject.long
         assert_scores(subject, prompt(9 + i, vocabulary=subject.vocabulary), got)
     assert (await draw(subject, [5, 6], Sampling(4, seed=1))).finish_reason == "length"
@@ -355,7 +357,7 @@ async def weights_change_under_running_requests(subject: Subject) -> None:
         expected = reference(subject, ids, got.token_ids)
         # The last tokens were drawn by the new weights over a cache made by the new weights.
         assert abs(expected[-1].item() - got.logprobs[-1]) < subject.tolerance
-        assert set(got.versions) == {old, old + 3}
+        assert set(got.versions) == {old, old + 3}, f"{len(got.token_ids)} tokens"
         assert list(got.versions) == sorted(got.versions)
         assert len(got.versions) == len(got.token_ids)
     assert (await draw(subject, [3], Sampling(1))).weight_version == old + 3

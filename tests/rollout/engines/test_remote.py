@@ -1,6 +1,7 @@
 """What a server may do wrong: a small HTTP server that loses, refuses and delays. No engine is needed."""
 
 import asyncio
+import resource
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.engines.remote import Lost, RemoteEngine, Replica, ServerProcess, StartFailed
 from agentrl.rollout.engines.remote.http import Http
+from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.sglang import SGLang
 
@@ -37,6 +39,8 @@ class Fake:
         self.aborted: list[str] = []
         self.trouble: Handler = lambda body: None
         self.url = ""
+        self.healthy = True
+        self.version: str | None = "0.5.23"
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -46,6 +50,12 @@ class Fake:
             return await answer(request)
         count = body["sampling_params"]["max_new_tokens"]
         return reply(count, "length")
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def info(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
 
     async def abort(self, request: web.Request) -> web.Response:
         self.aborted.append((await request.json())["rid"])
@@ -75,8 +85,8 @@ async def fakes() -> AsyncIterator[list[Fake]]:
         app = web.Application()
         app.router.add_post("/generate", fake.generate)
         app.router.add_post("/abort_request", fake.abort)
-        app.router.add_get("/health", lambda _: web.Response())
-        app.router.add_get("/server_info", lambda _: web.json_response({"version": "0.5.23"}))
+        app.router.add_get("/health", fake.health)
+        app.router.add_get("/server_info", fake.info)
         app.router.add_get("/openapi.json", lambda _: web.json_response({"paths": {}}))
         for path in ("/flush_cache", "/update_weight_version"):
             app.router.add_post(path, lambda _: web.json_response({"success": True}))
@@ -139,6 +149,90 @@ async def test_an_error_of_the_server_is_not_retried(fakes: list[Fake]) -> None:
     await engine.close()
 
 
+async def test_a_request_past_its_deadline_is_aborted(fakes: list[Fake]) -> None:
+    engine = await engine_of(fakes[:1], request_timeout=0.3)
+    fakes[0].trouble = lambda _: hang if len(fakes[0].asked) == 1 else None
+    assert (await engine.generate([1], Sampling(3), key="a")).token_ids == [7] * 3
+    await engine.close()
+    assert fakes[0].aborted == [fakes[0].asked[0]["rid"]]
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(500, False), (503, False), (502, True), (504, True)])
+async def test_a_server_on_its_way_down_has_not_answered(fakes: list[Fake], status: int, healthy: bool) -> None:
+    """Of a healthy one 502 and 504 are a router's words: the server behind it did not answer."""
+    engine = await engine_of(fakes[:1])
+
+    async def dying(request: web.Request) -> web.Response:
+        fakes[0].healthy = healthy
+        asyncio.get_running_loop().call_later(0.3, setattr, fakes[0], "healthy", True)
+        return web.Response(status=status)
+
+    fakes[0].trouble = lambda _: dying if len(fakes[0].asked) == 1 else None
+    assert (await engine.generate([1], Sampling(3), key="a")).token_ids == [7] * 3
+    await engine.close()
+
+
+async def test_an_error_of_a_healthy_server_is_not_retried(fakes: list[Fake]) -> None:
+    engine = await engine_of(fakes[:1])
+
+    async def broken(request: web.Request) -> web.Response:
+        return web.Response(status=500)
+
+    fakes[0].trouble = lambda _: broken
+    with pytest.raises(InfraError, match="answered 500"):
+        await engine.generate([1], Sampling(5), key="a")
+    assert len(fakes[0].asked) == 1
+    await engine.close()
+
+
+@pytest.mark.parametrize("partial", [True, False])
+async def test_an_update_interrupts_or_waits(fakes: list[Fake], partial: bool) -> None:
+    engine = await engine_of(fakes[:1], partial=partial)
+    go = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        while not (go.is_set() or fakes[0].aborted):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return reply(2, "abort") if fakes[0].aborted else reply(5, "length")
+
+    fakes[0].trouble = lambda _: slow if len(fakes[0].asked) == 1 else None
+    task = asyncio.create_task(engine.generate([1], Sampling(5), key="a"))
+    while not fakes[0].asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    update = asyncio.create_task(engine.update_weights(4))
+    late = asyncio.create_task(engine.generate([2], Sampling(1), key="b"))
+    if not partial:
+        await asyncio.sleep(0.1)
+        assert not update.done()
+        go.set()
+    await update
+    assert (await task).versions == ((0, 0, 4, 4, 4) if partial else (0,) * 5)
+    assert (await late).versions == (4,)
+    await engine.close()
+
+
+async def test_a_thousand_requests_are_in_flight_at_once(fakes: list[Fake]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))  # what systems give
+    try:
+        engine = await engine_of(fakes[:1])
+        full = asyncio.Event()
+
+        async def wait(request: web.Request) -> web.Response:
+            if len(fakes[0].asked) == 1024:
+                full.set()
+            await full.wait()
+            return reply(3, "length")
+
+        fakes[0].trouble = lambda _: wait
+        got = await asyncio.gather(*(engine.generate([1], Sampling(3), key=str(i)) for i in range(1024)))
+        assert all(g.token_ids == [7] * 3 for g in got)
+        assert len(fakes[0].asked) == 1024
+        await engine.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 async def test_an_interrupted_generation_goes_on_after_its_tokens(fakes: list[Fake]) -> None:
     engine = await engine_of(fakes[:1])
 
@@ -197,6 +291,13 @@ async def test_an_address_without_a_server_is_named(fakes: list[Fake]) -> None:
         await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()], progress=lambda _: None)
 
 
+@pytest.mark.parametrize(("version", "said"), [("0.4.6", "runs SGLang 0.4.6: 0.5.10"), (None, "is no sglang server")])
+async def test_a_server_that_we_do_not_speak_to_is_named(fakes: list[Fake], version: str | None, said: str) -> None:
+    fakes[0].version = version
+    with pytest.raises(UserError, match=said):
+        await engine_of(fakes[:1])
+
+
 async def test_nobody_listens() -> None:
     with pytest.raises(Lost):
         await Http("http://127.0.0.1:9").get("/x")
@@ -219,8 +320,10 @@ TRAINER = """
 import asyncio, sys, time
 from pathlib import Path
 from agentrl.rollout.engines.remote.process import ServerProcess
+from agentrl.rollout.engines.remote.scratch import Scratch
 scratch = Path(sys.argv[1]) / "scratch"
 scratch.mkdir()
+weights = Scratch(sys.argv[1])
 child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); \
 print('pid', p.pid, flush=True); time.sleep(600)"
 ServerProcess([sys.executable, "-c", child], {}, Path(sys.argv[1]) / "log.txt", scratch=scratch).launch()
@@ -236,7 +339,17 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     assert Path(f"/proc/{grandchild}").exists()
     trainer.kill()
     trainer.wait()
-    wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and not (tmp_path / "scratch").exists())
+    wait_for(
+        lambda: not Path(f"/proc/{grandchild}").exists() and [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+    )
+
+
+def test_a_folder_for_weights_goes_when_it_is_told_to(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    (scratch.path / "model.safetensors").write_text("weights")
+    scratch.remove()
+    scratch.remove()
+    assert not list(tmp_path.iterdir())
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

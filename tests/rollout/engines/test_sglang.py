@@ -96,7 +96,7 @@ async def test_a_killed_server_costs_time_and_no_tokens(
     engine, _, port = served
     prompts = [prompt(20 + i, vocabulary=subject.vocabulary) for i in range(6)]
     tasks = [asyncio.create_task(engine.generate(p, Sampling(120), key=f"k{i}")) for i, p in enumerate(prompts)]
-    await move_on(subject)
+    await move_on(subject, 6)
     for pid in pids(port):
         os.kill(pid, signal.SIGKILL)
     for ids, got in zip(prompts, await asyncio.gather(*tasks), strict=True):
