@@ -8,11 +8,13 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserError
 
+SHARED_MEMORY = Path("/dev/shm")
 CACHE = "AGENTRL_CACHE"
 """Environment variable: where fetched files lie; default ~/.cache/agentrl."""
 DRAFT = ".fetching-"
@@ -41,19 +43,48 @@ def fetch(url: str, what: str, *, into: Path | None = None) -> Path:
     place, remote = _open(url, what)
     parent = into or cache_folder() / hashlib.sha256(url.encode()).hexdigest()[:16]
     local = parent / remote.rstrip("/").rpartition("/")[2]
-    if local.exists():
-        return local
-    parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=parent)) / local.name
-    try:
+
+    def get(draft: Path) -> None:
         if not place.exists(remote):
             raise UserError(f"{what}: there is no {url}")
         place.get(remote.rstrip("/"), str(draft), recursive=place.isdir(remote))
+
+    return _once(local, get, f"{what}: {url} cannot be fetched")
+
+
+def in_shared_memory(path: str, what: str) -> str:
+    """A copy of a file or folder in this machine's shared memory; made once, for all processes and runs to come.
+
+    It stays there until it is deleted. Raises UserError where it does not fit.
+    """
+    source = Path(path).expanduser().resolve()
+    if not source.exists():
+        raise UserError(f"{what}: {path} is no folder on this machine, so there is nothing to copy; set it to false")
+    files = [file for file in sorted(source.rglob("*")) if file.is_file()] if source.is_dir() else [source]
+    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    local = (
+        SHARED_MEMORY / f"agentrl-{os.getuid()}" / hashlib.sha256(repr(state).encode()).hexdigest()[:16] / source.name
+    )
+    size, free = sum(size for _, size, _ in state), shutil.disk_usage(SHARED_MEMORY).free
+    if size > free and not local.exists():
+        raise UserError(f"{what}: {path} takes {size / 2**30:.1f} GiB, and {SHARED_MEMORY} has {free / 2**30:.1f}")
+    copy = shutil.copytree if source.is_dir() else shutil.copyfile
+    return str(_once(local, lambda draft: copy(source, draft), f"{what}: {path} cannot be copied"))
+
+
+def _once(local: Path, make: Callable[[Path], object], trouble: str) -> Path:
+    """`local`, which `make` writes where it is not there yet; whole or not at all. Raises UserError."""
+    if local.exists():
+        return local
+    local.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=local.parent)) / local.name
+    try:
+        make(draft)
         if not local.exists():  # another process may have been faster
             os.replace(draft, local)
     except OSError as error:
         if not local.exists():
-            raise UserError(f"{what}: {url} cannot be fetched: {error}") from error
+            raise UserError(f"{trouble}: {error}") from error
     finally:
         shutil.rmtree(draft.parent, ignore_errors=True)
     return local

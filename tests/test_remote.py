@@ -1,5 +1,8 @@
 """Files elsewhere, on fsspec's file system in memory: fetched whole, sent so that what is there is complete."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import fsspec
 import pytest
 
@@ -30,6 +33,32 @@ def test_a_file_and_a_folder_are_fetched_once(elsewhere, tmp_path):
     elsewhere.pipe("/model/config.json", b"other")
     assert (remote.fetch("memory://model/", "model.path").parent / "model" / "config.json").read_text() == "{}"
     assert not list((tmp_path / "cache").rglob(f"{remote.DRAFT}*"))
+
+
+def test_a_copy_in_shared_memory_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "model" / "a").mkdir(parents=True)
+    (tmp_path / "model" / "a" / "b.txt").write_text("b")
+    copy = Path(remote.in_shared_memory(str(tmp_path / "model"), "model.use_shm"))
+    assert copy.is_relative_to(tmp_path / "shm")
+    assert (copy / "a" / "b.txt").read_text() == "b"
+    (copy / "mark").touch()
+    assert remote.in_shared_memory(str(tmp_path / "model"), "model.use_shm") == str(copy)
+    assert (copy / "mark").exists()
+    (tmp_path / "model" / "a" / "b.txt").write_text("changed")
+    assert (Path(remote.in_shared_memory(str(tmp_path / "model"), "x")) / "a" / "b.txt").read_text() == "changed"
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "p"}\n')
+    assert Path(remote.in_shared_memory(str(tmp_path / "rows.jsonl"), "data.use_shm")).name == "rows.jsonl"
+
+
+def test_what_has_no_place_in_shared_memory_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"model\.use_shm: someone/model is no folder on this machine"):
+        remote.in_shared_memory("someone/model", "model.use_shm")
+    (tmp_path / "rows.jsonl").write_text("x" * 2048)
+    monkeypatch.setattr(remote.shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
+    with pytest.raises(UserError, match=r"takes 0\.0 GiB, and /dev/shm has 0\.0"):
+        remote.in_shared_memory(str(tmp_path / "rows.jsonl"), "data.use_shm")
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,14 @@ def table() -> Mapping[str, Entry]:
     entries: dict[str, Entry] = {}
     for action, part in yaml.safe_load(TABLE.read_text()).items():
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
-        entries |= {name: Entry(name, action, text) for name, text in items}
+        entries |= {name: Entry(name, action, text) for names, text in items for name in _each(names)}
     return entries
+
+
+def _each(names: str) -> list[str]:
+    """`a|b.x` is a.x and b.x."""
+    sections, dot, rest = names.partition(".")
+    return [f"{section}{dot}{rest}" for section in sections.split("|")]
 
 
 def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:

@@ -24,6 +24,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.batch_sizes,
     algorithm.one_kl,
     algorithm.critic_fits,
+    algorithm.bypassed,
     algorithm.correction_cap,
     algorithm.group_filter,
     algorithm.scores_in_time,

@@ -17,6 +17,7 @@ from agentrl.data.row import Row
 from agentrl.data.rows import make_row, read_rows
 from agentrl.errors import UserError
 from agentrl.plugins import load_attribute
+from agentrl.remote import in_shared_memory
 
 SECTION = "data.custom_cls"
 
@@ -26,6 +27,9 @@ def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.tr
 
     Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
     """
+    if data.use_shm:
+        files = [in_shared_memory(str(file), "data.use_shm") for file in paths(files, what)]
+        files = files if len(files) > 1 else files[0]
     custom_cls = data.custom_cls
     if custom_cls.path is None:
         return read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)

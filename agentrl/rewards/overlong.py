@@ -11,6 +11,8 @@ class Overlong:
     """Tokens that an answer may have."""
     buffer: int
     factor: float
+    log: bool = True
+    """Whether it is reported."""
 
     def penalty(self, tokens: int) -> float:
         """0 up to the buffer, then falling linearly to -`factor` at the limit. `tokens`: those the model made.

@@ -99,7 +99,8 @@ class Scorer:
         if self.overlong is not None:
             penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
             trajectory.reward += penalty
-            trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
+            if self.overlong.log:
+                trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 
     def expect(self, trajectories: int) -> None:
         """So many calls of `score` will come before anybody waits for them all."""

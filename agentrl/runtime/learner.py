@@ -18,7 +18,7 @@ from agentrl.training import Batch, PolicyActor, checkpoints, device_for, load_m
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
 from agentrl.training.meter import Meter, Spent
-from agentrl.training.passes import spread
+from agentrl.training.passes import Cut, cut_like, spread
 from agentrl.training.profiling import Profiling
 from agentrl.training.ranks import Ranks
 from agentrl.training.reference import Reference, ref_cut
@@ -73,13 +73,16 @@ class Learner:
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._annotated(batch, spent)
 
+            scoring=self._scoring(),
     def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
         if not batch.num_sequences:
             return batch
         size = batch.lengths, int(batch.mask.sum())
-        if penalised or not actor.single_step(batch):
+        if self.config.algorithm.rollout_correction.bypass_mode:
+            batch.old_logprobs = batch.rollout_logprobs
+        elif penalised or not actor.single_step(batch):
             batch.old_logprobs = actor.logprobs(batch)[0]
             spent(actor.cost.forward(*size))
         if self.reference is not None:
@@ -108,8 +111,11 @@ class Learner:
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
         """Write the checkpoint of `step`, `state` with it; the `last` one is on the disk when this returns."""
-        contents = self.config.actor.checkpoint.save_contents
-        mine = {name: chosen(trainee.state_dict(), contents) for name, trainee in self._trainees().items()}
+        contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
+        own = {"critic": critic.checkpoint.save_contents}
+        mine = {
+            name: chosen(trainee.state_dict(), own.get(name) or contents) for name, trainee in self._trainees().items()
+        }
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
         self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.tokenizer, out, weights=whole))
@@ -119,14 +125,15 @@ class Learner:
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Go on from a checkpoint; its step, and the state that came with it. Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
-        contents = self.config.actor.checkpoint.load_contents
+        contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
+        own = {"critic": critic.checkpoint.load_contents}
         for name, trainee in self._trainees().items():
-            part = state.pop(name, {})
-            if "model" in contents and "parameters" not in part:
+            part, wanted = state.pop(name, {}), own.get(name) or contents
+            if "model" in wanted and "parameters" not in part:
                 raise UserError(
                     f"{path} holds no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
-            trainee.load_state_dict(chosen(part, contents))
+            trainee.load_state_dict(chosen(part, wanted))
         return step, state if "extra" in contents else {}
 
     def rest(self) -> None:
@@ -144,7 +151,7 @@ class Learner:
         offload = ref.fsdp_config.param_offload
         sharded = replace(ref.fsdp_config, offload_policy=offload or ref.fsdp_config.offload_policy)
         return Reference(
-            self.module if adapter else self._load(sharded),
+            self.module if adapter else self._load(sharded, strategy=ref.strategy, compiled=ref.use_torch_compile),
             temperature=self.config.rollout.temperature,
             cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
@@ -153,6 +160,15 @@ class Learner:
 
     def _critic(self, total_steps: int) -> ValueCritic:
         critic = self.config.critic
+    def _scoring(self) -> Cut:
+        rollout = self.config.rollout
+        return cut_like(
+            self.config.actor,
+            rollout.log_prob_use_dynamic_bsz,
+            rollout.log_prob_max_token_len_per_gpu,
+            rollout.log_prob_micro_batch_size_per_gpu,
+        )
+
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
             self._placed(
@@ -173,23 +189,31 @@ class Learner:
         both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
         return {name: trainee for name, trainee in both.items() if trainee is not None}
 
-    def _load(self, fsdp_config: FsdpConfig) -> Any:
+    def _load(self, fsdp_config: FsdpConfig, *, strategy: str | None = None, compiled: bool | None = None) -> Any:
         """The policy as the run begins."""
         config = self.config
         return self._placed(
+                critic.strategy,
             lambda device: load_model(config.model, device=device, seed=config.trainer.seed), fsdp_config
         )
 
-    def _placed(self, load: Load, fsdp_config: FsdpConfig) -> Any:
-        """A model where it belongs: on this device, or spread over the ranks."""
+        def load(device: torch.device) -> Any:
+            return load_model(config.model, device=device, seed=config.trainer.seed)
+
+        return self._placed(load, fsdp_config, strategy, compiled)
+
+    def _placed(
+        self, load: Load, fsdp_config: FsdpConfig, strategy: str | None = None, compiled: bool | None = None
+    ) -> Any:
+        """A model where it belongs: on this device, or spread over the ranks. Where None is given, the actor's."""
         actor = self.config.actor
         return place(
             load,
             self.ranks,
             fsdp_config,
             device=self.device,
-            strategy=actor.strategy,
-            compiled=actor.use_torch_compile,
+            strategy=strategy or actor.strategy,
+            compiled=actor.use_torch_compile if compiled is None else compiled,
         )
 
     def _trained(self) -> PolicyActor:

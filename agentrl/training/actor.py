@@ -19,7 +19,7 @@ from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.objective import corrected, loss_of
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, score_batch, spread
+from agentrl.training.passes import Cut, cut_like, score_batch, spread
 from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.report import PolicyReport
 from agentrl.training.rng import rng_state, set_rng_state
@@ -39,15 +39,18 @@ class PolicyActor(Trainee):
         device: torch.device,
         total_steps: int,
         max_response_length: int | None = None,
+        scoring: Cut | None = None,
         rollout_correction: RolloutCorrection | None = None,
         ranks: Ranks = ALONE,
         balance: bool = True,
     ) -> None:
         """`total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
-        seq-mean-token-sum-norm. `rollout_correction`: how tokens are weighted for having been drawn by the engine;
+        seq-mean-token-sum-norm. `scoring`: the passes that only make log-probs; None: as the update's.
+        `rollout_correction`: how tokens are weighted for having been drawn by the engine;
         None: not at all. `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
         """
-        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
+        divisor = actor.loss_scale_factor or max_response_length
+        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
             raise UserError("actor.loss_agg_mode seq-mean-token-sum-norm needs data.max_response_length")
         super().__init__(
             module,
@@ -65,13 +68,14 @@ class PolicyActor(Trainee):
         )
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
-        self.max_response_length = max_response_length or 1
+        self.divisor = divisor or 1
+        self.scoring = spread(scoring, module, ranks=ranks, balance=balance) if scoring else self.cut
         self.policy_loss = loss_of(actor)
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask."""
-        logprobs, entropy = score_batch(self.score, batch.to(self.device), self.cut, columns=2)
+        logprobs, entropy = score_batch(self.score, batch.to(self.device), self.scoring, columns=2)
         return logprobs, entropy
 
     def single_step(self, batch: Batch) -> bool:
@@ -115,7 +119,7 @@ class PolicyActor(Trainee):
             mini.cu_seqlens,
             self.policy_loss.aggregation(self.actor.loss_agg_mode),
             trajectory=mini.trajectory,
-            norm=self.max_response_length,
+            norm=self.divisor,
         )
 
     def loss(self, micro: Batch, report: PolicyReport) -> Tensor:
@@ -155,4 +159,4 @@ class PolicyActor(Trainee):
 
 def actor_cut(actor: Actor) -> Cut:
     """Forward passes of the policy's update."""
-    return Cut(actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None, actor.ppo_micro_batch_size_per_gpu)
+    return cut_like(actor, None, None, None)

@@ -17,7 +17,8 @@ MIN_CHUNK = 32
 
 
 class ChunkedLogprobs(torch.autograd.Function):
-    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature) -> (f32 [N], f32 [N]).
+    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, whose kernels on a GPU])
+    -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
     nats. Softmax runs in float32 whatever the dtype of the head.
@@ -25,16 +26,22 @@ class ChunkedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        scale: float,
+        kernels: str = "triton",
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        look, _ = _kernels(hidden)
+        look, _ = _kernels(hidden, kernels)
         for rows in _chunks(hidden, weight):
             logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
             lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy)
-        ctx.scale = scale
+        ctx.scale, ctx.kernels = scale, kernels
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -43,12 +50,12 @@ class ChunkedLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, lse, entropy = ctx.saved_tensors
         by_logprob, by_entropy = gradients
         if by_logprob is None and by_entropy is None:
-            return None, None, None, None, None
+            return None, None, None, None, None, None
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
-        _, slope = _kernels(hidden)
+        _, slope = _kernels(hidden, ctx.kernels)
         for rows in _chunks(hidden, weight):
             logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
             slopes = _at(by_logprob, rows), _at(by_entropy, rows)
@@ -65,12 +72,13 @@ class ChunkedLogprobs(torch.autograd.Function):
             None if d_bias is None else d_bias.to(bias.dtype),
             None,
             None,
+            None,
         )
 
 
-def _kernels(hidden: Tensor) -> tuple[Any, Any]:
-    """(look, slope) for tensors like this one."""
-    if not hidden.is_cuda:
+def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
+    """(look, slope) for tensors like this one; `backend`: triton, or torch."""
+    if backend == "torch" or not hidden.is_cuda:
         return _look, _slope
     from agentrl.training import head_kernels
 

@@ -33,9 +33,10 @@ class TokenLogprobs:
         causal_lm: Any = bare(module)
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
         # Greedy sampling reports the log-probs of the untempered distribution.
+        self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
         with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
-            self.linear_head: bool = inside(module, self._probe)
+            self.linear_head: bool = self.kernels is not None and inside(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
@@ -59,7 +60,7 @@ class TokenLogprobs:
             head = self.causal_lm.get_output_embeddings()
             # Autocast does not reach into the backward pass of a function of our own.
             bias = None if head.bias is None else computed(head.bias)
-            return ChunkedLogprobs.apply(computed(hidden), computed(head.weight), bias, ids, self.scale)
+            return ChunkedLogprobs.apply(computed(hidden), computed(head.weight), bias, ids, self.scale, self.kernels)
         logits = run(self.causal_lm, batch, part, self._logits)[places].float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         return logprobs, entropy_from_logits(logits)

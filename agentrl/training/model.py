@@ -20,7 +20,9 @@ from transformers.utils import logging as transformers_logging
 from agentrl import resources
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
-from agentrl.remote import local_copy
+from agentrl.media import Processor
+from agentrl.media.loading import load_processor as processor_of
+from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
 from agentrl.training.liger import use_liger_kernels
@@ -69,7 +71,7 @@ def load_model(
     peft's name for what it does; `section`: how errors call the keys. Raises UserError when the model cannot be had.
     """
     torch.manual_seed(seed)
-    place, saved = base_and_adapter(folder_or_id(model.path, f"{section}.path"), model.lora_rank)
+    place, saved = base_and_adapter(place_of(model, section), model.lora_rank)
     module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
@@ -82,6 +84,9 @@ def load_model(
         module = new_adapter(module, model, task)
     return module.to(device).eval()
 
+    if isinstance(model, Model):
+        fused_kernel_options = model.fused_kernel_options
+        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
 
 def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, weights: bool = True) -> PreTrainedModel:
     """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
@@ -134,6 +139,12 @@ def folder_or_id(path: str | None, key: str) -> str:
 
 
 def _dtype(name: str, section: str) -> torch.dtype:
+def place_of(model: Pretrained, section: str) -> str:
+    """Where the model's files are read. Raises UserError."""
+    place = folder_or_id(model.path, f"{section}.path")
+    return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place
+
+
     if name not in DTYPES:
         raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.config.schema import Actor
+from agentrl.errors import UserError
 from agentrl.training.attention import is_packed
 from agentrl.training.batch import Batch
 from agentrl.training.ranks import ALONE, Ranks
@@ -35,6 +37,8 @@ class Cut:
         sequences = list(range(batch.num_sequences)) if sequences is None else sequences
         if self.ranks.data_world == 1:
             return self._cut(lengths, sequences)
+        if batch.media is not None and not all(batch.media.held):
+            raise UserError("rows with and without images cannot be trained together on several ranks: part them")
         dealt = shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
         held = [[sequences[i] for i in share] for share in dealt]
         most = max(len(self._cut(lengths, share)) for share in held)
@@ -51,13 +55,21 @@ class Cut:
         return [[sequences[i] for i in rows] for rows in cut]
 
 
+def cut_like(actor: Actor, dynamic: bool | None, tokens: int | None, sequences: int | None) -> Cut:
+    """Passes of so many tokens, or with `dynamic` off sequences; where something is None the update's own count."""
+    filled = actor.use_dynamic_bsz if dynamic is None else dynamic
+    most = tokens or actor.ppo_max_token_len_per_gpu
+    return Cut(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
+
+
 def spread(cut: Cut, module: Any, *, ranks: Ranks, balance: bool) -> Cut:
     """The same passes, of a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return cut
     # Ranks meet in each layer: where sequences run one by one, a pass is one of them.
     sequences = cut.max_sequences if is_packed(module) else 1
-    return replace(cut, max_sequences=sequences, ranks=ranks, hidden=module.config.hidden_size if balance else None)
+    hidden = module.config.get_text_config().hidden_size
+    return replace(cut, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
 
 
 def micro_batch(batch: Batch, rows: list[int]) -> Batch:

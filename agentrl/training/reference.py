@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.passes import Cut, score_batch
+from agentrl.training.passes import Cut, cut_like, score_batch
 
 
 class Reference:
@@ -50,6 +50,9 @@ class Reference:
 
 def ref_cut(ref: Ref, actor: Actor) -> Cut:
     """Forward passes of the reference; where its own keys are null, those of the policy's update."""
-    dynamic = actor.use_dynamic_bsz if ref.log_prob_use_dynamic_bsz is None else ref.log_prob_use_dynamic_bsz
-    budget = ref.log_prob_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
-    return Cut(budget if dynamic else None, ref.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu)
+    return cut_like(
+        actor,
+        ref.log_prob_use_dynamic_bsz,
+        ref.log_prob_max_token_len_per_gpu,
+        ref.log_prob_micro_batch_size_per_gpu,
+    )

@@ -19,7 +19,7 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.training.adapter import first_line
 from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import bounds_of
-from agentrl.training.model import folder_or_id, load_pretrained, load_tokenizer_from
+from agentrl.training.model import load_pretrained, load_tokenizer_from, place_of
 
 SECTION = "reward.reward_model.model"
 PROBE_TOKENS = 8
@@ -31,7 +31,7 @@ class Judge:
 
     def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
         model = reward_model.model
-        place = folder_or_id(model.path, f"{SECTION}.path")
+        place = place_of(model, SECTION)
         module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")

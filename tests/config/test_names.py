@@ -40,6 +40,25 @@ def test_the_list_is_whole() -> None:
     assert sections >= {"data", "actor_rollout_ref", "critic", "reward_model", "custom_reward_function", "algorithm"}
 
 
+def test_what_verl_begins_with_is_known_and_not_refused() -> None:
+    """A file that verl wrote out whole, of any version, begins a run."""
+    text = Path(__file__).with_name("verl_defaults.txt").read_text()
+    settings = [line.partition("=")[::2] for line in text.splitlines()[1:]]
+    assert len(settings) > 900
+    strangers = []
+    for path, value in settings:
+        found = translate(path, yaml.safe_load(value), KEYS)
+        if found.path is not None and not home(found.path, KEYS):
+            strangers.append(path)
+    assert not strangers
+
+
+def test_a_slip_in_a_section_that_is_half_ours_is_found() -> None:
+    for section in ("actor.fsdp_config", "actor.profiler", "actor.checkpoint", "critic.fsdp_config", "ref.fsdp_config"):
+        with pytest.raises(UserError, match=rf"{section}\.parm_offload"):
+            resolve([f"{section}.parm_offload=true"], checks=())
+
+
 def accepted() -> list[str]:
     """One value of every key that is not refused; words that are checked later must be ours."""
     taken: dict[str, str] = {}

@@ -169,3 +169,8 @@ async def test_the_overlong_penalty_counts_the_models_tokens_only(module: str) -
     (subject,) = await outcomes(scoring, 1)
     assert subject.reward == 1.5
     assert subject.reward_extra == {"overlong_reward": -0.5, "overlong": 1.0}
+    paid, subject = subject.reward, trajectory()
+    scoring.overlong = Overlong(limit=4, buffer=2, factor=1.0, log=False)
+    await scoring.score(subject)
+    assert subject.reward == paid
+    assert "overlong" not in subject.reward_extra

@@ -276,3 +276,10 @@ def test_loading_writes_in_place_and_refuses_another_model():
 def test_the_norm_needs_a_response_length():
     with pytest.raises(UserError, match="max_response_length"):
         actor_of(tiny(), loss_agg_mode="seq-mean-token-sum-norm", max_response_length=None)
+
+
+def test_the_divisor_may_be_given() -> None:
+    by_length = actor_of(tiny(), loss_agg_mode="seq-mean-token-sum-norm")
+    by_factor = actor_of(tiny(), loss_agg_mode="seq-mean-token-sum-norm", loss_scale_factor=40)
+    batch = random_batch([4, 6])
+    assert torch.allclose(by_length.weigh(batch), 2 * by_factor.weigh(batch))

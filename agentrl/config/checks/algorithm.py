@@ -10,9 +10,11 @@ from agentrl.errors import UserError
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
     """Counts and lengths are at least 1."""
     at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size gen_batch_size val_batch_size")
+    at_least("actor", actor, 1, "loss_scale_factor")
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
     at_least("rollout", rollout, 1, "n max_model_len max_num_seqs max_concurrent_trajectories max_num_batched_tokens")
     at_least("rollout", rollout, 1, "replicas tensor_model_parallel_size update_weights_bucket_megabytes")
+    at_least("rollout", rollout, 1, "log_prob_micro_batch_size_per_gpu log_prob_max_token_len_per_gpu")
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
     at_least("rollout", rollout, 1, "n_gpus_per_node")
     at_least("rollout", rollout, 0, "nnodes")
@@ -101,11 +103,11 @@ def correction_cap(algorithm: Algorithm) -> None:
 
 def overlong_buffer(reward: Reward, data: Data) -> None:
     """The penalty has tokens to grow over."""
-    overlong_buffer, limit = reward.overlong_buffer, data.max_response_length
+    overlong_buffer = reward.overlong_buffer
+    limit = overlong_buffer.max_resp_len or data.max_response_length
     if overlong_buffer.enable and not 1 <= overlong_buffer.len <= limit:
-        raise UserError(
-            f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to data.max_response_length={limit} tokens"
-        )
+        named = "reward.overlong_buffer.max_resp_len" if overlong_buffer.max_resp_len else "data.max_response_length"
+        raise UserError(f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to {named}={limit} tokens")
 
 
 def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:
@@ -146,6 +148,19 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
     at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
+
+
+def bypassed(algorithm: Algorithm) -> None:
+    """What compares the trainer's log-probs with the engine's has both."""
+    rollout_correction = algorithm.rollout_correction
+    if not rollout_correction.bypass_mode:
+        return
+    for name in ("rollout_rs", "rollout_token_veto_threshold"):
+        if getattr(rollout_correction, name) is not None:
+            raise UserError(
+                f"algorithm.rollout_correction.{name} with bypass_mode: the engine's log-probs stand in for the "
+                "trainer's, so nothing is left to compare them with; set one of them to null or false"
+            )
 
 
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:

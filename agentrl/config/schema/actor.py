@@ -101,6 +101,8 @@ class Actor:
     loss_agg_mode: str = "token-mean"
     """token-mean, seq-mean-token-sum, seq-mean-token-mean, or seq-mean-token-sum-norm (divided by
     `data.max_response_length`, arXiv 2503.20783)."""
+    loss_scale_factor: int | None = None
+    """seq-mean-token-sum-norm: divide by this instead."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     use_kl_loss: bool = False

@@ -21,6 +21,9 @@ class KLControl:
 class RolloutCorrection:
     """Tokens are drawn by the engine's probabilities, not quite the trainer's: importance weights make up for it."""
 
+    bypass_mode: bool = False
+    """Take the engine's log-probs for those of the policy before the step: one forward pass less, and the loss's own
+    ratio makes up for the difference. Nothing else is corrected or measured then."""
     rollout_is: str | None = "token"
     """The ratio that counts, p(trainer) / p(engine): that of a token, or of a whole sequence; null: no correction."""
     rollout_is_threshold: float = 2.0

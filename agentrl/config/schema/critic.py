@@ -8,6 +8,16 @@ from agentrl.config.schema.model import Network
 
 
 @dataclass
+class CriticCheckpoint:
+    """What of the critic is saved and loaded."""
+
+    save_contents: list[str] | None = None
+    """Any of model, optimizer, extra; null: what actor.checkpoint.save_contents says."""
+    load_contents: list[str] | None = None
+    """What of it a resumed run takes: model, optimizer, extra; null: what actor.checkpoint.load_contents says."""
+
+
+@dataclass
 class Critic:
     """The value function of PPO, and its update. Where a key is null the actor's counts."""
 
@@ -43,3 +53,7 @@ class Critic:
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
     """How processes share it."""
+    strategy: str | None = None
+    """How processes share it: fsdp2 or fsdp; null: as actor.strategy."""
+    checkpoint: CriticCheckpoint = field(default_factory=CriticCheckpoint)
+    """What is saved."""

@@ -56,3 +56,5 @@ class Data:
     """What happens to an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     custom_cls: CustomClass = field(default_factory=CustomClass)
     """A dataset class of your own, called as verl calls it: (data_files, tokenizer, config)."""
+    use_shm: bool = False
+    """Read files from a copy in /dev/shm, made once a machine; it stays there."""

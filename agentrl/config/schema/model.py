@@ -16,6 +16,9 @@ class Pretrained:
     """Module imported first, to register models."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Fields of the model's own configuration to change."""
+    use_shm: bool = False
+    """Load it from a copy of its folder in /dev/shm, made once a machine: for slow disks and many processes. The copy
+    stays."""
     dtype: str = "float32"
     """Parameter dtype: float32, or bfloat16 (sensible with LoRA: small updates of bf16 parameters are lost)."""
 
@@ -41,9 +44,22 @@ class Network(Pretrained):
 
 
 @dataclass
+class FusedKernelOptions:
+    """Kernels for log-probs."""
+
+    impl_backend: str = "triton"
+    """triton (on a GPU), or torch: the same in PyTorch's own operations, slower."""
+
+
+@dataclass
 class Model(Network):
     """The policy."""
 
+    use_fused_kernels: bool = True
+    """Make log-probs and entropies chunk by chunk from hidden states. false: from the logits of a whole pass at once,
+    which takes far more memory: for comparison."""
+    fused_kernel_options: FusedKernelOptions = field(default_factory=FusedKernelOptions)
+    """How."""
     tokenizer_path: str | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: str | None = None

@@ -38,6 +38,10 @@ class OverlongBuffer:
     """Tokens before the limit over which the penalty grows; only tokens that the model made count."""
     penalty_factor: float = 1.0
     """The penalty at the limit."""
+    max_resp_len: int | None = None
+    """The limit; null: `data.max_response_length`."""
+    log: bool = True
+    """Report the penalty, and how many answers pay one, as metrics."""
 
 
 @dataclass

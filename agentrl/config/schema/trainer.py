@@ -28,6 +28,8 @@ class Trainer:
     """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
     ray_wait_register_center_timeout: float = 300.0
     """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    nccl_timeout: float = 1800.0
+    """With several processes: seconds that one waits for the others in the middle of a step, before the run fails."""
     balance_batch: bool = True
     """Deal sequences out to processes by work, tokens and their attention, instead of by number."""
     critic_warmup: int = 0

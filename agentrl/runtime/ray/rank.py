@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ class Rank(Host):
 
         fsdp_config = self.config.actor.fsdp_config
         width = self.config.actor.ulysses_sequence_parallel_size
-        return join_ranks(self.device, sequence_parallel=width, fsdp_size=fsdp_config.fsdp_size)
+        timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
+        return join_ranks(self.device, sequence_parallel=width, fsdp_size=fsdp_config.fsdp_size, timeout=timeout)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every parameter that training changes, whole, good until the next; all ranks iterate together."""

@@ -1,0 +1,152 @@
+"""Keys of verl's that reach into training: each does what it says, on the tiny model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl import remote
+from agentrl.config import compose
+from agentrl.config.schema import Config
+from agentrl.data import load_dataset
+from agentrl.errors import UserError
+from agentrl.runtime import learner as learners
+from agentrl.runtime.environment import scorer
+from agentrl.runtime.learner import Learner
+from agentrl.training import checkpoints
+from agentrl.training.chunked import _kernels, _look, _slope
+from tests.training.tiny import random_batch
+
+LENGTHS = [7, 3, 12, 4, 9, 6]
+Made = Callable[..., Config]
+
+
+@pytest.fixture
+def config(overrides: list[str], tmp_path: Path) -> Made:
+    """The tiny run's settings, with more."""
+
+    def made(*more: str) -> Config:
+        return compose([*overrides[1:], f"trainer.default_local_dir={tmp_path}", *more], config_name="tiny")
+
+    return made
+
+
+def ready(config: Config) -> Learner:
+    learner = Learner(config)
+    learner.prepare(10)
+    return learner
+
+
+def passes(learner: Learner, work: Callable[[], Any]) -> int:
+    """How often the policy runs forward."""
+    count = 0
+
+    def note(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    backbone = learner.module.base_model
+    with backbone.register_forward_hook(note):
+        work()
+    return count
+
+
+def test_log_probs_have_passes_of_their_own(config: Made) -> None:
+    one_by_one = ["rollout.log_prob_use_dynamic_bsz=false", "rollout.log_prob_micro_batch_size_per_gpu=2"]
+    small = ["rollout.log_prob_max_token_len_per_gpu=16"]
+    counts = []
+    for more in ([], one_by_one, small):
+        learner = ready(config("data.train_batch_size=4", "actor.ppo_mini_batch_size=1", *more))
+        counts.append(passes(learner, lambda learner=learner: learner.annotate(random_batch(LENGTHS))))
+    assert counts[:2] == [1, 3]
+    assert counts[2] > 3
+
+
+def test_the_engines_log_probs_may_stand_in(config: Made) -> None:
+    learner = ready(config("algorithm.rollout_correction.bypass_mode=true"))
+    batch = random_batch(LENGTHS)
+    annotated: list[Any] = []
+    assert passes(learner, lambda: annotated.append(learner.annotate(batch))) == 0
+    assert torch.equal(annotated[0].old_logprobs, batch.rollout_logprobs)
+    with pytest.raises(UserError, match="rollout_rs with bypass_mode"):
+        config("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token")
+
+
+def test_logits_may_be_held_at_once(config: Made) -> None:
+    whole = ready(config("model.use_fused_kernels=false"))
+    chunked = ready(config("model.fused_kernel_options.impl_backend=torch"))
+    assert not whole.actor.score.linear_head
+    assert chunked.actor.score.linear_head
+    assert chunked.actor.score.kernels == "torch"
+    batch = random_batch(LENGTHS)
+    for one, other in zip(whole.actor.logprobs(batch), chunked.actor.logprobs(batch), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_pytorchs_kernels_serve_a_gpu_too() -> None:
+    on_gpu = type("OnGpu", (), {"is_cuda": True})()
+    assert _kernels(on_gpu, "torch") == (_look, _slope)
+
+
+def test_a_critic_is_saved_as_its_own_key_says(config: Made, tmp_path: Path) -> None:
+    critic = ["algorithm.adv_estimator=gae", "critic.checkpoint.save_contents=[model]"]
+    learner = ready(config(*critic))
+    learner.save(tmp_path / "c", 1, {})
+    _, state = checkpoints.load(checkpoints.latest(tmp_path / "c"))
+    assert "parameters" in state["critic"]
+    assert "optimizer" not in state["critic"]
+    assert "optimizer" in state["policy"]
+    ready(config(*critic, "critic.checkpoint.load_contents=[model]")).load(checkpoints.latest(tmp_path / "c"))
+
+
+def test_models_are_spread_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    place = learners.place
+
+    def noting(*args: Any, strategy: str, compiled: bool, **kwargs: Any) -> Any:
+        seen.append((strategy, compiled))
+        return place(*args, strategy=strategy, compiled=False, **kwargs)
+
+    monkeypatch.setattr(learners, "place", noting)
+    ready(
+        config(
+            "algorithm.adv_estimator=gae",
+            "algorithm.use_kl_in_reward=true",
+            "critic.strategy=fsdp",
+            "ref.strategy=fsdp",
+            "ref.use_torch_compile=true",
+        )
+    )
+    assert seen == [("fsdp2", False), ("fsdp", True), ("fsdp", False)]
+
+
+def test_files_are_read_from_shared_memory(config: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    ready(config("model.use_shm=true"))
+    assert [file.parent.name for file in (tmp_path / "shm").rglob("config.json")] == ["model"]
+    data = config("data.use_shm=true").data
+    assert (
+        load_dataset(data, data.train_files, None)[0].uid == load_dataset(config().data, data.train_files, None)[0].uid
+    )
+    assert list((tmp_path / "shm").rglob("train.parquet"))
+
+
+def test_the_limit_that_long_answers_near(config: Made) -> None:
+    long = ["reward.overlong_buffer.enable=true", "reward.overlong_buffer.len=8"]
+    made = scorer(config(*long, "reward.overlong_buffer.max_resp_len=20"), None, None)
+    assert (made.overlong.limit, made.overlong.penalty(16)) == (20, -0.5)
+    assert scorer(config(*long), None, None).overlong.limit == 48
+
+
+def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from agentrl.runtime.ray.rank import Rank
+    from agentrl.training import parallel
+
+    rank = object.__new__(Rank)
+    rank.config, rank.device = config("trainer.nccl_timeout=77"), torch.device("cpu")
+    monkeypatch.setattr(parallel, "join_ranks", lambda *_, timeout, **__: timeout.total_seconds())
+    assert rank._meet() == 77
