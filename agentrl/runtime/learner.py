@@ -62,6 +62,7 @@ class Learner:
             device=self.device,
             total_steps=total_steps,
             max_response_length=data.max_response_length,
+            scoring=self._scoring(),
             rollout_correction=algorithm.rollout_correction,
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
@@ -73,7 +74,6 @@ class Learner:
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._annotated(batch, spent)
 
-            scoring=self._scoring(),
     def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
         batch = batch.to(self.device)
@@ -145,6 +145,15 @@ class Learner:
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
             self.module.move(self.device)
 
+    def _scoring(self) -> Cut:
+        rollout = self.config.rollout
+        return cut_like(
+            self.config.actor,
+            rollout.log_prob_use_dynamic_bsz,
+            rollout.log_prob_max_token_len_per_gpu,
+            rollout.log_prob_micro_batch_size_per_gpu,
+        )
+
     def _reference(self) -> Reference:
         adapter = hasattr(self.module, "disable_adapter")
         ref, balance = self.config.ref, self.config.trainer.balance_batch
@@ -160,20 +169,12 @@ class Learner:
 
     def _critic(self, total_steps: int) -> ValueCritic:
         critic = self.config.critic
-    def _scoring(self) -> Cut:
-        rollout = self.config.rollout
-        return cut_like(
-            self.config.actor,
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-            rollout.log_prob_micro_batch_size_per_gpu,
-        )
-
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
             self._placed(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 critic.fsdp_config,
+                critic.strategy,
             ),
             critic=critic,
             actor=self.config.actor,
@@ -193,7 +194,6 @@ class Learner:
         """The policy as the run begins."""
         config = self.config
         return self._placed(
-                critic.strategy,
             lambda device: load_model(config.model, device=device, seed=config.trainer.seed), fsdp_config
         )
 

@@ -32,8 +32,8 @@ class TokenLogprobs:
         self.module = module
         causal_lm: Any = bare(module)
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
-        # Greedy sampling reports the log-probs of the untempered distribution.
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
+        # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
         with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
             self.linear_head: bool = self.kernels is not None and inside(module, self._probe)

@@ -54,7 +54,7 @@ class Data:
     """Passed to the chat template: enable_thinking, say."""
     truncation: str = "error"
     """What happens to an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
-    custom_cls: CustomClass = field(default_factory=CustomClass)
-    """A dataset class of your own, called as verl calls it: (data_files, tokenizer, config)."""
     use_shm: bool = False
     """Read files from a copy in /dev/shm, made once a machine; it stays there."""
+    custom_cls: CustomClass = field(default_factory=CustomClass)
+    """A dataset class of your own, called as verl calls it: (data_files, tokenizer, config)."""

@@ -108,14 +108,14 @@ class Rollout:
     the rest."""
     val_kwargs: ValSampling = field(default_factory=ValSampling)
     """Sampling for validation."""
-    multi_turn: MultiTurn = field(default_factory=MultiTurn)
-    """Turns, tools, simulated user."""
     log_prob_micro_batch_size_per_gpu: int | None = None
     """Sequences per forward pass, where the policy's log-probs are made before the update; null: the actor's."""
     log_prob_use_dynamic_bsz: bool | None = None
     """Fill such a pass up to a number of tokens; null: as the actor does."""
     log_prob_max_token_len_per_gpu: int | None = None
     """Token budget of such a pass; null: the actor's."""
+    multi_turn: MultiTurn = field(default_factory=MultiTurn)
+    """Turns, tools, simulated user."""
     agent: Agent = field(default_factory=Agent)
     """Agent loops."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
