@@ -193,9 +193,6 @@ class Learner:
     def _load(self, fsdp_config: FsdpConfig, *, strategy: str | None = None, compiled: bool | None = None) -> Any:
         """The policy as the run begins."""
         config = self.config
-        return self._placed(
-            lambda device: load_model(config.model, device=device, seed=config.trainer.seed), fsdp_config
-        )
 
         def load(device: torch.device) -> Any:
             return load_model(config.model, device=device, seed=config.trainer.seed)

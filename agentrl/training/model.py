@@ -20,8 +20,6 @@ from transformers.utils import logging as transformers_logging
 from agentrl import resources
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
-from agentrl.media import Processor
-from agentrl.media.loading import load_processor as processor_of
 from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
@@ -76,6 +74,9 @@ def load_model(
     if model.use_liger:
         use_liger_kernels(module, section)
     module.offloads_activations = model.enable_activation_offload
+    if isinstance(model, Model):
+        fused_kernel_options = model.fused_kernel_options
+        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if saved is not None:
@@ -84,9 +85,6 @@ def load_model(
         module = new_adapter(module, model, task)
     return module.to(device).eval()
 
-    if isinstance(model, Model):
-        fused_kernel_options = model.fused_kernel_options
-        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
 
 def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, weights: bool = True) -> PreTrainedModel:
     """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
@@ -125,6 +123,12 @@ def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConf
     return config
 
 
+def place_of(model: Pretrained, section: str) -> str:
+    """Where the model's files are read. Raises UserError."""
+    place = folder_or_id(model.path, f"{section}.path")
+    return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place
+
+
 def folder_or_id(path: str | None, key: str) -> str:
     """A folder, or a hub id as it is. Raises UserError where there is neither."""
     if not path:
@@ -139,12 +143,6 @@ def folder_or_id(path: str | None, key: str) -> str:
 
 
 def _dtype(name: str, section: str) -> torch.dtype:
-def place_of(model: Pretrained, section: str) -> str:
-    """Where the model's files are read. Raises UserError."""
-    place = folder_or_id(model.path, f"{section}.path")
-    return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place
-
-
     if name not in DTYPES:
         raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
     return DTYPES[name]
