@@ -82,7 +82,7 @@ async def draw(subject: Subject, ids: list[int], sampling: Sampling, key: str = 
 
 async def move_on(subject: Subject, count: int = 3) -> None:
     """Return when the `count` long requests in flight have drawn tokens, as one that comes after them has."""
-    while (await subject.engine.health())["running"] < count:
+    while (await subject.engine.health())["running"] < count:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await draw(subject, [3, 2], Sampling(8, seed=0), "later")
 

@@ -324,8 +324,11 @@ from agentrl.rollout.engines.remote.scratch import Scratch
 scratch = Path(sys.argv[1]) / "scratch"
 scratch.mkdir()
 weights = Scratch(sys.argv[1])
-child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); \
-print('pid', p.pid, flush=True); time.sleep(600)"
+child = (
+    "import subprocess, sys, tempfile, time; print('folder', tempfile.mkdtemp(), flush=True); "
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+    "print('pid', p.pid, flush=True); time.sleep(600)"
+)
 ServerProcess([sys.executable, "-c", child], {}, Path(sys.argv[1]) / "log.txt", scratch=scratch).launch()
 time.sleep(600)
 """
@@ -336,12 +339,13 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     wait_for(lambda: log.exists() and "\npid " in log.read_text())
     grandchild = int(log.read_text().split("\npid ")[1].split()[0])
+    folder = Path(log.read_text().split("\nfolder ")[1].split()[0])
     assert Path(f"/proc/{grandchild}").exists()
+    assert folder.exists()
     trainer.kill()
     trainer.wait()
-    wait_for(
-        lambda: not Path(f"/proc/{grandchild}").exists() and [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-    )
+    wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and list(tmp_path.iterdir()) == [log])
+    wait_for(lambda: not folder.parent.exists())
 
 
 def test_a_folder_for_weights_goes_when_it_is_told_to(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     python watchdog.py SCRATCH [COMMAND...]
 
 Standard input is a pipe from the trainer; SCRATCH, if not empty, a folder to remove should the trainer die. Without a
-COMMAND that is all there is to do.
+COMMAND that is all there is to do. The server's temporary files, and shared memory that it forgets, go with it.
 
 Invariant: nothing of the server outlives the trainer, however it ended. The pipe's other end closes with the trainer,
 after SIGKILL too; a changed parent says the same where a fork of the trainer still holds that end. The server has a
@@ -13,17 +13,21 @@ be killed. Standard library only: it starts in milliseconds.
 
 import ctypes
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 
 STOP, GONE = b"s", b""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+LEFT = re.compile(r"/dev/shm/sglang_loads_\S+")
+"""Shared memory that SGLang makes and never removes."""
 GRACE = 8.0
 """Seconds between asking a server to stop and ending it."""
 
@@ -36,7 +40,8 @@ def main(scratch: str, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # a server's orphans come to us, so that the sweep at the end finds them
     parent = os.getppid()
-    server = start(command, libc) if command else None
+    leavings = Leavings()
+    server = start(command, leavings.folder, libc) if command else None
     gone = False
     try:
         while server is None or server.poll() is None:
@@ -44,22 +49,54 @@ def main(scratch: str, command: list[str]) -> int:
             gone = word == GONE or os.getppid() != parent
             if gone or word == STOP:
                 break
+            if server is not None:
+                leavings.look(server.pid)
         return 0 if server is None else server.poll() or 0
     finally:
         if server is not None:
             stop(server)
+        leavings.remove()
         if scratch and gone:  # else the trainer is there: it may need the folder for another server
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def start(command: list[str], libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
-    """The server, in a process group of its own, dying with us."""
+def start(command: list[str], folder: str, libc: ctypes.CDLL) -> "subprocess.Popen[bytes]":
+    """The server, in a process group of its own, dying with us; its temporary files go to `folder`."""
+    kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")  # what the next server need not compile
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         process_group=0,
+        env={"TORCHINDUCTOR_CACHE_DIR": kept, **os.environ, "TMPDIR": folder},
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
     )
+
+
+class Leavings:
+    """What a server leaves when it is killed: temporary files, and shared memory under names of its own choice."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="agentrl-server-")
+        self._segments: set[str] = set()
+        self._next = 0.0
+
+    def look(self, group: int) -> None:
+        """See, every few seconds, what memory the processes of a group share."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 5
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if os.getpgid(int(pid)) == group:
+                    with open(f"/proc/{pid}/maps") as maps:
+                        self._segments.update(LEFT.findall(maps.read()))
+
+    def remove(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for path in self._segments:
+            with suppress(OSError):
+                os.unlink(path)
 
 
 def _word() -> bytes | None:
