@@ -52,7 +52,7 @@ class Scripted:
     def release(self, key: str) -> None:
         self.engine.release(key)
 
-    async def generate(self, ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(self, ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         draw = random.Random(f"{key} {len(self.asked[key])}")
         length = draw.randint(self.new // 2, self.new * 3 // 2) if self.vary else self.new
         self.asked[key].append((ids, length))

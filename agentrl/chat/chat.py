@@ -21,6 +21,7 @@ from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.chat.transcript import transcript
 from agentrl.errors import UserError
+from agentrl.media import Processor
 
 READY_MADE = "configs/templates/chatml_tools.jinja"
 
@@ -51,8 +52,10 @@ class Chat:
         inference_template: bool = False,
         check: str = "strict",
         template_kwargs: dict[str, Any] | None = None,
+        processor: Processor | None = None,
     ) -> None:
         """`chat_template` is Jinja text or a file; `template_kwargs` reach the template (enable_thinking, say).
+        `processor`: how the model sees images; None: it does not.
 
         Raises UserError for an unknown format or mode, or a template that cannot show a conversation.
         """
@@ -65,7 +68,8 @@ class Chat:
         self.tokenizer = tokenizer
         self.inference_template = inference_template
         self.check = check
-        self.template = Template(tokenizer, chat_template, template_kwargs)
+        self.processor = processor or Processor()
+        self.template = Template(tokenizer, chat_template, template_kwargs, self.processor)
         eos = [tokenizer.eos_token] if tokenizer.eos_token else []
         ends = [end for end in (*format_stops(format), *DOCUMENT_ENDS) if self.template.token_id(end) is not None]
         try:
@@ -75,6 +79,10 @@ class Chat:
         self._pieces = Pieces(self._base)
         self.stop_token_ids = self._stop_token_ids()
         """Tokens that end a turn; never empty."""
+
+    def see(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as all else here takes them: with a `Medium` for each image and video. Raises UserError."""
+        return self.processor.see(messages)
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Ids of the messages and the generation prompt. Raises UserError when the template cannot show them."""

@@ -17,6 +17,8 @@ from itertools import compress, islice
 from math import isfinite
 from operator import le
 
+from agentrl.media import Medium
+
 
 class Source(IntEnum):
     """Who a token comes from."""
@@ -49,6 +51,8 @@ class Ledger:
     turns: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     prompt_length: int = 0
+    media: list[Medium] = field(default_factory=list)
+    """Images and videos that tokens of the prompt and of observations stand for, in their order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,11 +67,12 @@ class Ledger:
         """Tokens the model made: what is trained on."""
         return sum(self.mask)
 
-    def append_prompt(self, ids: Sequence[int]) -> None:
+    def append_prompt(self, ids: Sequence[int], media: Sequence[Medium] = ()) -> None:
         """Start the ledger with everything before the model's first token."""
         if self.ids:
             raise LedgerError("a ledger has one prompt, and it comes first")
         self._extend(ids, Source.PROMPT, turn=0)
+        self.media.extend(media)
         self.prompt_length = len(ids)
 
     def append_model(

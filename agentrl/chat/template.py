@@ -11,6 +11,7 @@ from typing import Any
 
 from agentrl.chat.message import Message
 from agentrl.errors import UserError
+from agentrl.media import Processor, media_of
 from agentrl.resources import find
 
 MARK = "agentrlmark"
@@ -29,8 +30,15 @@ class TemplateRefusal(Exception):
 class Template:
     """Thread-safe; holds no state of a conversation."""
 
-    def __init__(self, tokenizer: Any, source: str | None = None, kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        source: str | None = None,
+        kwargs: dict[str, Any] | None = None,
+        processor: Processor | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.processor = processor or Processor()
         self.kwargs = kwargs or {}
         self.source = _source(tokenizer, source)
         self._arguments_as_text = False
@@ -39,10 +47,10 @@ class Template:
         self._encoded = lru_cache(maxsize=PROMPTS)(lambda text: tuple(self.encode(text)))
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
-        """The conversation as text. Raises TemplateRefusal when the template cannot show it."""
+        """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it."""
         # A chat template is code that came with the model: anything may come out of it.
         try:
-            return self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 [self._normalised(m) for m in messages],
                 tools=list(tools) if tools else None,
                 chat_template=self.source,
@@ -50,6 +58,7 @@ class Template:
                 tokenize=False,
                 **self.kwargs,
             )
+            return self.processor.expand(text, media_of(messages))
         except Exception as error:
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
 

@@ -32,7 +32,10 @@ def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.tr
         files = files if len(files) > 1 else files[0]
     custom_cls = data.custom_cls
     if custom_cls.path is None:
-        return read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)
+        keys = {"image": data.image_key, "video": data.video_key}
+        return read_rows(
+            files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, media_keys=keys, what=what
+        )
     cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, data=data)
@@ -46,6 +49,7 @@ class CustomRows(LazyRows):
         self.dataset = dataset
         self.prompt_key = data.prompt_key
         self.reward_fn_key = data.reward_fn_key
+        self.media_keys = {"image": data.image_key, "video": data.video_key}
         self.name = type(dataset).__name__
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UserError(f"{SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
@@ -60,7 +64,13 @@ class CustomRows(LazyRows):
         prompt_key = self.prompt_key if self.prompt_key in item else "raw_prompt"
         if prompt_key not in item:
             raise UserError(f"{SECTION}: {self.name}[{place}] has no {self.prompt_key!r}; it has {', '.join(item)}")
-        return make_row(item, f"{self.name}:{place + 1}", prompt_key=prompt_key, reward_fn_key=self.reward_fn_key)
+        return make_row(
+            item,
+            f"{self.name}:{place + 1}",
+            prompt_key=prompt_key,
+            reward_fn_key=self.reward_fn_key,
+            media_keys=self.media_keys,
+        )
 
 
 def _call(cls: Any, *, files: Any, tokenizer: Any, data: Data) -> Any:

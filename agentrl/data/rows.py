@@ -11,6 +11,7 @@ from typing import Any
 
 from agentrl.data.files import Record, Table, paths, read_records
 from agentrl.data.lazy import LazyRows
+from agentrl.data.media import MEDIA_KEYS, MediaKeys, with_media
 from agentrl.data.plain import mapping, plain
 from agentrl.data.row import Row
 from agentrl.errors import UserError
@@ -22,8 +23,9 @@ DATA_SOURCE = "data_source"
 class Rows(LazyRows):
     """Rows of several files, one after another, each made when asked for."""
 
-    def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str) -> None:
+    def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str, media_keys: MediaKeys) -> None:
         self.prompt_key = prompt_key
+        self.media_keys = media_keys
         self.reward_fn_key = reward_fn_key
         self.parts = [(name, read_records(file)) for name, file in zip(_names(files), files, strict=True)]
         for (_, records), file in zip(self.parts, files, strict=True):
@@ -36,7 +38,13 @@ class Rows(LazyRows):
         for name, records in self.parts:
             if place < len(records):
                 uid = f"{name}:{place + 1}"
-                return make_row(records[place], uid, prompt_key=self.prompt_key, reward_fn_key=self.reward_fn_key)
+                return make_row(
+                    records[place],
+                    uid,
+                    prompt_key=self.prompt_key,
+                    reward_fn_key=self.reward_fn_key,
+                    media_keys=self.media_keys,
+                )
             place -= len(records)
         raise IndexError(place)
 
@@ -46,13 +54,16 @@ def read_rows(
     *,
     prompt_key: str = "prompt",
     reward_fn_key: str = DATA_SOURCE,
+    media_keys: MediaKeys = MEDIA_KEYS,
     what: str = "data.train_files",
 ) -> Rows:
     """The rows of one or several parquet, json or jsonl files. Raises UserError, naming the config key `what`."""
-    return Rows(paths(files, what), prompt_key=prompt_key, reward_fn_key=reward_fn_key)
+    return Rows(paths(files, what), prompt_key=prompt_key, reward_fn_key=reward_fn_key, media_keys=media_keys)
 
 
-def make_row(record: Mapping[str, Any], uid: str, *, prompt_key: str, reward_fn_key: str) -> Row:
+def make_row(
+    record: Mapping[str, Any], uid: str, *, prompt_key: str, reward_fn_key: str, media_keys: MediaKeys = MEDIA_KEYS
+) -> Row:
     """One record as a Row. Raises UserError naming `uid` and the field that is wrong."""
     fields = {key: _field(record, key, uid) for key in ("reward_model", "extra_info")}
     extra_info = fields["extra_info"]
@@ -64,7 +75,7 @@ def make_row(record: Mapping[str, Any], uid: str, *, prompt_key: str, reward_fn_
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
     return Row(
         uid=uid,
-        prompt=_messages(record.get(prompt_key), f"{uid}: {prompt_key}"),
+        prompt=with_media(_messages(record.get(prompt_key), f"{uid}: {prompt_key}"), record, media_keys, uid),
         data_source=str(plain(record.get(reward_fn_key)) or "unknown"),
         ability=plain(record.get("ability")),
         reward_model=fields["reward_model"],

@@ -40,16 +40,17 @@ class Size:
 
 def size_of(config: Config) -> Size:
     """Counted on an empty shell of the model. Raises UserError where the path is no model."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from agentrl.training.adapter import base_and_adapter, first_line, new_adapter
+    from agentrl.training.model import language_head
 
     model = config.model
     place, saved = base_and_adapter(str(Path(str(model.path)).expanduser()), model.lora_rank)
     try:
         shape: Any = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
         with torch.device("meta"):
-            module: Any = AutoModelForCausalLM.from_config(shape, trust_remote_code=model.trust_remote_code)
+            module: Any = language_head(shape).from_config(shape, trust_remote_code=model.trust_remote_code)
             parameters = sum(p.numel() for p in module.parameters())
             module = new_adapter(module, model) if model.lora_rank and saved is None else module
     except (OSError, ValueError, KeyError) as error:

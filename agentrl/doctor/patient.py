@@ -5,7 +5,7 @@ Invariant: a part that cannot be examined is a finding, and the others still are
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -76,7 +76,7 @@ async def _examine(patient: Patient, split: str, count: int) -> None:
     try:
         tokenizer = load_tokenizer(config.model)
         env = environment(config, tokenizer, None, sandbox)  # type: ignore[arg-type]  # nothing is sampled
-        found = _rows(config, tokenizer, split, count)
+        found = [replace(row, prompt=env.chat.see(row.prompt)) for row in _rows(config, tokenizer, split, count)]
     except UserError as error:
         patient.note("setup", [_as_problem(error)])
     else:
@@ -95,7 +95,7 @@ async def _with_rows(patient: Patient, env: Environment, found: list[Row], sandb
     config, first = patient.config, found[0]
     # Compared to the letter, whatever the run's own check leaves out.
     format, kwargs = config.rollout.multi_turn.format, config.data.apply_chat_template_kwargs
-    chat = Chat(tokenizer, format=format, check="strict", template_kwargs=kwargs)
+    chat = Chat(tokenizer, format=format, check="strict", template_kwargs=kwargs, processor=env.chat.processor)
     schemas = env.tools.schemas(first.tool_selection)
     patient.note("rows", rows.lengths(config, chat, env.tools, found))
     patient.note("rows", rows.contents(config, env.tools, env.interactions, found))

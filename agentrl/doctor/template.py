@@ -92,7 +92,11 @@ def _reads(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schem
 def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> str:
     for other in PARSERS:
         candidate = Chat(
-            chat.tokenizer, format=other, chat_template=chat.template.source, template_kwargs=chat.template.kwargs
+            chat.tokenizer,
+            format=other,
+            chat_template=chat.template.source,
+            template_kwargs=chat.template.kwargs,
+            processor=chat.processor,
         )
         if _reads(candidate, ids, name, arguments, schemas):
             return f"set {FORMAT_KEY}={other}, which reads it"

@@ -8,8 +8,11 @@ Invariants every engine keeps (tests/rollout/conformance.py runs them against ea
 - `generate` may be called from many tasks at once and never blocks the event loop.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from agentrl.media import Medium
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -61,8 +64,14 @@ class Engine(Protocol):
     def open(self, key: str) -> None:
         """Announce a trajectory: all its requests carry `key`, and its cache stays where it is."""
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
-        """Continue `token_ids`. Raises InfraError when the engine fails, asyncio.CancelledError when cancelled."""
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`, in which the tokens of `media` stand in their order.
+
+        Raises InfraError when the engine fails, UserError when it takes no media, asyncio.CancelledError when
+        cancelled.
+        """
 
     def release(self, key: str) -> None:
         """Forget a trajectory: stop what runs for `key`, free its cache. Unknown keys are fine."""

@@ -16,6 +16,8 @@ from typing import Any
 from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
 from agentrl.data import truncate
+from agentrl.errors import InfraError, UserError
+from agentrl.media import Medium, media_of
 from agentrl.rollout.engine import Engine, Generation, Sampling
 from agentrl.rollout.fire import kindled
 from agentrl.rollout.limits import Limits
@@ -63,10 +65,14 @@ class Episode:
 
     def begin(self) -> None:
         """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
-        self.trajectory.messages = list(self.trajectory.row.prompt)
+        self.trajectory.messages = self.chat.see(self.trajectory.row.prompt)
+        media = media_of(self.trajectory.messages)
+        if len(media) > self.limits.images:
+            uid = self.trajectory.row.uid
+            raise UserError(f"{uid} has {len(media)} images; raise rollout.limit_images, or leave it out")
         ids = self.chat.prompt(self.trajectory.messages, self.schemas)
-        ids = truncate(ids, self.limits.prompt_length, self.limits.truncation)
-        self._new_ledger(ids)
+        ids = truncate(ids, self.limits.prompt_length, "error" if media else self.limits.truncation)
+        self._new_ledger(ids, media)
 
     async def generate(self) -> Reply:
         """Let the model take a turn; sets `done` when it used up its length or its turns."""
@@ -87,12 +93,16 @@ class Episode:
 
     def observe(self, messages: list[Message], *, closed: bool) -> None:
         """Show the model new messages; ends the trajectory when no room for an answer is left."""
+        try:
+            messages = self.chat.see(messages)
+        except UserError as error:  # a tool gave this picture, not the data
+            raise InfraError(str(error)) from error
         self.trajectory.messages.extend(messages)
         if self.inference_template:
             self._reread()
             return
-        last = self.ledger.ids[-1]
-        self._append(self.chat.observation(messages, closed=closed, tools=self.schemas, last=last))
+        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=self.ledger.ids[-1])
+        self._append(pieces, media_of(messages))
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
@@ -111,7 +121,8 @@ class Episode:
         )
         hot = sampling.candidates > 0 and not self.used
         asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
-        generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key)
+        generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key, media=self.ledger.media)
+        self.chat.processor.check(generation.token_ids, ())
         if hot:
             generation = kindled(generation, sampling)
         version = generation.versions or generation.weight_version
@@ -123,27 +134,32 @@ class Episode:
     def _reread(self) -> None:
         """Show the model what the template shows at inference, in a new sample where that rewrites history."""
         step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas)
+        media = media_of(self.trajectory.messages)
         if isinstance(step, Split):
-            self._split(step.ids)
+            self._split(step.ids, media)
         else:
-            self._append(step.pieces)
+            self._append(step.pieces, media[len(self.ledger.media) :])
 
-    def _append(self, pieces: Sequence[Piece]) -> None:
+    def _append(self, pieces: Sequence[Piece], media: Sequence[Medium]) -> None:
         """Write an observation, or end the trajectory where it leaves no room for an answer."""
-        if sum(len(ids) for _, ids in pieces) >= self.room:
+        full = len(self.ledger.media) + len(media) > self.limits.images
+        if full or sum(len(ids) for _, ids in pieces) >= self.room:
             self.finish("length")
             return
+        self.chat.processor.check([token for _, ids in pieces for token in ids], media)
+        self.ledger.media.extend(media)
         for source, ids in pieces:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
 
-    def _split(self, ids: list[int]) -> None:
+    def _split(self, ids: list[int], media: Sequence[Medium]) -> None:
         if self.used >= self.limits.response_length or len(ids) >= self.limits.model_length:
             self.finish("length")
             return
-        self._new_ledger(ids)
+        self._new_ledger(ids, media)
 
-    def _new_ledger(self, ids: list[int]) -> None:
+    def _new_ledger(self, ids: list[int], media: Sequence[Medium]) -> None:
+        self.chat.processor.check(ids, media)
         ledger = Ledger()
-        ledger.append_prompt(ids)
+        ledger.append_prompt(ids, media)
         self.trajectory.ledgers.append(ledger)

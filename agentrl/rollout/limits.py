@@ -1,5 +1,6 @@
 """What one trajectory may use up."""
 
+import sys
 from dataclasses import dataclass
 
 
@@ -14,6 +15,8 @@ class Limits:
     """Longest sequence the engine takes."""
     truncation: str = "error"
     """Side of an overlong prompt that is cut: left, right, middle; error refuses it."""
+    images: int = sys.maxsize
+    """Images and videos of one conversation, those of tools included."""
     assistant_turns: int | None = None
     user_turns: int | None = None
     parallel_calls: int = 8

@@ -1,5 +1,6 @@
 """What the trajectories of a run meet, and what judges them, from the settings."""
 
+import sys
 from typing import Any
 
 from agentrl.chat import Chat
@@ -15,7 +16,7 @@ from agentrl.rollout.loops import Environment
 from agentrl.runtime.dialects import model_length
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
-from agentrl.training import device_for
+from agentrl.training import device_for, load_processor
 from agentrl.usercode import UserFunction
 
 
@@ -28,6 +29,7 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         inference_template=multi_turn.use_inference_chat_template,
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
+        processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),
     )
     tools = load_tools(
         multi_turn.tool_config_path if multi_turn.enable else None,
@@ -62,12 +64,14 @@ def sandbox_for(config: Config) -> Sandbox:
 
 def limits(config: Config) -> Limits:
     """Where a trajectory ends."""
-    data, multi_turn = config.data, config.rollout.multi_turn
+    data, rollout = config.data, config.rollout
+    multi_turn = rollout.multi_turn
     return Limits(
         prompt_length=data.max_prompt_length,
         response_length=data.max_response_length,
         model_length=model_length(config),
         truncation=data.truncation,
+        images=sys.maxsize if rollout.limit_images is None else rollout.limit_images,
         assistant_turns=multi_turn.max_assistant_turns,
         user_turns=multi_turn.max_user_turns,
         parallel_calls=multi_turn.max_parallel_calls,

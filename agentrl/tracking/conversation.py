@@ -30,6 +30,8 @@ BY_PROBABILITY = (
 READ_ONLY = {"prompt": "dim", "tool": "dim cyan", "user": "dim yellow", "template": "dim"}
 OUTCOMES = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
 SPECIAL = re.compile(r"<[|｜][^<>\s]{1,64}[|｜]>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]")
+REPEATED = re.compile(r"(<[^<>\s]{1,64}>)\1{3,}")
+"""Tokens that stand for a picture, say."""
 LINE_END = "↵"
 # Model and tools may write escape codes; those must show, not act on the reader's terminal.
 CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
@@ -136,6 +138,7 @@ def _trained(segment: Record, start: int, columns: Record, texts: list[str] | No
 
 def _read_only(content: str, style: str, limit: int | None) -> Text:
     content = content.translate(CONTROL)
+    content = REPEATED.sub(lambda run: f"{run[1]} × {len(run[0]) // len(run[1])}", content)
     if limit is not None and len(content) > limit:
         cut = len(content) - limit
         content = f"{content[: limit // 2]} … {cut:,} characters … {content[len(content) - (limit - limit // 2) :]}"

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.errors import UserError
+from agentrl.media import Medium
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.files import write_atomic
 from agentrl.tracking.index import Index, Record
@@ -70,7 +71,7 @@ def trajectory_record(
         "tool_rewards": trajectory.tool_rewards,
         "interaction_score": trajectory.interaction_score,
         "ground_truth": row.ground_truth,
-        "prompt": row.prompt,
+        "prompt": trajectory.messages[: len(row.prompt)] or row.prompt,  # its images as thumbnails
         "messages": trajectory.messages,
         "tool_calls": [asdict(call) for call in trajectory.tool_calls],
         "spans": [asdict(span) for span in trajectory.spans],
@@ -158,6 +159,8 @@ def _plain(value: Any) -> Any:
     """Users put what they like into rows, rewards and messages: arrays become lists, strangers their repr."""
     if isinstance(value, set | frozenset | tuple):
         return list(value)
+    if isinstance(value, Medium):
+        return value.thumbnail()
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     return value.tolist() if hasattr(value, "tolist") else repr(value)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentrl.training.cpu import tune_cpu
     from agentrl.training.device import device_for
     from agentrl.training.export import save_pretrained
-    from agentrl.training.model import load_model, load_tokenizer
+    from agentrl.training.model import load_model, load_processor, load_tokenizer
     from agentrl.training.packing import pack, pack_ledgers, pack_tokens, rewarded
     from agentrl.training.weighing import Weighing
 
@@ -22,6 +22,7 @@ _HOMES = {
     "Weighing": "weighing",
     "device_for": "device",
     "load_model": "model",
+    "load_processor": "model",
     "load_tokenizer": "model",
     "pack": "packing",
     "pack_ledgers": "packing",
@@ -37,6 +38,7 @@ __all__ = [
     "Weighing",
     "device_for",
     "load_model",
+    "load_processor",
     "load_tokenizer",
     "pack",
     "pack_ledgers",

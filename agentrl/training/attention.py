@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from agentrl.media.inputs import parameters
 from agentrl.training.device import computed
 from agentrl.training.ulysses import to_heads, to_tokens
 from agentrl.training.varlen import varlen_attention, varlen_fits
@@ -29,22 +30,27 @@ def use_packed_attention(module: PreTrainedModel) -> bool:
         return False
     AttentionInterface.register(PACKED, packed_attention)
     AttentionMaskInterface.register(PACKED, sdpa_mask)
-    module.set_attn_implementation(PACKED)
+    config = module.config
+    # What looks at images keeps its own attention: it has bounds of its own, and gets the text's beside them.
+    kinds = {n: PACKED if getattr(config, n) is config.get_text_config() else "sdpa" for n in config.sub_configs}
+    module.set_attn_implementation({"": PACKED, **kinds})
     return True
 
 
 def can_pack(module: PreTrainedModel) -> bool:
     """Whether all that mixes tokens is plain (sliding) softmax attention behind transformers' interface."""
-    config = module.config
+    config = module.config.get_text_config()
     plain = getattr(module, "_supports_attention_backend", False) and getattr(module, "_supports_sdpa", False)
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     layers = set(getattr(config, "layer_types", None) or [])
-    return plain and not capped and not module._is_stateful and layers <= _ATTENTION_LAYERS
+    # Where a token's kind matters, those of an image see each other both ways.
+    marked = "token_type_ids" in parameters(type(module))
+    return plain and not capped and not marked and not module._is_stateful and layers <= _ATTENTION_LAYERS
 
 
 def is_packed(module: Any) -> bool:
     """Whether a model has been switched to packed attention."""
-    return bool(module.config._attn_implementation == PACKED)
+    return bool(module.config.get_text_config()._attn_implementation == PACKED)
 
 
 def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -> dict[str, Any]:

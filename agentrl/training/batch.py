@@ -11,7 +11,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-_PER_SEQUENCE = ("trajectory", "group", "baselines")
+from agentrl.training.media import Media
+
+_PER_SEQUENCE = ("trajectory", "group", "baselines", "media")
+_SCORED = ("mask", "weights", "chosen")
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Batch:
     """f32 [T]; each token's share of the loss."""
     chosen: Tensor | None = None
     """bool [T]; the tokens that the policy loss singles out."""
+    media: Media | None = None
+    """[B]; the images and videos that tokens stand for, sequence by sequence; None where there are none."""
 
     @property
     def num_tokens(self) -> int:
@@ -93,6 +98,10 @@ class Batch:
 
     def idle(self) -> "Batch":
         """Two tokens that nobody scores, in the same columns: a pass that only keeps step with other ranks."""
+        if self.media is not None:  # these, too, run the model's eyes
+            some = self.select([self.media.first])
+            silent = {name: column for name in _SCORED if (column := getattr(some, name)) is not None}
+            return replace(some, **{name: torch.zeros_like(column) for name, column in silent.items()})
         tokens = torch.arange(2, device=self.ids.device)
         columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         blank = {name: torch.zeros_like(value[:1].expand(2)) for name, value in columns.items()}

@@ -6,7 +6,7 @@ Invariants:
 - softmax runs in float32, at the sampling temperature.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import Batch
 from agentrl.training.chunked import ChunkedLogprobs
 from agentrl.training.device import computed
+from agentrl.training.media import inputs
 from agentrl.training.shards import bare, inside, ranks_of
 from agentrl.training.ulysses import Part, part_of
 
@@ -67,10 +68,10 @@ class TokenLogprobs:
 
     def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         backbone = self.causal_lm.base_model
-        return backbone(input_ids=ids[None], position_ids=positions[None], **arguments).last_hidden_state[0]
+        return backbone(input_ids=ids[None], position_ids=positions, **arguments).last_hidden_state[0]
 
     def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
-        return self.causal_lm(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0]
+        return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
 
     def _probe(self) -> bool:
         """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
@@ -78,18 +79,23 @@ class TokenLogprobs:
         if type(head) is not nn.Linear or self.causal_lm.base_model is self.causal_lm:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
-        logits = self._logits(ids, ids, use_cache=False).float()
-        linear = head(self._hidden(ids, ids, use_cache=False)).float()
+        logits = self._logits(ids, ids[None], use_cache=False).float()
+        linear = head(self._hidden(ids, ids[None], use_cache=False)).float()
         tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
 def run(network: Any, batch: Batch, part: Part, forward: Callable[..., Tensor]) -> Tensor:
-    """`forward` of a network over the tokens here [T, ...]: packed in one row, or one by one where it cannot."""
+    """`forward` of a network over the tokens here [T, ...]: packed in one row, or one by one where it cannot.
+
+    It gets ids [T], positions [1, T] (or [3, 1, T] beside images) and more by name.
+    """
     if is_packed(network):
-        return forward(part.ids, part.positions, **packing_arguments(part.cu_seqlens, part.longest, part.group))
-    return torch.cat([forward(ids, positions, use_cache=False) for ids, positions in _sequences(batch)])
+        positions, seen = inputs(network, batch, part.ids, part.positions)
+        return forward(part.ids, positions, **seen, **packing_arguments(part.cu_seqlens, part.longest, part.group))
+    return torch.cat([_alone(network, batch.select([i]), forward) for i in range(batch.num_sequences)])
 
 
-def _sequences(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(batch.ids.split(batch.lengths), batch.positions.split(batch.lengths), strict=True)
+def _alone(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
+    positions, seen = inputs(network, batch, batch.ids, batch.positions)
+    return forward(batch.ids, positions, **seen, use_cache=False)

@@ -1,18 +1,19 @@
 """From a checkpoint, however many processes wrote it, to a folder that transformers and engines load."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from agentrl.errors import UserError
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
 from agentrl.training.export import ADAPTER, save_adapter
-from agentrl.training.model import DTYPES
+from agentrl.training.model import DTYPES, language_head
 
 
 def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:
@@ -34,13 +35,15 @@ def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: boo
     else:
         _write_model(described, weights, out)
     AutoTokenizer.from_pretrained(described).save_pretrained(out)
+    for file in described.glob("*processor_config.json"):  # what shows it images
+        shutil.copy(file, out)
     return step
 
 
 def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None:
     config = AutoConfig.from_pretrained(described)
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config, dtype=next(iter(weights.values())).dtype)
+        module = language_head(config).from_config(config, dtype=next(iter(weights.values())).dtype)
     unknown = weights.keys() - dict(module.named_parameters()).keys()
     if unknown:
         raise UserError(f"{described} describes another model: it has no {min(unknown)}")
@@ -57,7 +60,8 @@ def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> No
 def _fold(out: Path, dtype: str | None) -> None:
     """Replace an adapter's folder by its base model with the adapter in it."""
     base = json.loads((out / CONFIG).read_text())["base_model_name_or_path"]
-    module = AutoModelForCausalLM.from_pretrained(base, dtype=DTYPES[dtype] if dtype else "auto")
+    head = language_head(AutoConfig.from_pretrained(base))
+    module = head.from_pretrained(base, dtype=DTYPES[dtype] if dtype else "auto")
     merged = PeftModel.from_pretrained(module, str(out)).merge_and_unload()
     for file in (out / CONFIG, out / ADAPTER):
         file.unlink()

@@ -10,16 +10,20 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from agentrl import resources
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
+from agentrl.media import Processor
+from agentrl.media.loading import load_processor as processor_of
 from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
@@ -36,6 +40,12 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     if model.chat_template is not None:
         tokenizer.chat_template = _template(model.chat_template)
     return tokenizer
+
+
+def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None = None) -> Processor:
+    """What shows images to the model; one that refuses them where it reads text alone. `kwargs` reach each call."""
+    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    return processor_of(place, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
 
 
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -95,6 +105,7 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, w
     transformers_logging.disable_progress_bar()  # it would write over the live view
     _import_external(model.external_lib, section)
     config = _model_config(model, place, section)
+    head = language_head(config) if head is AutoModelForCausalLM else head
     try:
         module: PreTrainedModel = head.from_pretrained(
             place,
@@ -108,6 +119,20 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, w
     use_packed_attention(module)
     _drop_dropout(module)
     return module
+
+
+def freeze_eyes(module: Any) -> None:
+    """Train no more of what looks at images. Raises UserError where a model has nothing that does."""
+    model = module.get_base_model() if isinstance(module, PeftModel) else module
+    eyes = model.get_encoder(modality="image")
+    if eyes is model:
+        raise UserError(f"actor.freeze_vision_tower: a {type(model).__name__} does not look at images; remove it")
+    eyes.requires_grad_(False)
+
+
+def language_head(config: PretrainedConfig) -> Any:
+    """Whose `from_pretrained` makes a model that writes text: one that reads images besides, or not."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConfig:

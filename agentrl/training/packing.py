@@ -13,6 +13,7 @@ import torch
 from agentrl.chat.ledger import Ledger
 from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.training.batch import Batch, bounds_of
+from agentrl.training.media import Media
 
 Spot = tuple[int, int]
 """(ledger, token within it)"""
@@ -84,6 +85,7 @@ def pack_ledgers(
         cu_seqlens=bounds_of(lengths),
         trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
         group=torch.tensor(own if group is None else group, dtype=torch.long),
+        media=Media.of([ledger.media for ledger in ledgers]),
     )
 
 

@@ -79,4 +79,4 @@ class TokenValues:
         return (part.everywhere(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
-        return self.network(input_ids=ids[None], position_ids=positions[None], **arguments).logits[0, :, 0]
+        return self.network(input_ids=ids[None], position_ids=positions, **arguments).logits[0, :, 0]

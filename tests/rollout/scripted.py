@@ -50,7 +50,7 @@ class ScriptedEngine:
     def release(self, key: str) -> None:
         self.released.append(key)
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         await asyncio.sleep(0)
         self.prompts[key].append(token_ids)
         self.seeds.append(sampling.seed)

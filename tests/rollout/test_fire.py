@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from math import log
+from typing import Any
 
 from agentrl.chat.ledger import Ledger
 from agentrl.rollout.engine import Generation, Sampling
@@ -41,7 +42,7 @@ async def test_only_the_first_token_of_a_response_is_hot() -> None:
     hot = scripted.chat.tokenizer.encode("You", add_special_tokens=False)[0]
 
     class Engine:
-        async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+        async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
             asked.append(sampling)
             if sampling.candidates:
                 return Generation([7], [-0.1], "length", 3, candidates=((hot, -4.0),))

@@ -98,7 +98,7 @@ async def test_a_trajectory_that_takes_too_long_is_masked() -> None:
     env, engine = environment(says("The answer is 5 ."))
     plain = engine.generate
 
-    async def slow(token_ids, sampling, *, key):  # type: ignore[no-untyped-def]
+    async def slow(token_ids, sampling, *, key, media=()):  # type: ignore[no-untyped-def]
         if key == "1/r:0/0":
             await asyncio.sleep(60)
         return await plain(token_ids, sampling, key=key)
@@ -154,7 +154,7 @@ async def test_all_keys_are_open_before_the_first_request() -> None:
     env, engine = environment(says("The answer is 5 ."))
     plain, seen = engine.generate, []
 
-    async def spying(token_ids, sampling, *, key):  # type: ignore[no-untyped-def]
+    async def spying(token_ids, sampling, *, key, media=()):  # type: ignore[no-untyped-def]
         seen.append(len(engine.opened))
         return await plain(token_ids, sampling, key=key)
 

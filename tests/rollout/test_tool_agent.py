@@ -203,7 +203,7 @@ async def test_an_aborted_turn_goes_on_from_its_tokens_with_what_is_left() -> No
     env, engine = environment(says("The answer", " is 5 ."))
     plain = engine.generate
 
-    async def aborting(token_ids, sampling, *, key):  # type: ignore[no-untyped-def]
+    async def aborting(token_ids, sampling, *, key, media=()):  # type: ignore[no-untyped-def]
         drawn = await plain(token_ids, sampling, key=key)
         if engine.turns[key] > 1:
             return drawn

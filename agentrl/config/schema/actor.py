@@ -124,5 +124,7 @@ class Actor:
     ulysses_sequence_parallel_size: int = 1
     """Processes that split the tokens of a forward pass among them (arXiv 2309.14509): for sequences that do not fit
     into one GPU's memory."""
+    freeze_vision_tower: bool = False
+    """Leave the part of a vision-language model that looks at images as it is."""
     use_torch_compile: bool = False
     """Compile each transformer block."""

@@ -26,6 +26,12 @@ class Data:
     """Column that holds the messages."""
     reward_fn_key: str = "data_source"
     """Column that tells the reward function which data a row is from."""
+    image_key: str = "images"
+    """Column that holds a row's images: what `<image>` in its prompt stands for, in order."""
+    video_key: str = "videos"
+    """Column that holds a row's videos: what `<video>` in its prompt stands for, in order."""
+    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to each call of a vision-language model's processor: size, say."""
     max_prompt_length: int = 512
     """Tokens of the first prompt, tools and template included; longer ones meet `truncation`."""
     max_response_length: int = 512

@@ -94,6 +94,8 @@ class Rollout:
     """Base of every request's own seed."""
     max_model_len: int | None = None
     """Longest sequence; null: `data.max_prompt_length` + `data.max_response_length`."""
+    limit_images: int | None = None
+    """Images and videos of one conversation, those of tools included: one more ends it; null: no limit."""
     max_num_seqs: int = 64
     """Sequences the engine decodes at once."""
     max_concurrent_trajectories: int = 1024
@@ -162,8 +164,8 @@ class Rollout:
     """Most MiB of weights on their way at once."""
     start_timeout: float = 600.0
     """Wall seconds a server may take to start."""
-    request_timeout: float | None = None
-    """Wall seconds for one request to a server, after which it is taken for dead; null: no limit of its own."""
     partial_rollout: bool = True
     """Server engines: new weights interrupt requests under way, which go on with them, each token bearing its version;
     false: the update waits until those requests are done."""
+    request_timeout: float | None = None
+    """Wall seconds for one request to a server, after which it is taken for dead; null: no limit of its own."""

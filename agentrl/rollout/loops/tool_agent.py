@@ -144,4 +144,9 @@ async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolRe
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:
-    return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": result.text}
+    """Pictures come before the text, as verl shows them."""
+    content: Any = [{"type": "image", "image": image} for image in result.images]
+    content += [{"type": "video", "video": video} for video in result.videos]
+    if content and result.text:
+        content.append({"type": "text", "text": result.text})
+    return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": content or result.text}

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from agentrl.media import Medium
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.runtime.ray.failures import plain
 from agentrl.runtime.ray.host import Announcement
@@ -95,11 +96,13 @@ class RayEngine:
         if not self._places:
             self._groups.clear()
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
         """As the engine's own. Raises UserError and InfraError as that does, WorkerDied when its worker is gone."""
         seat = self._places.get(key) or self._choose(key.rpartition("/")[0])
         await seat.told()
-        generation: Generation = await seat.ask("generate", token_ids, sampling, key)
+        generation: Generation = await seat.ask("generate", token_ids, sampling, key, tuple(media))
         return generation
 
     async def abort(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from agentrl.config.schema import Config
+from agentrl.media import Medium
 from agentrl.rollout.engine import Generation, Sampling
 
 Announcement = tuple[str, str]
@@ -73,9 +74,11 @@ class Host:
         for name, key in calls:
             getattr(self.engine, name)(key)
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, key: str) -> Generation:
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
+    ) -> Generation:
         """As `Engine.generate`."""
-        generation: Generation = await self.engine.generate(token_ids, sampling, key=key)
+        generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)
         return generation
 
     async def ask(self, name: str, *args: Any) -> Any:

@@ -39,8 +39,16 @@ export class Conversation {
         h("span", {}, `${count(trained)} of ${count(tokens)} tokens trained`)),
       record.error && h("p", { className: "error" }, record.error),
       record.extra?.template_mismatch && h("p", { className: "warning" }, `Template: ${record.extra.template_mismatch}`),
+      this.pictures(),
       this.life(),
       h("p", { className: "legend" }));
+  }
+
+  // Small pictures of what the model saw, in order.
+  pictures() {
+    const parts = this.record.messages.flatMap((message) => Array.isArray(message.content) ? message.content : []);
+    const seen = parts.map((part) => part[part.type]).filter((value) => typeof value === "string" && value.startsWith("data:image/"));
+    return seen.length > 0 && h("p", { className: "pictures" }, seen.map((src, i) => h("img", { src, alt: `picture ${i + 1}` })));
   }
 
   // Its life as one bar.

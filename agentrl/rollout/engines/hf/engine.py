@@ -7,10 +7,11 @@ copy. Forward passes run in one worker thread; the coroutines here only post req
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.errors import InfraError, UserError
+from agentrl.media import Medium
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.hf.fallback import FallbackRunner
 from agentrl.rollout.engines.hf.memory import cache_bytes
@@ -77,11 +78,13 @@ class HFEngine:
         worker = self._running()
         self._post(lambda: worker.core.release(key))
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
         """Continue `token_ids`. Raises UserError for a prompt or a setting that cannot work, InfraError when the
         forward pass fails."""
         worker = self._running()
-        request = self._request(token_ids, sampling, key)
+        request = self._request(token_ids, sampling, key, tuple(media))
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._post(lambda: worker.submit(request, future))
         try:
@@ -133,11 +136,11 @@ class HFEngine:
                 log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
         return FallbackRunner(self.module, max_running=self.max_num_seqs)
 
-    def _request(self, token_ids: list[int], sampling: Sampling, key: str) -> Request:
+    def _request(self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
         sampling = within(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens)
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens, media)
 
     async def _ask(self, call: Callable[[Worker], Any]) -> Any:
         worker = self._running()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agentrl.errors import UserError
+from agentrl.media.inputs import arguments
 from agentrl.rollout.engines.hf.request import Request
 from agentrl.rollout.engines.hf.runner import Emit, draw
 
@@ -70,8 +71,10 @@ class FallbackRunner:
         ids = [[0] * pad + request.tokens for pad, request in zip(padding, batch, strict=True)]
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
         self.computed += sum(len(request.tokens) for request in batch)
+        media = [medium for request in batch for medium in request.media]
         self.model.generate(
             input_ids=torch.tensor(ids, device=device),
+            **arguments(self.model, ids, media, device),
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=max(request.limit - request.drawn for request in batch),
             logits_processor=LogitsProcessorList([Drawer(batch, emit)]),

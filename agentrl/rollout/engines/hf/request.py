@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from agentrl.errors import InfraError
+from agentrl.media import Medium
 from agentrl.rollout.engine import FinishReason, Generation, Sampling
-
-NOT_DRAWN = -1
 
 
 @dataclass(eq=False)
@@ -24,6 +23,8 @@ class Request:
     stops: frozenset[int]
     limit: int
     """Most tokens to draw."""
+    media: tuple[Medium, ...] = ()
+    """Images and videos of the prompt; only models that run on the fallback can have any."""
     prompt_length: int = field(init=False)
     logprobs: list[float] = field(default_factory=list)
     candidates: tuple[tuple[int, float], ...] = ()
@@ -50,8 +51,8 @@ class Request:
             self.error = InfraError("hf engine: the model's logits are not finite; have its weights diverged?")
             return
         self.tokens.append(token)
-        self.logprobs.append(min(logprob, 0.0))
         self.versions.append(version)
+        self.logprobs.append(min(logprob, 0.0))
         if token in self.stops:
             self.finish_reason = "stop"
         elif self.drawn >= self.limit:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from agentrl.media import Medium
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.http import Http
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
@@ -53,8 +54,16 @@ class Dialect(Protocol):
     async def greet(self, http: Http) -> None:
         """Learn which version it is, and adapt. Raises UserError for one that we do not speak."""
 
-    async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
-        """Draw tokens."""
+    async def generate(
+        self,
+        http: Http,
+        rid: str,
+        ids: list[int],
+        sampling: Sampling,
+        timeout: float | None,
+        media: Sequence[Medium] = (),
+    ) -> Answer:
+        """Draw tokens after `ids`, in which those of `media` stand. Raises UserError where the engine takes none."""
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         """End the given requests; they answer with what they have."""

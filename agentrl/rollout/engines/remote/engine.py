@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from agentrl.errors import InfraError
 from agentrl.files import allow_files
+from agentrl.media import Medium
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Dialect
 from agentrl.rollout.engines.remote.flight import Flight
@@ -80,10 +81,12 @@ class RemoteEngine:
         self.pool.forget(key)
         self.traffic.end_soon([flight for flight in self._flights if flight.key == key])
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
         sampling = within(sampling, len(token_ids), self.max_model_len)
-        flight = Flight(key)
+        flight = Flight(key, tuple(media))
         self._flights.add(flight)
         try:
             return await self._fly(flight, token_ids, sampling)

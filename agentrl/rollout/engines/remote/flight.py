@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentrl.errors import InfraError
+from agentrl.media import Medium
 from agentrl.rollout.engine import FinishReason, Generation
 from agentrl.rollout.engines.remote.dialect import Answer
 
@@ -12,6 +13,8 @@ class Flight:
     """Invariant: one log-prob and one version for each token."""
 
     key: str
+    media: tuple[Medium, ...] = ()
+    """Of the prompt."""
     rid: str = ""
     """Of the request on the wire."""
     ended: bool = False

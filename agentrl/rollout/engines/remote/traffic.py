@@ -36,7 +36,8 @@ class Traffic:
         rid = flight.rid = next(self._rids)
         self._wire[rid] = replica
         try:
-            return await self.dialect.generate(self.router or replica.http, rid, ids, sampling, self.timeout)
+            http = self.router or replica.http
+            return await self.dialect.generate(http, rid, ids, sampling, self.timeout, flight.media)
         except (asyncio.CancelledError, Late):
             self._background(self._abort({replica: [rid]}))
             raise

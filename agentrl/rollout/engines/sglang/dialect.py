@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import InfraError, UserError
+from agentrl.media import Medium, collapsed
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, Refused, quietly, release, serves
@@ -64,12 +65,27 @@ class SGLang:
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths
 
-    async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
+    async def generate(
+        self,
+        http: Http,
+        rid: str,
+        ids: list[int],
+        sampling: Sampling,
+        timeout: float | None,
+        media: Sequence[Medium] = (),
+    ) -> Answer:
         body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
         if sampling.candidates:
             body["top_logprobs_num"] = sampling.candidates
+        if media:
+            body |= pictures(ids, media)
         answer = await http.post("/generate", body, timeout=timeout)
         meta = answer["meta_info"]
+        if meta.get("prompt_tokens") != len(ids) and media:
+            raise UserError(
+                f"{http.url} read {meta.get('prompt_tokens')} tokens of {len(ids)}: it sizes images otherwise, or "
+                "encodes prompts anew; start it with SGLANG_MM_AVOID_RETOKENIZE=1, and leave its processor's settings"
+            )
         drawn = meta.get("output_token_logprobs") or []
         # Log-probs come with their tokens: the one list that cannot be out of step with itself.
         ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
@@ -113,11 +129,11 @@ class SGLang:
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         copies = bucket.copies(self.tensor_parallel)  # a name for them, so that they live until the server has read
-        body = {
-            "serialized_named_tensors": [serialize(copy) for copy in copies],
-            "load_format": "flattened_bucket",
-            "flush_cache": False,
-        }
+        await self.load_handles(http, [serialize(copy) for copy in copies])
+
+    async def load_handles(self, http: Http, handles: Sequence[str]) -> None:
+        """Copy from memory that others have shared, one handle for each worker."""
+        body = {"serialized_named_tensors": list(handles), "load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_tensor", body)
 
     async def join(self, http: Http, group: Group, rank: int) -> None:
@@ -176,6 +192,13 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
         "sampling_seed": sampling.seed,
     }
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
+    """What a request with images has besides, or otherwise: the server draws their placeholders out itself."""
+    if any(medium.kind != "image" for medium in media):
+        raise UserError("rollout.name=sglang gets images, and no videos yet: set rollout.name=hf")
+    return {"input_ids": collapsed(ids, media), "image_data": [medium.data_url() for medium in media]}
 
 
 def _reason(meta: dict[str, Any]) -> FinishReason:

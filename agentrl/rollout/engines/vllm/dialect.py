@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from agentrl.errors import InfraError, UserError
+from agentrl.media import Medium
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, quietly, release, serves
@@ -77,7 +78,17 @@ class VLLM:
         if "/start_weight_update" in self._paths[http.url]:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
-    async def generate(self, http: Http, rid: str, ids: list[int], sampling: Sampling, timeout: float | None) -> Answer:
+    async def generate(
+        self,
+        http: Http,
+        rid: str,
+        ids: list[int],
+        sampling: Sampling,
+        timeout: float | None,
+        media: Sequence[Medium] = (),
+    ) -> Answer:
+        if media:
+            raise UserError("rollout.name=vllm takes no images beside token ids: set rollout.name=sglang or hf")
         body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling, len(ids))
         choice = (await http.post("/v1/completions", body, timeout=timeout))["choices"][0]
         told = choice["logprobs"] or {}

@@ -1,0 +1,89 @@
+"""One image or video as the model gets it, and those of a conversation."""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KINDS = ("image", "video")
+THUMBNAIL = 96
+"""Pixels of a thumbnail's longer side."""
+
+
+@dataclass(frozen=True, eq=False)
+class Medium:
+    """Stands in a message's content part where its raw image or video stood."""
+
+    kind: str
+    """image or video."""
+    source: Any
+    """The picture as PIL has it, or a video's frames; None where only the tensors are wanted."""
+    text: str
+    """What stands for it in a rendered conversation."""
+    ids: tuple[int, ...]
+    """The same as tokens."""
+    short: tuple[int, ...]
+    """Its placeholder before it was drawn out to `ids`: what engines take that draw it out themselves."""
+    types: Mapping[int, int]
+    """The tokens whose embeddings are computed, and the kind that transformers numbers them as (image 1, video 2)."""
+    features: Mapping[str, "Tensor"]
+    """What the model computes them from, by its forward's arguments: pixel_values, image_grid_thw, ..."""
+
+    @property
+    def frames(self) -> list[Any]:
+        """Its pictures: one, or a video's."""
+        return list(self.source) if isinstance(self.source, list) else [self.source]
+
+    def data_url(self) -> str:
+        """The image without loss, for an engine on another machine."""
+        return _data_url(self.source, "PNG")
+
+    def thumbnail(self) -> str:
+        """A small picture of it (a video's first frame) as a data URL."""
+        small = self.frames[0].copy()
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        return _data_url(small, "JPEG")
+
+
+def media_of(messages: Iterable[Mapping[str, Any]]) -> list[Medium]:
+    """The media of a conversation, in the order of its text."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return [part[part["type"]] for part in parts if isinstance(part.get(part.get("type")), Medium)]
+
+
+def features(media: Sequence[Medium]) -> dict[str, "Tensor"]:
+    """The tensors of several media as one model call takes them: each joined along its first dimension."""
+    import torch
+
+    names = dict.fromkeys(name for medium in media for name in medium.features)
+    return {name: torch.cat([m.features[name] for m in media if name in m.features]) for name in names}
+
+
+def token_types(ids: Sequence[int], media: Iterable[Medium]) -> list[int]:
+    """transformers' `mm_token_type_ids` of a sequence: 0 for text."""
+    types = {token: kind for medium in media for token, kind in medium.types.items()}
+    return [types.get(token, 0) for token in ids]
+
+
+def collapsed(ids: Sequence[int], media: Iterable[Medium]) -> list[int]:
+    """The tokens with each medium as its placeholder. Raises ValueError where they do not hold the media."""
+    ids, short, start = list(ids), list[int](), 0
+    for medium in media:
+        own = list(medium.ids)
+        at = ids.index(own[0], start)
+        while ids[at : at + len(own)] != own:
+            at = ids.index(own[0], at + 1)
+        short += [*ids[start:at], *medium.short]
+        start = at + len(own)
+    return short + ids[start:]
+
+
+def _data_url(image: Any, format: str) -> str:
+    buffer = BytesIO()
+    image.convert("RGB").save(buffer, format=format)
+    return f"data:image/{format.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,0 +1,113 @@
+"""Pictures and videos out of what people put into rows and tool results.
+
+An image is a PIL image, bytes, a path, a URL (http, file, data), or verl's mapping of one of these (`bytes`, `image`,
+`image_url`, `path`), with `min_pixels`, `max_pixels`, `resized_height` and `resized_width` as qwen_vl_utils has them.
+A video is a list of images, or a file; in a mapping it may say `nframes` or `fps`.
+"""
+
+import base64
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from urllib.request import urlopen
+
+PLACES = ("image", "image_url", "bytes", "path", "url")
+TIMEOUT = 30.0
+"""Seconds that a picture from the web may take."""
+MOST_FRAMES = 768
+FPS = 2.0
+"""Frames a second that a video is sampled at, as qwen_vl_utils does."""
+
+
+def open_image(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> Any:
+    """A PIL image in RGB. With a `factor` it gets sides that are multiples of it and pixels within `bounds`, or those
+    that the value itself states: what the model's processor would make of it. Raises what PIL or the place raises."""
+    wishes = value if isinstance(value, Mapping) else {}
+    image = _as_rgb(_picture(value))
+    if "resized_height" in wishes and "resized_width" in wishes:
+        image = image.resize((int(wishes["resized_width"]), int(wishes["resized_height"])))
+    if factor is None:
+        return image
+    low, high = int(wishes.get("min_pixels", bounds[0])), int(wishes.get("max_pixels", bounds[1]))
+    size = fitting_size(image.width, image.height, factor, low, high)
+    return image if size == image.size else image.resize(size, resample=3)  # bicubic, as the processors do
+
+
+def open_video(value: Any, *, factor: int | None, bounds: tuple[int, int]) -> tuple[list[Any], float]:
+    """Frames as PIL images, and how many of them make a second. Raises what PIL, the decoder or the place raises."""
+    wishes = dict(value) if isinstance(value, Mapping) else {}
+    content = wishes.get("video", wishes.get("path", value))
+    own = {name: wishes[name] for name in ("min_pixels", "max_pixels") if name in wishes}
+    frames, fps = (content, float(wishes.get("fps", FPS))) if isinstance(content, list) else _decoded(content, wishes)
+    return [open_image({**own, "image": frame}, factor=factor, bounds=bounds) for frame in frames], fps
+
+
+def fitting_size(width: int, height: int, factor: int, low: int, high: int) -> tuple[int, int]:
+    """(width, height) near the given ones: multiples of `factor` whose product lies between `low` and `high`.
+
+    Qwen2-VL's rule (arXiv 2409.12191), in which the shape is kept as nearly as may be. Raises ValueError for a strip.
+    """
+    if max(width, height) > 200 * min(width, height):
+        raise ValueError(f"{width}x{height} is a strip: one side is more than 200 times the other")
+    sides = [max(factor, round(side / factor) * factor) for side in (width, height)]
+    if sides[0] * sides[1] > high:
+        shrink = math.sqrt(width * height / high)
+        sides = [max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)]
+    elif sides[0] * sides[1] < low:
+        grow = math.sqrt(low / (width * height))
+        sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
+    return sides[0], sides[1]
+
+
+def _picture(value: Any) -> Any:
+    from PIL import Image
+
+    if isinstance(value, Image.Image):
+        return value
+    if isinstance(value, bytes | bytearray):
+        return Image.open(BytesIO(value))
+    if isinstance(value, str | Path):
+        return Image.open(_stream(str(value)))
+    if isinstance(value, Mapping):
+        for name in PLACES:
+            if value.get(name) is not None:
+                return _picture(value[name])
+    raise ValueError(f"{str(value)[:80]!r} is no image: give a PIL image, bytes, a path, a URL, or {{'bytes': ...}}")
+
+
+def _stream(place: str) -> Any:
+    if place.startswith("data:"):
+        return BytesIO(base64.b64decode(place.partition(",")[2]))
+    if place.startswith(("http://", "https://")):
+        with urlopen(place, timeout=TIMEOUT) as answer:
+            return BytesIO(answer.read())
+    return unquote(place.removeprefix("file://")) if place.startswith("file://") else place
+
+
+def _as_rgb(image: Any) -> Any:
+    """Transparent pixels become white, not whatever colour lies beneath."""
+    if image.mode != "RGBA":
+        return image.convert("RGB")
+    from PIL import Image
+
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return white
+
+
+def _decoded(place: Any, wishes: Mapping[str, Any]) -> tuple[list[Any], float]:
+    """Frames of a file, evenly spread."""
+    import av
+    from PIL import Image
+
+    with av.open(BytesIO(place) if isinstance(place, bytes) else str(place).removeprefix("file://")) as container:
+        stream = container.streams.video[0]
+        rate = float(stream.average_rate or FPS)
+        frames = [Image.fromarray(frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)]
+    count = int(wishes.get("nframes") or len(frames) / rate * float(wishes.get("fps", FPS)))
+    count = min(max(2, count - count % 2), len(frames), MOST_FRAMES)  # models join them in pairs
+    picked = [frames[round(i * (len(frames) - 1) / max(count - 1, 1))] for i in range(count)]
+    return picked, rate * count / len(frames)

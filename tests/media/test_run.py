@@ -1,0 +1,224 @@
+"""From rows with images to an update, through tools that answer with images; and a run that learns what it sees."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from agentrl.chat import Chat, Source
+from agentrl.config import compose
+from agentrl.config.schema import Actor, Model
+from agentrl.data import read_rows
+from agentrl.errors import InfraError
+from agentrl.interactions import load_interactions
+from agentrl.media import Medium
+from agentrl.rollout.engine import Generation, Sampling
+from agentrl.rollout.engines.hf import HFEngine
+from agentrl.rollout.limits import Limits
+from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.trajectory import Trajectory
+from agentrl.tools import ToolResponse, function_tool, load_tools
+from agentrl.tracking.dumps import load_trajectories, write_trajectories
+from agentrl.train import train
+from agentrl.training import load_model, load_processor, pack
+from agentrl.training.actor import PolicyActor
+from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.value_model import TokenValues, load_value_model
+from tests.media import eyes
+from tests.media.test_sources import png
+
+CPU = torch.device("cpu")
+CALL = '<tool_call>{"name": "look", "arguments": {"colour": "COLOUR"}}</tool_call><|im_end|>'
+
+
+@function_tool
+def look(colour: str) -> ToolResponse:
+    """Look at a picture.
+
+    Args:
+        colour: Its colour.
+    """
+    if colour == "broken":
+        return ToolResponse(image=[b"no png"])
+    return ToolResponse(text="here", image=[eyes.picture(colour, (84, 28)), png("green", (28, 28))])
+
+
+class CallsFirst:
+    """The hf engine, but that each conversation begins with a call of the tool."""
+
+    def __init__(self, chat: Chat, engine: HFEngine, colour: str) -> None:
+        self.chat, self.engine, self.called = chat, engine, set[str]()
+        self.call = CALL.replace("COLOUR", colour)
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
+        if key in self.called:
+            return await self.engine.generate(token_ids, sampling, key=key, media=media)
+        self.called.add(key)
+        ids = self.chat.template.encode(self.call)
+        return Generation(ids, [-1.0] * len(ids), "stop", 0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eyes.folder(tmp_path_factory.mktemp("eyes"))
+
+
+@pytest.fixture(scope="module")
+def module(place: Path) -> Any:
+    return load_model(Model(path=str(place)), device=CPU, seed=0)
+
+
+def environment(place: Path, engine: Any, colour: str, **limits: Any) -> Environment:
+    tokenizer = eyes.load(place)
+    chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
+    tools = load_tools(None, __file__, max_response=100, unit="characters", side="right", tokenizer=tokenizer)
+    bounds = {"prompt_length": 2048, "response_length": 512, "model_length": 4096, "assistant_turns": 2} | limits
+    first: Any = CallsFirst(chat, engine, colour)
+    return Environment(first, chat, tools, load_interactions(None), Limits(**bounds))
+
+
+def row_of(folder: Path) -> Any:
+    ask = [{"role": "user", "content": "<image>what is it?"}]
+    file = folder / "rows.parquet"
+    pq.write_table(pa.table({"prompt": [ask], "images": [[{"bytes": png("red", (56, 56))}]]}), file)
+    return read_rows(file)[0]
+
+
+async def rolled(
+    place: Path, module: Any, row: Any, count: int = 2, colour: str = "blue", **limits: Any
+) -> tuple[Environment, list[Trajectory]]:
+    engine = HFEngine(module, max_num_seqs=8, max_model_len=4096)
+    await engine.start()
+    try:
+        env = environment(place, engine, colour, **limits)
+        done = [Trajectory(row, f"1/{row.uid}/{i}", i, reward=float(i)) for i in range(count)]
+        await asyncio.gather(*(ToolAgent(env).run(t, Sampling(5, seed=i)) for i, t in enumerate(done)))
+    finally:
+        await engine.close()
+    return env, done
+
+
+async def test_a_tool_s_images_are_read_trained_on_and_dumped(tmp_path: Path, place: Path, module: Any) -> None:
+    env, done = await rolled(place, module, row_of(tmp_path))
+    pad = env.chat.template.token_id("<|image_pad|>")
+    for trajectory in done:
+        (ledger,) = trajectory.ledgers
+        ledger.check()
+        assert trajectory.turns == 2
+        assert [len(m.ids) for m in ledger.media] == [4, 3, 1]
+        where = [ledger.sources[i] for i, token in enumerate(ledger.ids) if token == pad]
+        assert where == [Source.PROMPT] * 4 + [Source.TOOL] * 4
+        assert not any(made for made, token in zip(ledger.mask, ledger.ids, strict=True) if token == pad)
+        assert env.chat.check_trajectory(trajectory.messages, ledger.ids, trajectory.schemas) is None
+        assert [part["type"] for part in trajectory.messages[2]["content"]] == ["image", "image", "text"]
+    # The prompt's image was processed once for the group.
+    assert done[0].ledgers[0].media[0] is done[1].ledgers[0].media[0]
+
+    batch = pack(done, tool_turn_weight=1.0, interaction_turn_weight=1.0)
+    with torch.no_grad():
+        scored, _ = TokenLogprobs(module)(batch)
+    second = torch.tensor([turn == 1 for t in done for turn in t.ledgers[0].turns]) & batch.mask
+    assert int(second.sum()) >= 2
+    assert float((scored - batch.rollout_logprobs)[second].abs().max()) < 1e-5
+
+    dump = tmp_path / "1.jsonl"
+    write_trajectories(dump, 1, done, env.chat.decode)
+    part = load_trajectories(dump)[0]["messages"][2]["content"][0]
+    assert part["image"].startswith("data:image/jpeg;base64,")
+    assert len(dump.read_text()) < 60_000
+
+
+async def test_limits_end_a_conversation(tmp_path: Path, place: Path, module: Any) -> None:
+    for limits in ({"images": 2}, {"response_length": 70}):
+        _, (trajectory,) = await rolled(place, module, row_of(tmp_path), count=1, **limits)
+        assert trajectory.finish == "length"
+        assert len(trajectory.ledgers[0].media) == 1
+        assert trajectory.ledgers[0].mask[-1]
+
+
+async def test_a_picture_that_a_tool_broke_is_no_reward(tmp_path: Path, place: Path, module: Any) -> None:
+    with pytest.raises(InfraError, match="an image cannot be read"):
+        await rolled(place, module, row_of(tmp_path), count=1, colour="broken")
+
+
+async def test_actor_and_critic_learn_from_the_same_batch(tmp_path: Path, place: Path) -> None:
+    module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    _, done = await rolled(place, module, row_of(tmp_path))
+    batch = pack(done, tool_turn_weight=1.0, interaction_turn_weight=1.0)
+    batch.advantages = torch.randn(batch.num_tokens) * batch.mask
+    actor = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
+    assert actor.update(batch)["actor/grad_norm"] > 0
+    values = load_value_model(Model(path=str(place)), device=CPU, seed=0)
+    with torch.no_grad():
+        values.score.weight.normal_(0, 0.1)
+        (packed,) = TokenValues(values)(batch)
+        values.set_attn_implementation("sdpa")
+        (alone,) = TokenValues(values)(batch)
+    assert torch.allclose(packed, alone, atol=1e-5)
+    assert packed.abs().max() > 0.01
+
+
+def colour_score(trajectory: Trajectory, ground_truth: str, **_: Any) -> float:
+    """The share of tokens from the half of the vocabulary that stands for the colour."""
+    ledger = trajectory.ledgers[0]
+    drawn = [token for token, made in zip(ledger.ids, ledger.mask, strict=True) if made]
+    low = sum(token < 135 for token in drawn) / len(drawn)
+    return low if ground_truth == "red" else 1 - low
+
+
+def colour_rows(folder: Path, count: int) -> Path:
+    rows = [
+        {
+            "data_source": "colours",
+            "prompt": [{"role": "user", "content": "<image>"}],
+            "images": [{"bytes": png(colour, (28, 28))}],
+            "reward_model": {"style": "rule", "ground_truth": colour},
+        }
+        for _ in range(count)
+        for colour in ("red", "blue")
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "colours.parquet")
+    return folder / "colours.parquet"
+
+
+def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path) -> None:
+    """Nothing but the picture says which answers are good: at a blind model's best the score is one half."""
+    file = colour_rows(tmp_path, 4)
+    place = eyes.folder(tmp_path / "model", std=0.25)
+    config = compose(
+        [
+            f"model.path={place}",
+            "model.dtype=float32",
+            f"data.train_files={file}",
+            "data.train_batch_size=8",
+            "data.max_prompt_length=64",
+            "data.max_response_length=6",
+            "actor.ppo_mini_batch_size=8",
+            "actor.optim.lr=1e-2",
+            "rollout.name=hf",
+            "rollout.n=8",
+            "rollout.ignore_eos=true",
+            f"reward.custom_reward_function.path={__file__}",
+            "reward.custom_reward_function.name=colour_score",
+            "trainer.device=cpu",
+            "trainer.total_training_steps=25",
+            "trainer.save_freq=25",
+            "trainer.val_before_train=false",
+            f"trainer.default_local_dir={tmp_path / 'run'}",
+        ]
+    )
+    train(config)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rewards = [line["rollout/reward_mean"] for line in lines]
+    assert rewards[0] < 0.6
+    assert sum(rewards[-3:]) / 3 > 0.8
+    assert max(line["rollout_gap/mean"] for line in lines) < 1e-4
+    saved = next((tmp_path / "run").glob("**/huggingface"))
+    tokenizer = eyes.load(saved)
+    processor = load_processor(Model(path=str(saved)), tokenizer)
+    assert isinstance(processor.medium("image", {"image": eyes.picture()}), Medium)
