@@ -1,9 +1,10 @@
-"""The garbage collector during a rollout.
+"""Memory during a rollout: when it is searched for garbage, and that it is given back.
 
 A full collection walks every object of the process. With a model's libraries loaded that takes a tenth of a second or
 more, in which no conversation goes on; one comes every few hundred turns.
 """
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,3 +24,12 @@ def undisturbed() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        give_back()
+
+
+def give_back() -> None:
+    """Give free memory back to the system. The C library keeps what lies between live pieces: of 1,024 requests with
+    long prompts some 50 MiB a round, more with every round."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+        trim(0)

@@ -87,7 +87,10 @@ class Connection(asyncio.Protocol):
             raise Broken("the server hung up")
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(request)
-        return await self._answer
+        try:
+            return await self._answer
+        finally:
+            self._answer = None  # or an idle connection would hold on to its last answer
 
     def close(self) -> None:
         """Hang up."""
