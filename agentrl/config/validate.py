@@ -33,6 +33,7 @@ SETTINGS: tuple[Check, ...] = (
     fit.lengths,
     fit.passes,
     fit.same_answers,
+    fit.whole_distribution,
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,

@@ -24,6 +24,10 @@ from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
 from agentrl.usercode import UserFunction
+from agentrl.waits import listening
+
+SHORTEST_WAIT = 0.001
+"""Seconds; what is shorter is no wait."""
 
 
 @dataclass
@@ -106,10 +110,16 @@ class Episode:
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
-        """Time a stretch of the trajectory's life."""
+        """Time a stretch of the trajectory's life, apart from the wait for its turn."""
         start = time.time()
-        yield
-        self.trajectory.spans.append(Span(kind, start, time.time()))
+        with listening() as heard:
+            yield
+        began = min(heard, default=start)
+        if began - start < SHORTEST_WAIT:
+            began = start
+        else:
+            self.trajectory.spans.append(Span("wait", start, began))
+        self.trajectory.spans.append(Span(kind, began, time.time()))
 
     async def _draw(self, turn: int, drawn: list[int]) -> Generation:
         key = self.trajectory.key

@@ -53,7 +53,7 @@ SpanKind = Literal["generate", "tool", "interaction", "wait", "score"]
 
 @dataclass
 class Span:
-    """A stretch of a trajectory's life; seconds since the epoch."""
+    """A stretch of a trajectory's life; seconds since the epoch. In a `wait` it stands in line for what follows."""
 
     kind: SpanKind
     start: float

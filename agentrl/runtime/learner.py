@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
@@ -63,7 +64,7 @@ class Learner:
             total_steps=total_steps,
             max_response_length=data.max_response_length,
             scoring=self._scoring(),
-            rollout_correction=algorithm.rollout_correction,
+            rollout_correction=None if cut_distribution(self.config.rollout) else algorithm.rollout_correction,
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
         )

@@ -17,6 +17,7 @@ from agentrl.tools.arguments import ArgumentCheck
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.response import ModelError, read_number
 from agentrl.usercode import Threads, UserFunction
+from agentrl.waits import began
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class ToolRunner:
     ) -> Any:
         function = self.methods[method]
         async with self.gate:  # the time limit starts when the call does, not while it waits for a place
+            began()
             return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
 
     def _gate(self) -> AbstractAsyncContextManager[Any]:

@@ -11,6 +11,7 @@ SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
+        (["rollout.top_p=0.9", "algorithm.rollout_correction.bypass_mode=true"], "the trainer's of the whole one"),
         (["rollout.n=1"], "rollout.n=1 with algorithm.adv_estimator=grpo"),
         (["actor.ppo_mini_batch_size=32"], "actor.ppo_mini_batch_size=32 is over data.train_batch_size=16"),
         (["actor.ppo_mini_batch_size=5"], "data.train_batch_size=16 is no multiple of actor.ppo_mini_batch_size=5"),
@@ -30,6 +31,7 @@ def test_what_cannot_work_stops_the_run(ready: list[str], overrides: list[str], 
     ("overrides", "expected"),
     [
         (["rollout.max_model_len=600"], "answers to long prompts end early"),
+        (["rollout.top_k=20"], "the engine's log-probs are those of the cut distribution"),
         (["actor.ppo_max_token_len_per_gpu=1000"], "a longer sequence gets a pass of its own"),
         (["rollout.do_sample=false"], "the 8 answers to a prompt are the same"),
         (["rollout.val_kwargs.n=4"], "greedy answers are all the same"),

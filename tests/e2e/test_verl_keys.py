@@ -74,6 +74,14 @@ def test_the_engines_log_probs_may_stand_in(config: Made) -> None:
         config("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token")
 
 
+def test_log_probs_of_a_cut_distribution_correct_nothing(config: Made) -> None:
+    """They are higher by what was cut: taken for the policy's own, they would shrink every gradient."""
+    correction = ["algorithm.rollout_correction.rollout_is=token"]
+    assert ready(config(*correction)).actor.rollout_correction.rollout_is == "token"
+    assert ready(config(*correction, "rollout.top_p=0.9")).actor.rollout_correction.rollout_is is None
+    assert ready(config(*correction, "rollout.top_k=20")).actor.rollout_correction.rollout_is is None
+
+
 def test_logits_may_be_held_at_once(config: Made) -> None:
     whole = ready(config("model.use_fused_kernels=false"))
     chunked = ready(config("model.fused_kernel_options.impl_backend=torch"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import UserError
-from agentrl.rollout.loops import SingleTurn, loop_class
+from agentrl.rollout.loops import SingleTurn, loop_class, loop_name
 
 MINE = "from agentrl.rollout.loops import SingleTurn\n\n\nclass Mine(SingleTurn):\n    pass\n"
 
@@ -51,3 +51,10 @@ def test_a_yaml_that_lists_no_loops_is_named(folder: Path, text: str) -> None:
     (folder / "loops.yaml").write_text(text)
     with pytest.raises(UserError, match=r"loops\.yaml"):
         loop_class("x", "loops.yaml")
+
+
+def test_a_row_without_agent_name_meets_the_tools() -> None:
+    assert loop_class(loop_name(None, None, multi_turn=True)).uses_tools
+    assert not loop_class(loop_name(None, None, multi_turn=False)).uses_tools
+    assert loop_class(loop_name(None, "tool_agent", multi_turn=False)).uses_tools
+    assert not loop_class(loop_name("single_turn_agent", "tool_agent", multi_turn=True)).uses_tools

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import sys
 import time
 
 import pytest
 
 from agentrl.errors import InfraError
 from agentrl.rollout.trajectory import Outcome
+from agentrl.waits import listening
 
 CALL = ("echo", {"text": "hi"})
 
@@ -308,3 +310,37 @@ async def test_seconds_are_measured(one_tool):
                 await asyncio.sleep(0.05)
     """)
     assert 0.05 <= (await one_call(tools)).seconds < 1
+
+
+async def test_who_waits_for_a_place_hears_when_it_comes(one_tool):
+    tools = one_tool(
+        """
+        import asyncio
+        inside, leave = asyncio.Event(), asyncio.Event()
+        class Tool(BaseTool):
+            async def execute(self, instance_id, parameters, **kwargs):
+                inside.set()
+                await leave.wait()
+                return "done"
+    """,
+        "{max_concurrency: 1}",
+    )
+    module = sys.modules[type(tools.runners["echo"].methods["execute"].fn.__self__).__module__]
+
+    async def call(heard_by):
+        with listening() as heard:
+            heard_by.append(heard)
+            if len(heard_by) == 2:
+                second_called.set()
+            return await one_call(tools)
+
+    heard, second_called = [], asyncio.Event()
+    first = asyncio.create_task(call(heard))
+    await module.inside.wait()
+    second = asyncio.create_task(call(heard))
+    await second_called.wait()
+    assert heard[0]
+    assert not heard[1]
+    module.leave.set()
+    await asyncio.gather(first, second)
+    assert heard[1][0] >= heard[0][0]

@@ -52,6 +52,29 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
     return None
 
 
+def whole_distribution(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
+    """The engine's log-probs compare with the trainer's."""
+    cut = cut_distribution(rollout)
+    if cut is None or trainer.val_only:
+        return None
+    if algorithm.rollout_correction.bypass_mode:
+        raise UserError(
+            f"{cut} with algorithm.rollout_correction.bypass_mode: the engine's log-probs are those of the cut "
+            "distribution, the trainer's of the whole one; set bypass_mode=false"
+        )
+    return (
+        f"{cut}: the engine's log-probs are those of the cut distribution and say nothing about the trainer's: "
+        "algorithm.rollout_correction does nothing, and rollout_gap shows what was cut"
+    )
+
+
+def cut_distribution(rollout: Rollout) -> str | None:
+    """The setting by which training samples come from a part of the distribution only; None: from all of it."""
+    if rollout.top_p < 1:
+        return f"rollout.top_p={rollout.top_p}"
+    return f"rollout.top_k={rollout.top_k}" if rollout.top_k > 0 else None
+
+
 def crowded_gpu(rollout: Rollout) -> str | None:
     """An engine that keeps its memory leaves some to the policy on the same GPU."""
     share = rollout.gpu_memory_utilization

@@ -14,6 +14,7 @@ from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.hf import HFEngine, slots
 from agentrl.rollout.engines.hf.slots import SlotRunner
+from agentrl.waits import listening
 from tests.rollout.conformance import prompt
 from tests.rollout.engines import tiny
 
@@ -348,3 +349,14 @@ async def test_torch_is_configured_on_request_only() -> None:
         assert torch.get_float32_matmul_precision() == "high"
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
+
+
+async def test_a_request_without_a_seat_waits_and_says_so() -> None:
+    async def asked(subject: HFEngine, key: str) -> list[float]:
+        with listening() as heard:
+            await subject.generate(prompt(20, seed=ord(key)), Sampling(8, seed=1, ignore_eos=True), key=key)
+        return heard
+
+    async with engine(max_num_seqs=1) as subject:
+        (first,), (second,) = await asyncio.gather(asked(subject, "a"), asked(subject, "b"))
+    assert second > first

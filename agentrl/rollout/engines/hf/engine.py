@@ -23,6 +23,7 @@ from agentrl.rollout.engines.hf.slots import SlotRunner
 from agentrl.rollout.engines.hf.threads import configure_torch, slow_bfloat16
 from agentrl.rollout.engines.hf.worker import Worker
 from agentrl.rollout.sampling import within
+from agentrl.waits import began
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +89,12 @@ class HFEngine:
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._post(lambda: worker.submit(request, future))
         try:
-            return await future
+            generation = await future
         except asyncio.CancelledError:
             self._post(lambda: worker.cancel(request))
             raise
+        began(request.begun)
+        return generation
 
     async def abort(self) -> None:
         await self._ask(lambda worker: worker.core.abort())

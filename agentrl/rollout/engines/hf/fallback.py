@@ -41,6 +41,8 @@ class FallbackRunner:
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         self.batch = list(requests[: self.max_running])
+        for request in self.batch:
+            request.begin()
         with torch.no_grad(), _neutral(self.model), suppress(Interrupted):
             self._generate(self.batch, emit)
 

@@ -1,5 +1,6 @@
 """One generation on its way through the engine."""
 
+import time
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -30,6 +31,8 @@ class Request:
     candidates: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    begun: float | None = None
+    """When it first had a place, in seconds since the epoch."""
     versions: list[int] = field(default_factory=list)
     """Of the weights that drew each token."""
 
@@ -44,6 +47,10 @@ class Request:
     def drawn(self) -> int:
         """Tokens drawn so far."""
         return len(self.logprobs)
+
+    def begin(self) -> None:
+        """It has a place."""
+        self.begun = self.begun or time.time()
 
     def append(self, token: int, logprob: float, version: int) -> None:
         """Take one drawn token, and finish where it ends the generation."""

@@ -109,4 +109,5 @@ class Seats:
         self.cache.prefixes.add(row)
         self.reused += row.cached
         self.taken[request] = row
+        request.begin()
         return True
