@@ -14,15 +14,21 @@ SIGNS = {"sglang": "sglang.launch_server", "vllm": "agentrl_worker"}
 
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("engine", "ranks"), [("sglang", 1), ("vllm", 1), ("sglang", 2)])
-def test_a_run_over_several_turns(engine: str, ranks: int, tmp_path: Path, overrides: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("engine", "ranks", "turns"), [("sglang", 1, True), ("vllm", 1, True), ("vllm", 1, False), ("sglang", 2, True)]
+)
+def test_a_run(engine: str, ranks: int, turns: bool, tmp_path: Path, overrides: list[str]) -> None:
+    """Over several turns, and over one."""
     if find_python(engine, engine) is None:
         pytest.skip(f"`agentrl engine install {engine} --cpu` was not run")
+    weights = tmp_path / "weights"
+    weights.mkdir()
     changes = [f"rollout.name={engine}", "rollout.deterministic=false", "rollout.weight_check=always"]
     short = ["trainer.total_training_steps=2", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
     fire = ["rollout.use_fire_sampling=true"]  # a request for candidates, then one for the rest
     many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", f"trainer.default_local_dir={tmp_path}"]
-    agentrl("train", *overrides, *changes, *short, *fire, *many, timeout=1500)
+    over = [f"rollout.multi_turn.enable={str(turns).lower()}", f"rollout.weight_dir={weights}"]
+    agentrl("train", *overrides, *changes, *short, *fire, *many, *over, timeout=1500)
     steps = read_metrics(tmp_path / "metrics.jsonl")
     assert steps[-1]["step"] == 2
     for step in steps[1:]:
@@ -32,3 +38,4 @@ def test_a_run_over_several_turns(engine: str, ranks: int, tmp_path: Path, overr
     assert SIGNS[engine] in (tmp_path / f"engine/{engine}-0.log").read_text()
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
     assert not left.stdout
+    assert not list(weights.iterdir())
