@@ -86,6 +86,7 @@ test-engines: $(VENV)/.test
 # of a conversation, and a habit that only the reward can break.
 SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
+CODE_TASK := programs --train 256 --val 48 --demos 200
 TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
@@ -101,10 +102,10 @@ tiny: $(VENV)/.run
 	$(BIN)/agentrl sft --config-name tiny_sft
 	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
 
-# Writes small functions, tries them in the code sandbox, and is scored by hidden tests.
+# The same model writes small functions: it tries them in the code sandbox, and hidden tests score what it hands in.
 code: $(VENV)/.run
-	$(BIN)/agentrl data programs --train 1000 --val 100 --demos 3000 --out .cache/data/code
-	$(BIN)/agentrl model tiny .cache/models/code --tokenizer-data .cache/data/code/sft.jsonl
+	$(BIN)/agentrl model smollm2 .cache/models/smollm2
+	$(BIN)/agentrl data $(CODE_TASK) --out .cache/data/code
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
 

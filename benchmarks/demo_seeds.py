@@ -27,7 +27,7 @@ SLOPPY = "--slips parrot --retries 0 --sloppiness"
 DATA = {
     "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY} 0.75",
     "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY} 0.5",
-    "code": "programs --train 1000 --val 100 --demos 3000",
+    "code": "programs --train 256 --val 48 --demos 200",
 }
 """What `make demo`, `make tiny` and `make code` say to `agentrl data`."""
 
@@ -66,7 +66,7 @@ def run_seed(preset: str, seed: int, folder: Path, base: Path | None, extra: Ext
     made = agentrl(log, "data", *DATA[preset].split(), "--seed", str(seed), "--out", str(data), *extra.data)
     model = base or folder / "model"
     demos = str(data / "sft.jsonl")
-    if preset in ("tiny", "code"):
+    if preset == "tiny":
         agentrl(log, "model", "tiny", str(model), "--tokenizer-data", demos)
     else:
         agentrl(log, "model", "smollm2", str(model))

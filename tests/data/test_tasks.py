@@ -177,15 +177,13 @@ def test_lookup_answers_stand_in_what_the_search_finds(tmp_path: Path) -> None:
     assert {len(demo["messages"]) for demo in demos(tmp_path)} == {4, 6}, "some questions take two searches"
 
 
-@pytest.mark.parametrize("mistakes", [0.0, 1.0])
-def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, mistakes: float) -> None:
-    """The real interpreter shows what the draft makes of the example; the real scorer runs what is handed in."""
-    task = make_task("programs", {"mistakes": mistakes, "corrections": 0.5})
+@pytest.mark.parametrize("corrections", [0.0, 0.5, 1.0])
+def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, corrections: float) -> None:
+    """The real interpreter tells a draft from what the example asks for; the real scorer agrees with it."""
+    task = make_task("programs", {"corrections": corrections})
     generate(task, tmp_path, Sizes(30, 0, 30), 0)
     problems = distinct(task, 30, random.Random("0/demos"), taken=set())
-    corrected = [len(demo["messages"]) == 6 for demo in demos(tmp_path)]
-    assert any(corrected) == (mistakes > 0)
-    assert not all(corrected), "a share stays wrong"
+    shown = [[m["content"].strip() for m in demo["messages"] if m["role"] == "tool"] for demo in demos(tmp_path)]
 
     async def score() -> list[float]:
         sandbox = Sandbox()
@@ -198,13 +196,14 @@ def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, mistakes:
             await sandbox.close()
         return [result["score"] for result in scored]
 
-    scores = asyncio.run(score())
-    if mistakes == 0.0:
-        assert scores == [1.0] * 30
-    for value, right, demo in zip(scores, corrected, demos(tmp_path), strict=True):
-        question, shown = demo["messages"][0]["content"], demo["messages"][-2]["content"]
-        assert value == 1.0 or not right
-        assert value < 1.0 or f" is {shown.strip()}." in question
+    assert asyncio.run(score()) == [float(answers[-1] == "True") for answers in shown], "no other reading passes a test"
+    assert all(answer == "False" for answers in shown for answer in answers[:-1]), "what passed is not tried again"
+    if corrections == 0.0:
+        assert {len(answers) for answers in shown} == {1}
+        assert {answers[-1] for answers in shown} == {"True", "False"}, "the first draft is right by luck alone"
+    elif corrections == 1.0:
+        assert {len(answers) for answers in shown} == {1, 2}
+        assert all(answers[-1] == "True" for answers in shown)
     for row in read_rows(tmp_path / "train.parquet"):
         hidden = json.loads(row.ground_truth)
         assert not [text for text in hidden["inputs"] if text in json.dumps(row.extra_info)]
@@ -228,8 +227,8 @@ def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> Non
         ("arithmetic", {"sloppiness": 1.5}, r"--sloppiness and --retries are chances"),
         ("arithmetic", {"slips": "copy,sign"}, r"--slips sign: choose from operator, operand, copy, parrot"),
         ("reasoning_gym:gcd", {"settings": "[1]"}, r"--settings \[1\] is no JSON object"),
-        ("programs", {"cases": 0}, r"--cases 0: at least 1"),
-        ("programs", {"mistakes": -1.0}, r"--mistakes and --corrections are shares"),
+        ("programs", {"cases": 0}, r"--cases 0: between 1 and 71"),
+        ("programs", {"corrections": -1.0}, r"--corrections -1 is a share: between 0 and 1"),
         ("lookup", {"towns": 5000}, r"--towns 5000: choose between 1 and 1000"),
     ],
 )

@@ -21,8 +21,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(prepared: Path, run: Path) -> list[str]:
     data = [f"data.{split}_files={prepared}/data/{split}.parquet" for split in ("train", "val")]
-    model = f"model.path={prepared}/model"
-    return ["--config-name", "code", *data, model, *SIZES, f"trainer.default_local_dir={run}"]
+    model = [f"model.path={prepared}/model", "model.lora_rank=0"]
+    return ["--config-name", "code", *data, *model, *SIZES, f"trainer.default_local_dir={run}"]
 
 
 @pytest.mark.timeout(600)

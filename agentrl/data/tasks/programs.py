@@ -1,12 +1,12 @@
-"""Small functions to write: the model tries a draft with the code interpreter and hands in a block of code.
+"""Small functions to write: the model tries drafts with the code interpreter and hands in a block of code.
 
-The question has one example. The reward runs what was handed in on hidden inputs; neither they nor their outputs ever
-come near the prompt or the tools.
+The question leaves open whether the last number counts; its example tells, by way of a draft that is run on it. The
+reward runs what was handed in on hidden inputs; neither they nor their outputs ever come near the prompt or the tools.
 """
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,63 +14,64 @@ from agentrl.data.stage import Script
 from agentrl.data.tasks.base import Option, Problem, Task, call, say
 from agentrl.errors import UserError
 
-LARGEST = 20
-"""Of the arguments."""
-
 
 @dataclass(frozen=True)
 class Step:
-    """An operation on two numbers: in words, in Python, and done. `{x}` and `{y}` are what it works on."""
+    """Something done to `{x}`, and perhaps to the number `{n}`: in words, in Python, and as a function."""
 
     words: str
     code: str
-    value: Callable[[int, int], int]
+    value: Callable[..., int]
 
 
-FIRST = (
-    Step("the sum of {x} and {y}", "{x} + {y}", lambda x, y: x + y),
-    Step("{x} minus {y}", "{x} - {y}", lambda x, y: x - y),
-    Step("the product of {x} and {y}", "{x} * {y}", lambda x, y: x * y),
-    Step("the larger of {x} and {y}", "max({x}, {y})", max),
-    Step("the smaller of {x} and {y}", "min({x}, {y})", min),
-    Step("the distance of {x} and {y}", "abs({x} - {y})", lambda x, y: abs(x - y)),
-    Step("{x} squared plus {y}", "{x} * {x} + {y}", lambda x, y: x * x + y),
-    Step("the remainder of {x} by {y}", "{x} % {y}", lambda x, y: x % y),
+NUMBERS = (
+    Step("the count of {x}", "len({x})", len),
+    Step("the sum of {x}", "sum({x})", sum),
+    Step("twice the sum of {x}", "2 * sum({x})", lambda xs: 2 * sum(xs)),
+    Step("the sum of the squares of {x}", "sum(x * x for x in {x})", lambda xs: sum(x * x for x in xs)),
 )
 THEN = (
-    Step("{x}, plus {y}", "({x}) + {y}", lambda x, y: x + y),
-    Step("{x}, minus {y}", "({x}) - {y}", lambda x, y: x - y),
-    Step("{x}, times {y}", "({x}) * {y}", lambda x, y: x * y),
-    Step("{y} minus {x}", "{y} - ({x})", lambda x, y: y - x),
+    Step("{x}, plus {n}", "{x} + {n}", lambda x, n: x + n),
+    Step("{x}, minus {n}", "{x} - {n}", lambda x, n: x - n),
+    Step("{x}, times {n}", "{x} * {n}", lambda x, n: x * n),
+    Step("{n} minus {x}", "{n} - {x}", lambda x, n: n - x),
 )
+ENDS = ("b", "b + 1")
+"""What `range` ends before: the last number is left out, as Python's habit is, or it counts."""
+COUNTS = 0.75
+"""Share of the questions in which it counts, so that the draft that comes to mind first is mostly wrong."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """First one step on a and b, then another on its result and a number."""
+    """What is made of the numbers from a to b, in one reading of "to"."""
 
-    first: Step
+    numbers: Step
     then: Step
-    number: int
+    n: int
+    end: str
 
     @property
     def words(self) -> str:
-        return self.then.words.format(x=self.first.words.format(x="a", y="b"), y=self.number)
+        """The same for every reading."""
+        return self.then.words.format(x=self.numbers.words.format(x="the numbers from a to b"), n=self.n)
 
     @property
     def code(self) -> str:
         """The function, as a model should write it."""
-        result = self.then.code.format(x=self.first.code.format(x="a", y="b"), y=self.number)
-        return f"def f(a, b):\n    return {result}\n"
+        numbers = self.numbers.code.format(x=f"range(a, {self.end})")
+        return f"def f(a, b):\n    return {self.then.code.format(x=numbers, n=self.n)}\n"
 
     def __call__(self, a: int, b: int) -> int:
-        return self.then.value(self.first.value(a, b), self.number)
+        return self.then.value(self.numbers.value(range(a, b + ENDS.index(self.end))), self.n)
 
-    def mistaken(self, rng: random.Random) -> "Formula":
-        """The same with one of its steps taken for another."""
-        if rng.random() < 0.5:
-            return Formula(rng.choice([step for step in FIRST if step != self.first]), self.then, self.number)
-        return Formula(self.first, rng.choice([step for step in THEN if step != self.then]), self.number)
+
+@dataclass(frozen=True)
+class Notes:
+    """For demonstrations: a draft for each reading, and the line that tries it on the example."""
+
+    drafts: Sequence[str]
+    check: str
 
 
 class Programs(Task):
@@ -79,9 +80,8 @@ class Programs(Task):
     HELP = "small Python functions, tried with the code interpreter and scored by hidden test cases"
     OPTIONS: ClassVar[dict[str, Option]] = {
         "cases": Option("hidden test cases a row", default=6, type=int, metavar="N"),
-        "mistakes": Option("demonstrations: share whose draft is wrong", default=0.5, type=float, metavar="P"),
         "corrections": Option(
-            "demonstrations: share of the wrong drafts that are put right when the example does not come out",
+            "demonstrations: how often a draft that fails on the example is followed by another, and not handed in",
             default=0.25,
             type=float,
             metavar="P",
@@ -92,33 +92,38 @@ class Programs(Task):
     TOOLS = "tools/code_interpreter.yaml"
     REWARD = "agentrl.rewards.code:compute_score"
 
-    def __init__(self, *, cases: int, mistakes: float, corrections: float) -> None:
-        if cases < 1:
-            raise UserError(f"--cases {cases}: at least 1")
-        if not (0 <= mistakes <= 1 and 0 <= corrections <= 1):
-            raise UserError("--mistakes and --corrections are shares: between 0 and 1")
-        self.cases, self.mistakes, self.corrections = cases, mistakes, corrections
+    def __init__(self, *, cases: int, corrections: float) -> None:
+        if not 1 <= cases <= len(ARGUMENTS) - 1:
+            raise UserError(f"--cases {cases}: between 1 and {len(ARGUMENTS) - 1}")
+        if not 0 <= corrections <= 1:
+            raise UserError(f"--corrections {corrections:g} is a share: between 0 and 1")
+        self.cases, self.corrections = cases, corrections
 
     def draw(self, rng: random.Random) -> Problem:
         """A formula in words, with one example; the test cases are the ground truth."""
-        formula = Formula(rng.choice(FIRST), rng.choice(THEN), rng.randint(2, 99))
-        arguments = [(rng.randint(1, LARGEST), rng.randint(1, LARGEST)) for _ in range(self.cases + 1)]
-        (a, b), *hidden = arguments
+        parts = rng.choice(NUMBERS), rng.choice(THEN), rng.randint(2, 9)
+        formula = Formula(*parts, ENDS[rng.random() < COUNTS])
+        (a, b), *hidden = rng.sample(ARGUMENTS, self.cases + 1)
         tests = {
             "fn_name": "f",
             "inputs": [f"{x}\n{y}" for x, y in hidden],
             "outputs": [str(formula(x, y)) for x, y in hidden],
         }
-        question = f"Write f(a, b): {formula.words}. f({a}, {b}) is {formula(a, b)}."
+        example = f"f({a}, {b}) == {formula(a, b)}"
+        question = f"Write f(a, b): {formula.words}. {example}"
         extra_info = {"tool_selection": ["code_interpreter"]}
-        return Problem(question, json.dumps(tests), extra_info, solution=(formula, f"print(f({a}, {b}))"))
+        notes = Notes([Formula(*parts, end).code for end in ENDS], f"print({example})")
+        return Problem(question, json.dumps(tests), extra_info, solution=notes)
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
-        """A draft is tried, perhaps put right, and handed in."""
-        formula, example = problem.solution
-        draft = formula.mistaken(rng) if rng.random() < self.mistakes else formula
-        yield call("code_interpreter", 0, code=draft.code + example)
-        if draft != formula and rng.random() < self.corrections:
-            draft = formula
-            yield call("code_interpreter", 1, code=draft.code + example)
-        yield say(f"```python\n{draft.code}```")
+        """One reading after the other is tried, until one passes on the example or patience ends."""
+        notes = problem.solution
+        for number, draft in enumerate(notes.drafts):
+            shown = yield call("code_interpreter", number, code=draft + notes.check)
+            if shown.strip() == "True" or rng.random() >= self.corrections:
+                break
+        yield say(f"```python\n{draft}```")
+
+
+ARGUMENTS = [(a, b) for a in range(1, 10) for b in range(a + 1, a + 9)]
+"""Pairs on which the two readings never agree."""
