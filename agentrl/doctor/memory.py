@@ -1,11 +1,13 @@
 """About how much memory training takes, from the model's configuration alone: no weight is loaded.
 
 Counted: parameters, gradients, AdamW's moments, a reference and a critic where there are any, the activations of the
-fullest forward pass, and the hf engine's cache. All of it is an estimate, and says so.
+fullest forward pass, a chunk of logits, and the hf engine's cache. Bytes of activations were counted on transformers'
+Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what it missed by.
 """
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,16 @@ TIGHT = 0.85
 """Share of the device's memory from which on an estimate is too close to call."""
 
 
+COMPILED = 0.55
+"""Share of a block's activations that stay when it is compiled."""
+UNITS = 2
+"""Blocks of a sharded model that are whole at one time."""
+CHUNKS = {"cpu": 0.375, "cuda": 1.0}
+"""GiB of logits, and what is made of them, at one time."""
+LIBRARIES = {"cpu": 0.45, "cuda": 0.0}
+"""GiB of a process that has imported all it needs; a GPU's are not counted by PyTorch."""
+
+
 @dataclass(frozen=True)
 class Size:
     """What a model's shape says."""
@@ -31,11 +43,18 @@ class Size:
     parameters: int
     trained: int
     layers: int
+    kept: int
+    """Layers that the backward pass reaches."""
     hidden: int
     inner: int
-    """Width of the feed-forward layers."""
-    cached: int
-    """Numbers per token and layer in a key-value cache."""
+    """Width of the feed-forward layers, of all the experts that a token meets."""
+    queries: int
+    keys: int
+    """Numbers per token and layer: queries, and keys (as many as values)."""
+    normed: bool
+    """Whether queries and keys have norms of their own."""
+    head: int
+    """Numbers in the output layer, where that is trained."""
 
 
 def size_of(config: Config) -> Size:
@@ -56,43 +75,84 @@ def size_of(config: Config) -> Size:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"model.path: {model.path} is no model: {first_line(error)}") from error
     shape = shape.get_text_config()
-    heads = shape.num_attention_heads
+    heads, layers = shape.num_attention_heads, shape.num_hidden_layers
     width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
-    keys = getattr(shape, "num_key_value_heads", None) or heads
-    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    inner = getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
-    return Size(parameters, trained, shape.num_hidden_layers, shape.hidden_size, inner, 2 * keys * width)
+    experts = getattr(shape, "num_experts_per_tok", None) or 1
+    inner = getattr(shape, "moe_intermediate_size", None) or getattr(shape, "intermediate_size", None)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return Size(
+        parameters=parameters,
+        trained=sum(p.numel() for p in trained.values()),
+        layers=layers,
+        kept=layers - _first_trained(trained),
+        hidden=shape.hidden_size,
+        inner=experts * (inner or 4 * shape.hidden_size),
+        queries=heads * width,
+        keys=(getattr(shape, "num_key_value_heads", None) or heads) * width,
+        normed=any("q_norm" in name for name, _ in module.named_parameters()),
+        head=0 if model.lora_rank else shape.vocab_size * shape.hidden_size,
+    )
 
 
-def parts(config: Config, size: Size, processes: int) -> dict[str, float]:
+def _first_trained(names: Iterable[str]) -> int:
+    """Number of the first layer with something to train; 0 where the embeddings have."""
+    numbers = [re.search(r"\.layers\.(\d+)\.", name) for name in names]
+    return min((int(found[1]) if found else 0 for found in numbers), default=0)
+
+
+def parts(config: Config, size: Size, processes: int, device: torch.device) -> dict[str, float]:
     """GiB by what they are for, on each of so many processes that share the model."""
-    model, actor = config.model, config.actor
+    model, actor, kind = config.model, config.actor, device.type
     each = BYTES[model.dtype]
-    longest = model_length(config)
-    tokens = max(actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else 0, longest)
-    if not actor.use_dynamic_bsz:
-        tokens = longest * (actor.ppo_micro_batch_size_per_gpu or 1)
-    kept = 2 * size.hidden if model.enable_gradient_checkpointing else 12 * size.hidden + 4 * size.inner
+    narrow = kind == "cuda" and actor.fsdp_config.mixed_precision.param_dtype != "float32"
     found = {
         "weights": size.parameters * each / processes,
         "gradients": size.trained * each / processes,
         "AdamW": 2 * size.trained * each / processes,
-        "activations": float(tokens * size.layers * kept * each),
+        "activations": _tokens(config) * _per_token(config, size, narrow) + 4.0 * size.head,
+        "logits": CHUNKS[kind] * GIB,
     }
-    with_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
-    if with_reference and not model.lora_rank:
+    if LIBRARIES[kind]:
+        found["Python and its libraries"] = LIBRARIES[kind] * GIB
+    gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
+    if narrow and each > 2:
+        found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.layers)
+    if processes > 1 and gathered:
+        found["gradients before they are summed"] = 2.0 * size.trained
+    if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * each / processes
     if has_critic(config):
         found["critic"] = 4 * size.parameters * each / processes
-    if config.rollout.name == "hf":
-        found["hf engine's cache"] = float(config.rollout.max_num_seqs * longest * size.layers * size.cached * each)
+    rollout = config.rollout
+    if rollout.name == "hf":
+        found["hf engine's cache"] = 2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * each
     return {name: value / GIB for name, value in found.items()}
+
+
+def _tokens(config: Config) -> int:
+    """Tokens of the fullest forward pass."""
+    actor, longest = config.actor, model_length(config)
+    if actor.use_dynamic_bsz:
+        return max(actor.ppo_max_token_len_per_gpu, longest)
+    return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
+
+
+def _per_token(config: Config, size: Size, narrow: bool) -> float:
+    """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four."""
+    hidden, inner, keys = (32, 8, 4) if narrow else (36, 16, 8)
+    norms = (6 if narrow else 8) * (size.queries + size.keys) * size.normed
+    block = hidden * size.hidden + inner * size.inner + keys * size.keys + norms
+    if config.actor.use_torch_compile:
+        block *= COMPILED
+    if config.model.enable_gradient_checkpointing:
+        return 4.0 * size.layers * size.hidden + block
+    return size.kept * block
 
 
 def memory(config: Config, device: torch.device, processes: int) -> Iterator[Finding]:
     """The estimate against the device."""
     size = size_of(config)
-    found = parts(config, size, processes)
+    found = parts(config, size, processes, device)
     listed = ", ".join(f"{name} {_gib(value)}" for name, value in found.items())
     trained = "" if size.trained == size.parameters else f", {size.trained / 1e6:.1f}M of them trained"
     need = sum(found.values())

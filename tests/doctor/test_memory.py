@@ -1,0 +1,52 @@
+"""The estimate beside what runs were measured to take; docs/doctor.md has the same figures."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl.config import compose
+from agentrl.doctor.memory import parts, size_of
+
+QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+        "tie_word_embeddings": True}  # fmt: skip
+SMOLLM = {"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+          "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+          "tie_word_embeddings": True}  # fmt: skip
+COMPILED = ["actor.use_torch_compile=true", "actor.ppo_max_token_len_per_gpu=8192", "rollout.name=sglang"]
+RESHARD = "actor.fsdp_config.reshard_after_forward"
+RUNS = [
+    (QWEN, "train", COMPILED, "cuda", 1, 46.5),
+    (QWEN, "train", [*COMPILED, f"{RESHARD}=false"], "cuda", 2, 36),
+    (QWEN, "train", [*COMPILED, f"{RESHARD}=true"], "cuda", 2, 30),
+    (SMOLLM, "demo", ["rollout.name=hf"], "cpu", 1, 3.2),
+]
+DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+def estimate(folder: Path, shape: dict, preset: str, settings: list[str], device: str, processes: int) -> float:
+    (folder / "config.json").write_text(json.dumps(shape))
+    config = compose([f"model.path={folder}", *settings], config_name=preset, checks=())
+    return sum(parts(config, size_of(config), processes, torch.device(device)).values())
+
+
+@pytest.mark.parametrize(("shape", "preset", "settings", "device", "processes", "measured"), RUNS)
+def test_it_is_near_what_was_measured(tmp_path, shape, preset, settings, device, processes, measured) -> None:
+    said = estimate(tmp_path, shape, preset, settings, device, processes)
+    assert said == pytest.approx(measured, rel=0.16)
+    assert f"{said:.1f} GiB" in re.findall(r"\| ([\d.]+ GiB) \|", DOCS.read_text())
+
+
+def test_what_costs_memory_counts(tmp_path: Path) -> None:
+    def said(*settings: str) -> float:
+        return estimate(tmp_path, QWEN, "train", [*COMPILED, *settings], "cuda", 1)
+
+    plain = said()
+    assert said("actor.use_torch_compile=false") > plain + 10
+    assert said("model.enable_gradient_checkpointing=true") < plain - 10
+    assert said("actor.use_kl_loss=true") == pytest.approx(plain + 6.41, abs=0.1)
+    assert said("algorithm.adv_estimator=gae") == pytest.approx(plain + 4 * 6.41, abs=0.1)
+    assert said("model.lora_rank=16") < plain - 15
