@@ -36,8 +36,8 @@ def engine_name(rollout: Rollout, device: torch.device) -> str:
     """What `rollout.name` means here."""
     if rollout.name != "auto":
         return rollout.name
-    there = rollout.base_url or rollout.engine_python or find_python("sglang", "sglang")
-    return "sglang" if device.type == "cuda" and there else "hf"
+    there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
+    return "sglang" if there or rollout.base_url or rollout.router_url else "hf"
 
 
 def server_urls(rollout: Rollout) -> list[str]:
@@ -46,8 +46,10 @@ def server_urls(rollout: Rollout) -> list[str]:
     return urls
 
 
-def check_router(rollout: Rollout, name: str) -> None:
-    """Raises UserError for a router whose servers nobody named, or of an engine that has none."""
+def check_addresses(rollout: Rollout, name: str) -> None:
+    """Raises UserError for servers that the engine has no use for, and for a router whose servers nobody named."""
+    if rollout.base_url and name == "hf":
+        raise UserError("rollout.base_url names servers, and rollout.name=hf samples in the trainer: drop one of them")
     if rollout.router_url and not (rollout.base_url and name == "sglang"):
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
 
@@ -125,9 +127,9 @@ def transport(
 def launch(config: Config, device: torch.device) -> Servers | None:
     """Start the servers that the settings ask for; None for the engine that needs none. Raises UserError."""
     rollout, name = config.rollout, engine_name(config.rollout, device)
+    check_addresses(rollout, name)
     if name == "hf":
         return None
-    check_router(rollout, name)
     gpus = visible_gpus() if device.type == "cuda" else []
     width = rollout.tensor_model_parallel_size
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width

@@ -75,7 +75,7 @@ class Rollout:
 
     name: str = "auto"
     """Engine: hf (in this process, on the policy's own weights), sglang or vllm (servers of their own), or auto:
-    sglang where there is a GPU and `agentrl engine install sglang` was run or `base_url` is set, else hf."""
+    sglang where `base_url` is set, or there is a GPU and `agentrl engine install sglang` was run; else hf."""
     n: int = 1
     """Trajectories a prompt: the group of GRPO."""
     temperature: float = 1.0

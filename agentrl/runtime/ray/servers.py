@@ -18,7 +18,7 @@ from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica
 from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.runtime.dialects import dialect, model_length
-from agentrl.runtime.engines import check_router, engine_name, server_urls, weight_folder
+from agentrl.runtime.engines import check_addresses, engine_name, server_urls, weight_folder
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.crew import Crew
@@ -53,11 +53,12 @@ def start_servers(
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
     sleeps = shared and rollout.free_cache_engine
     name = engine_name(rollout, device)
-    check_router(rollout, name)
+    check_addresses(rollout, name)
     spoken = dialect(name, config, device, sleeps=sleeps)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
     servers: list[FarServer] = []
+    logs = Path(trainer.default_local_dir).absolute() / "engine"
     if rollout.base_url:
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
@@ -66,7 +67,6 @@ def start_servers(
         replicas = [Replica(spoken, server.url, server) for server in servers]  # type: ignore[arg-type]
     nearest = {server.url: server.spot.rank for server in servers}
     way = weight_way(config, device, shared)
-    logs = Path(trainer.default_local_dir).absolute() / "engine"
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}
     if way == "files" and rollout.weight_dir is None and len(machines) > 1:
         raise UserError("rollout.weight_dir is not set: weights go by files, and machines share no memory; name one")
@@ -77,6 +77,7 @@ def start_servers(
         max_model_len=model_length(config),
         start_timeout=rollout.start_timeout,
         request_timeout=rollout.request_timeout,
+        partial=rollout.partial_rollout,
         router=rollout.router_url,
         progress=progress,
     )
@@ -85,8 +86,6 @@ def start_servers(
 
 def weight_way(config: Config, device: torch.device, shared: bool) -> str:
     """`rollout.weight_sync`, with auto told. A server on several of the ranks' GPUs reads files: a handle opens memory
-        partial=rollout.partial_rollout,
-        check=probe_for(rollout, lambda ids: ranks.call("call", "score", ids), vocabulary),
     of one GPU only, and NCCL takes no two members on one."""
     rollout = config.rollout
     if rollout.weight_sync != "auto":
