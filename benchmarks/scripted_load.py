@@ -3,10 +3,13 @@
 import argparse
 import asyncio
 import dataclasses
+import os
 import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -93,6 +96,20 @@ def request(engine: str, ids: list[int], new: int) -> tuple[str, dict[str, Any]]
     return "/v1/completions", {"model": "policy", "prompt": ids, **drawn, **names}
 
 
+def server_cpu(engine: Any) -> float:
+    """Seconds of CPU that the first server's processes have used: what a busy machine does not change much."""
+    server = engine.pool.replicas[0].server
+    if server is None or server._process is None:
+        return 0.0
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == server._process.pid:  # its session
+                total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def compare(runtime: LocalRuntime, args: argparse.Namespace, *, vary: bool) -> Iterator[tuple[str, str]]:
     """Run both, several times; gives what was measured and the figure."""
     story = "Take notes, please, as many as you can. " * 12
@@ -109,15 +126,20 @@ def compare(runtime: LocalRuntime, args: argparse.Namespace, *, vary: bool) -> I
         encode = lambda text: runtime.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         scripted: Any = Scripted(engine, encode, args.turns, args.new, vary=vary)
         scheduler.env = dataclasses.replace(runtime.rollouts.env, engine=scripted)
-        start, cpu = time.perf_counter(), time.process_time()
+        start, cpu, served = time.perf_counter(), time.process_time(), server_cpu(engine)
         done = runtime.runner.run(scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
         ours, cpu = time.perf_counter() - start, time.process_time() - cpu
+        served = server_cpu(engine) - served
         chains = list(scripted.asked.values())
         assert all(t.turns == args.turns for t in done), "a trajectory went astray"
         runtime.sync(0)
+        served_bare, cpu_bare = server_cpu(engine), time.process_time()
         theirs = runtime.runner.run(bare(args, engine.pool.replicas[0].url, chains))
+        served_bare, cpu_bare = server_cpu(engine) - served_bare, time.process_time() - cpu_bare
         tokens = sum(new for chain in chains for _, new in chain)
         speeds = f"{tokens / ours:,.0f} tokens/s, the bare server {tokens / theirs:,.0f}: {theirs / ours:.3f}"
         what = f"{args.concurrent} at once, {args.turns} turns of {lengths} tokens"
         turns = sum(map(len, chains))
-        yield what if i else "the same to warm up", f"{speeds}; client CPU {cpu / turns * 1e3:.2f} ms a turn"
+        spent = f"CPU a turn: client {cpu / turns * 1e3:.2f} ms, bare {cpu_bare / turns * 1e3:.2f}"
+        spent += f"; server {served / turns * 1e3:.0f} ms, bare {served_bare / turns * 1e3:.0f}"
+        yield what if i else "the same to warm up", f"{speeds}; {spent}"
