@@ -98,7 +98,7 @@ class Scorer:
         trajectory.reward_extra |= extra
         if self.overlong is not None:
             penalty = self.overlong.penalty(sum(ledger.model_tokens for ledger in trajectory.ledgers))
-            trajectory.reward += penalty
+            trajectory.reward, trajectory.length_penalty = trajectory.reward + penalty, penalty
             if self.overlong.log:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 

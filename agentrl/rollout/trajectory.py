@@ -87,6 +87,8 @@ class Trajectory:
     """`calculate_score` of the interaction, taken once at the end."""
     reward: float | None = None
     """What the trajectory is trained on, without turn rewards; None until scored, or when there is no score."""
+    length_penalty: float = 0.0
+    """The part of `reward` that is for its length alone: 0, or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     """Other values of the reward function's dict: logged as metrics."""
     spans: list[Span] = field(default_factory=list)

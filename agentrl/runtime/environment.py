@@ -89,7 +89,8 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
         manager = "naive"  # it is asynchronous, and may ask for the sandbox
         function = load_reward_function(None, SOURCE_FUNCTION, {})
     overlong_buffer = reward.overlong_buffer
-    limit, buffer = overlong_buffer.max_resp_len or config.data.max_response_length, overlong_buffer.len
+    limit = overlong_buffer.max_resp_len or config.data.max_response_length
+    buffer = overlong_buffer.len or max(1, limit // 5)
     factor, log = overlong_buffer.penalty_factor, overlong_buffer.log
     overlong = Overlong(limit, buffer, factor, log) if overlong_buffer.enable else None
     multi_turn = config.rollout.multi_turn

@@ -113,7 +113,7 @@ def differing(trajectories: Sequence[Trajectory], metric: str) -> dict[str, list
 
 def _value(trajectory: Trajectory, metric: str) -> float:
     if metric in SCORE:
-        return trajectory.reward or 0.0
+        return (trajectory.reward or 0.0) - trajectory.length_penalty
     if metric not in trajectory.reward_extra:
         known = ", ".join(["score", *trajectory.reward_extra])
         raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")

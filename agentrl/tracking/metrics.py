@@ -58,7 +58,7 @@ def succeeded(trajectory: Trajectory, threshold: float = 1.0) -> float | None:
         value = _number(trajectory.reward_extra.get(name))
         if value is not None:
             return value
-    return float(trajectory.reward >= threshold)  # type: ignore[operator]  # it is scored
+    return float(trajectory.reward - trajectory.length_penalty >= threshold)  # type: ignore[operator]  # it is scored
 
 
 def passed(trajectory: Trajectory, threshold: float = 1.0) -> bool:

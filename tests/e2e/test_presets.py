@@ -10,7 +10,7 @@ from agentrl.tracking import read_metrics
 from agentrl.train import train
 
 PRESETS = sorted(file.stem for file in find("configs/algorithm", what="presets").glob("*.yaml"))
-SHORT = ["reward.overlong_buffer.len=16", "algorithm.filter_groups.max_num_gen_batches=1"]
+SHORT = ["algorithm.filter_groups.max_num_gen_batches=1"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

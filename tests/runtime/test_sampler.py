@@ -91,6 +91,19 @@ def test_groups_may_differ_by_another_value():
         sample(1)
 
 
+def test_length_does_not_make_a_group_differ():
+    sample, runtime = sampler([[-0.1, -0.9], [1.0, 0.5], DIFFER], FILTER, batch=1)
+    short, made = {("r0", 0): -0.1, ("r0", 1): -0.9, ("r1", 1): -0.5}, runtime.trajectory
+
+    def shaped(row, number, reward):
+        trajectory = made(row, number, reward)
+        trajectory.length_penalty = short.get((row.uid, number), 0.0)
+        return trajectory
+
+    runtime.trajectory = shaped
+    assert uids(sample(1)) == ["r2"]
+
+
 def test_failures_do_not_make_a_group_differ():
     runtime = Scripted()
     rows = [

@@ -36,6 +36,9 @@ def test_success_follows_the_threshold_and_the_reward_functions_own_word(plain):
     assert success(plain(0.0, reward_extra={"success": np.float32(1.0)})) == 1.0
     assert success(plain(0.0, reward_extra={"acc": 0.25, "success": 1.0})) == 0.25
     assert success(plain(1.0, reward_extra={"acc": "yes"})) == 1.0
+    long = plain(0.4)
+    long.length_penalty = -0.6
+    assert success(long) == 1.0
 
 
 def test_an_infrastructure_failure_teaches_the_figures_nothing(plain):

@@ -105,7 +105,7 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
     """The penalty has tokens to grow over."""
     overlong_buffer = reward.overlong_buffer
     limit = overlong_buffer.max_resp_len or data.max_response_length
-    if overlong_buffer.enable and not 1 <= overlong_buffer.len <= limit:
+    if overlong_buffer.enable and overlong_buffer.len is not None and not 1 <= overlong_buffer.len <= limit:
         named = "reward.overlong_buffer.max_resp_len" if overlong_buffer.max_resp_len else "data.max_response_length"
         raise UserError(f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to {named}={limit} tokens")
 

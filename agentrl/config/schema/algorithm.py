@@ -48,7 +48,8 @@ class FilterGroups:
     enable: bool = False
     """Draw prompts until `data.train_batch_size` of them have answers that differ."""
     metric: str = "score"
-    """What must differ: score, or a value that the reward function returns beside it, such as acc."""
+    """What must differ: score (without what the length costs), or a value that the reward function returns beside it,
+    such as acc."""
     max_num_gen_batches: int = 10
     """Batches of prompts that a step may draw; then it trains on what there is. 0: as many as an epoch has."""
 

@@ -34,8 +34,9 @@ class OverlongBuffer:
 
     enable: bool = False
     """Take something off the reward of answers that come near `data.max_response_length`."""
-    len: int = 128
-    """Tokens before the limit over which the penalty grows; only tokens that the model made count."""
+    len: int | None = None
+    """Tokens before the limit over which the penalty grows; only tokens that the model made count. null: a fifth of the
+    limit."""
     penalty_factor: float = 1.0
     """The penalty at the limit."""
     max_resp_len: int | None = None
