@@ -22,8 +22,12 @@ from agentrl.remote import in_shared_memory
 SECTION = "data.custom_cls"
 
 
-def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.train_files") -> Sequence[Row]:
+def load_dataset(
+    data: Data, files: Any, tokenizer: Any, *, processor: Any = None, what: str = "data.train_files"
+) -> Sequence[Row]:
     """The rows of `files` (a path or a list of them); `what` names the config key they come from.
+
+    `tokenizer` and transformers' `processor` are for a class of the user's own.
 
     Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
     """
@@ -38,7 +42,9 @@ def load_dataset(data: Data, files: Any, tokenizer: Any, *, what: str = "data.tr
         )
     cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
     local = [str(path) for path in paths(files, what)]
-    dataset = _call(cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, data=data)
+    dataset = _call(
+        cls, files=local[0] if isinstance(files, str) else local, tokenizer=tokenizer, processor=processor, data=data
+    )
     return CustomRows(dataset, data)
 
 
@@ -73,13 +79,13 @@ class CustomRows(LazyRows):
         )
 
 
-def _call(cls: Any, *, files: Any, tokenizer: Any, data: Data) -> Any:
+def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:
     from omegaconf import OmegaConf
 
     arguments = {"data_files": files, "tokenizer": tokenizer, "config": OmegaConf.create(asdict(data))}
     accepted = inspect.signature(cls).parameters
     if "processor" in accepted:
-        arguments["processor"] = None
+        arguments["processor"] = processor
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:

@@ -20,7 +20,8 @@ Message = dict[str, Any]
 
 def with_media(messages: list[Message], record: Mapping[str, Any], media_keys: MediaKeys, uid: str) -> list[Message]:
     """The prompt with a content part for each of the record's images and videos. Raises UserError naming `uid`."""
-    held = {kind: _listed(record.get(column)) for kind, column in media_keys.items()}
+    made = record.get("multi_modal_data") or {}  # what a dataset class of verl's has opened itself
+    held = {kind: _listed(record.get(column)) or _listed(made.get(kind)) for kind, column in media_keys.items()}
     if not any(held.values()):
         return messages
     waiting = {kind: iter(media) for kind, media in held.items()}
@@ -53,7 +54,7 @@ def _part(piece: str, waiting: Mapping[str, Iterator[Any]]) -> dict[str, Any]:
 
 
 def _filled(part: Any, waiting: Mapping[str, Iterator[Any]]) -> Any:
-    kind = part.get("type") if isinstance(part, Mapping) else None
+    kind = str(part.get("type")) if isinstance(part, Mapping) else ""
     return {**part, kind: next(waiting[kind])} if kind in waiting and part.keys() == {"type"} else part
 
 

@@ -42,6 +42,6 @@ def rotary_positions(model: Any, ids: Tensor, media: Sequence[Medium]) -> Tensor
 
 
 @cache
-def parameters(kind: type[Any]) -> frozenset[str]:
+def parameters(kind: Any) -> frozenset[str]:
     """Names that a model class's forward takes."""
     return frozenset(inspect.signature(kind.forward).parameters)

@@ -22,7 +22,7 @@ def load_processor(
         return Processor(_loaded(place, config.model_type, tokenizer, trust_remote_code), kwargs)
     except Exception as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
-        return Processor(missing=f"its processor cannot be loaded ({text[0]})")
+        return Processor(missing=f"its processor cannot be loaded ({text[0]}); install or mend that")
 
 
 def _loaded(place: str, kind: str, tokenizer: Any, trust_remote_code: bool) -> Any:
@@ -42,7 +42,7 @@ def _still(place: str, kind: str, tokenizer: Any) -> Any:
 
     whole: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES[kind])
 
-    class Still(whole):  # type: ignore[misc]
+    class Still(whole):
         """The same, but that a part may be missing."""
 
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:

@@ -33,6 +33,9 @@ class Medium:
     features: Mapping[str, "Tensor"]
     """What the model computes them from, by its forward's arguments: pixel_values, image_grid_thw, ..."""
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} of {len(self.ids)} tokens>"
+
     @property
     def frames(self) -> list[Any]:
         """Its pictures: one, or a video's."""

@@ -11,6 +11,7 @@ from agentrl.media.sources import open_image, open_video
 REMEMBERED = 16
 """Media kept from one trajectory to the next: those of a group begin with the same."""
 
+TEXT_ALONE = "it reads text alone; name a vision-language model"
 NAMES = {"image": "an image", "video": "a video"}
 Message = dict[str, Any]
 
@@ -19,9 +20,9 @@ class Processor:
     """Reads messages with images and videos. Without a transformers processor it knows text only, and says so."""
 
     def __init__(
-        self, processor: Any = None, kwargs: Mapping[str, Any] | None = None, *, missing: str = "it reads text alone"
+        self, processor: Any = None, kwargs: Mapping[str, Any] | None = None, *, missing: str = TEXT_ALONE
     ) -> None:
-        """`kwargs` go into every call of the processor: size, say. `missing`: why there is none."""
+        """`kwargs` go into every call of the processor: size, say. `missing`: why there is none, and what to do."""
         self.processor = processor
         self.missing = missing
         self.kwargs = dict(kwargs or {})
@@ -45,6 +46,8 @@ class Processor:
 
     def expand(self, text: str, media: Sequence[Medium]) -> str:
         """A rendered conversation, each placeholder drawn out to its medium's text. Raises ValueError on a miscount."""
+        if media and self.processor is None:
+            raise ValueError(self.missing)
         waiting = {kind: [m.text for m in media if m.kind == kind] for kind in KINDS}
         for kind, texts in waiting.items():
             if not texts:
@@ -83,7 +86,7 @@ class Processor:
     def medium(self, kind: str, value: Mapping[str, Any]) -> Medium:
         """What the model gets of an image or a video. Raises UserError."""
         if self.processor is None:
-            raise UserError(f"model.path cannot be shown {NAMES[kind]}: {self.missing}; name a vision-language model")
+            raise UserError(f"model.path cannot be shown {NAMES[kind]}: {self.missing}")
         if not hasattr(self.processor, f"{kind}_token") or getattr(self.processor, f"{kind}_processor", None) is None:
             raise UserError(f"model.path cannot be shown {NAMES[kind]} here: install torchvision, if it knows {kind}s")
         key = tuple(sorted(value.items(), key=lambda item: item[0]))
@@ -139,10 +142,7 @@ def _told(part: Mapping[str, Any]) -> str:
 def _size_rule(part: Any) -> dict[str, Any]:
     """How this processor sizes pictures, where that is Qwen's way: the arguments of `open_image`."""
     size = getattr(part, "size", None) or {}
-    pair = [
-        size.get(name) if hasattr(size, "get") else getattr(size, name, None)
-        for name in ("shortest_edge", "longest_edge")
-    ]
-    if not hasattr(part, "merge_size") or None in pair:
+    low, high = size.get("shortest_edge"), size.get("longest_edge")
+    if low is None or high is None or not hasattr(part, "merge_size"):
         return {"factor": None, "bounds": (0, 0)}
-    return {"factor": int(part.patch_size) * int(part.merge_size), "bounds": (int(pair[0]), int(pair[1]))}
+    return {"factor": int(part.patch_size) * int(part.merge_size), "bounds": (int(low), int(high))}

@@ -7,6 +7,7 @@ from agentrl.config.schema import Config
 from agentrl.data import Loader, Row, filter_overlong, load_dataset
 from agentrl.errors import UserError
 from agentrl.runtime.runtime import Runtime
+from agentrl.training import load_processor
 
 
 @dataclass
@@ -45,7 +46,8 @@ def _read(config: Config, runtime: Runtime, files: object, key: str) -> Sequence
     data = config.data
     if files is None:
         raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
-    rows = load_dataset(data, files, runtime.tokenizer)
+    processor = load_processor(config.model, runtime.tokenizer).processor if data.custom_cls.path else None
+    rows = load_dataset(data, files, runtime.tokenizer, processor=processor)
     limit = data.train_max_samples if key == "data.train_files" else data.val_max_samples
     rows = rows if limit < 0 else [rows[i] for i in range(min(limit, len(rows)))]
     if data.filter_overlong_prompts:

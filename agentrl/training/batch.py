@@ -7,6 +7,7 @@ where its history was rewritten; those lie next to each other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,14 +98,15 @@ class Batch:
         return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
 
     def idle(self) -> "Batch":
-        """Two tokens that nobody scores, in the same columns: a pass that only keeps step with other ranks."""
+        """Something in the same columns that nobody scores: a pass that only keeps step with other ranks."""
         if self.media is not None:  # these, too, run the model's eyes
             some = self.select([self.media.first])
-            silent = {name: column for name in _SCORED if (column := getattr(some, name)) is not None}
-            return replace(some, **{name: torch.zeros_like(column) for name, column in silent.items()})
+            scored = {name: column for name in _SCORED if (column := getattr(some, name)) is not None}
+            silent: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
+            return replace(some, **silent)
         tokens = torch.arange(2, device=self.ids.device)
         columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        blank = {name: torch.zeros_like(value[:1].expand(2)) for name, value in columns.items()}
+        blank: dict[str, Any] = {name: torch.zeros_like(value[:1].expand(2)) for name, value in columns.items()}
         blank |= {name: columns[name][:1] for name in _PER_SEQUENCE if name in columns}
         return replace(self, **blank | {"positions": tokens, "cu_seqlens": (2 * tokens).to(torch.int32)})
 

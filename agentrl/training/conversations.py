@@ -57,7 +57,7 @@ def _ledger(record: dict[str, Any], data: SftData, chat: Chat, *, place: str) ->
     messages = _messages(record, data, place)
     tools = plain(record.get(data.tools_key)) or None
     try:
-        return chat.transcript(messages, tools)
+        return chat.transcript(chat.see(messages), tools)
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:  # someone else's data

@@ -19,6 +19,7 @@ from agentrl.chat import Chat, Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
+from agentrl.media import Processor
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.training import checkpoints
 from agentrl.training.batch import Batch
@@ -144,7 +145,9 @@ class Run:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        chat = Chat(self.tokenizer, check="disable", template_kwargs=data.apply_chat_template_kwargs)
+        blind = Processor(missing="`agentrl sft` trains on text alone; leave conversations with images out")
+        kwargs = data.apply_chat_template_kwargs
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=blind)
         self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
         self.held_out = self._held_out(chat)
         rows: Any = self.conversations.ledgers

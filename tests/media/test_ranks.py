@@ -1,0 +1,29 @@
+"""Two ranks train a vision-language model as one process does."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+
+from agentrl.training.ranks import ALONE
+from tests.media import eyes, two
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_two_ranks_are_one(tmp_path: Path) -> None:
+    folder = eyes.folder(tmp_path / "model")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(two.rank, (port, folder, tmp_path), nprocs=2)
+    expected = two.trained(folder, ALONE)
+    for index in range(2):
+        found = torch.load(tmp_path / f"{index}.pt")
+        assert torch.allclose(found["scored"], expected["scored"], atol=2e-5)
+        assert found["metrics"]["actor/grad_norm"] == pytest.approx(expected["metrics"]["actor/grad_norm"], rel=1e-4)
+        for name, tensor in expected["weights"].items():
+            assert torch.allclose(found["weights"][name], tensor, atol=1e-5), name
+        assert "rows with and without images" in found["refused"]
