@@ -92,7 +92,7 @@ class Servers:
         check = None
         if rollout.weight_check != "never":
             every_time = rollout.weight_check == "always"
-            check = Probe(module, module.config.vocab_size, self.device, every_time=every_time)
+            check = Probe(module, module.config.get_text_config().vocab_size, self.device, every_time=every_time)
         return RemoteEngine(
             self.dialect,
             self.replicas,

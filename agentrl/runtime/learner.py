@@ -15,10 +15,20 @@ from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.errors import UserError
-from agentrl.training import Batch, PolicyActor, checkpoints, device_for, load_model, load_tokenizer, tune_cpu
+from agentrl.training import (
+    Batch,
+    PolicyActor,
+    checkpoints,
+    device_for,
+    load_model,
+    load_processor,
+    load_tokenizer,
+    tune_cpu,
+)
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
 from agentrl.training.meter import Meter, Spent
+from agentrl.training.model import freeze_eyes
 from agentrl.training.passes import Cut, cut_like, spread
 from agentrl.training.profiling import Profiling
 from agentrl.training.ranks import Ranks
@@ -39,6 +49,7 @@ class Learner:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
+        self.papers = load_processor(config.model, self.tokenizer).processor or self.tokenizer
         self.module = self._load(config.actor.fsdp_config)
         self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
         trainer = config.trainer
@@ -119,7 +130,7 @@ class Learner:
         }
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
-        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.tokenizer, out, weights=whole))
+        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.papers, out, weights=whole))
         if last:
             self.saver.wait()
 
@@ -196,7 +207,10 @@ class Learner:
         config = self.config
 
         def load(device: torch.device) -> Any:
-            return load_model(config.model, device=device, seed=config.trainer.seed)
+            module = load_model(config.model, device=device, seed=config.trainer.seed)
+            if config.actor.freeze_vision_tower:
+                freeze_eyes(module)
+            return module
 
         return self._placed(load, fsdp_config, strategy, compiled)
 
