@@ -35,14 +35,14 @@ MARKS = {
     "wrong": ("✗", "bold red"),
 }
 COUNTED = {
-    "same": "stay as they are",
-    "moved": "have another name here",
-    "differs": "work, and mean not quite the same",
-    "anyway": "say what agentrl does anyway",
-    "ignored": "have no effect",
-    "refused": "would stop the run",
-    "unknown": "are unknown",
-    "wrong": "have a value that does not fit",
+    "same": ("stays as it is", "stay as they are"),
+    "moved": ("has another name here", "have another name here"),
+    "differs": ("works, and means not quite the same", "work, and mean not quite the same"),
+    "anyway": ("says what agentrl does anyway", "say what agentrl does anyway"),
+    "ignored": ("has no effect", "have no effect"),
+    "refused": ("would stop the run", "would stop the run"),
+    "unknown": ("is unknown", "are unknown"),
+    "wrong": ("has a value that does not fit", "have a value that does not fit"),
 }
 
 
@@ -195,6 +195,7 @@ def _outcome(verdict: "Verdict") -> str:
 
 def _summary(console: "Console", verdicts: "list[Verdict]", source: "Source") -> None:
     counts = Counter(verdict.kind for verdict in verdicts)
-    parts = [f"{counts[kind]} {text}" for kind, text in COUNTED.items() if counts[kind]]  # type: ignore[index]
+    found = {kind: counts[kind] for kind in COUNTED if counts[kind]}  # type: ignore[index]
+    parts = [f"{number} {COUNTED[kind][number > 1]}" for kind, number in found.items()]
     parts += [f"{len(source.mistakes)} cannot be read"] if source.mistakes else []
     console.print(f"\n{len(verdicts)} settings: {', '.join(parts)}")

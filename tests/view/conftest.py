@@ -38,7 +38,11 @@ def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fiel
         "messages": [{"role": "user", "content": "What is 17 * 23?"}],
         "tool_calls": [ToolCallRecord(0, "calculator", {"expression": "17 * 23"}, "391", Outcome.OK, 0.5)],
         "turn_rewards": [TurnReward(1, 0.5, "interaction")],
-        "spans": [Span("generate", start, start + 1 + row), Span("tool", start + 1 + row, start + 1.5 + row)],
+        "spans": [
+            Span("generate", start, start + 1 + row),
+            Span("wait", start + 1 + row, start + 1.25 + row),
+            Span("tool", start + 1.25 + row, start + 1.5 + row),
+        ],
     }
     row_of = Row(uid, [{"role": "user", "content": "?"}], data_source="arithmetic")
     return Trajectory(row_of, f"{step}/{uid}/{sample}", sample, reward=reward, **(defaults | fields))

@@ -77,9 +77,9 @@ def test_timeline(ask):
     answer = ask("timeline", step=1)
     assert (len(answer["rows"]), answer["untimed"]) == (6, 0)
     first, last = answer["rows"][0], answer["rows"][2]
-    assert first["spans"] == [0, 0, 1000, 1, 1000, 1500]
-    assert last["spans"] == [0, 1000, 3000, 1, 3000, 3500]
-    assert answer["kinds"][:2] == ("generate", "tool")
+    generate, tool, wait = (answer["kinds"].index(kind) for kind in ("generate", "tool", "wait"))
+    assert first["spans"] == [generate, 0, 1000, wait, 1000, 1250, tool, 1250, 1500]
+    assert last["spans"] == [generate, 1000, 3000, wait, 3000, 3250, tool, 3250, 3500]
 
 
 def test_the_same_row_at_another_step(ask):

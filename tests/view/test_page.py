@@ -145,6 +145,7 @@ def test_a_timeline_leads_to_the_straggler(page, server, tmp_path):
     page.wait_for_selector(".strip")
     assert ink(page, ".strip") > 3
     assert "6 conversations" in page.locator(".numbers").inner_text()
+    assert "wait" in page.locator(".legend").inner_text()
     page.hover(".strip", position={"x": 400, "y": 30})
     assert "1/train.parquet:1/" in page.locator("#tip").inner_text()
     page.screenshot(path=tmp_path / "timeline.png")
