@@ -24,7 +24,6 @@ from agentrl.config import compose
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.remote.weights import PolicyWeights
 from agentrl.runtime import LocalRuntime
-from agentrl.runtime.probe import Probe
 
 # The kernels of other back ends are compiled at first use, for minutes.
 SGLANG = ("attention_backend=triton", "sampling_backend=pytorch", "cuda_graph_backend_prefill=disabled")
@@ -85,7 +84,6 @@ def gap(runtime: LocalRuntime, count: int = 32, new: int = 64) -> torch.Tensor:
 
 
 def differences(runtime: LocalRuntime, count: int, new: int) -> torch.Tensor:
-    probe = Probe(runtime.learner.module, 0x1000, runtime.device, every_time=True)
     prompts = [runtime.tokenizer.encode(f"Tell me a story about the number {i}.") for i in range(count)]
 
     async def draw() -> list[Generation]:
@@ -93,7 +91,7 @@ def differences(runtime: LocalRuntime, count: int, new: int) -> torch.Tensor:
         return await asyncio.gather(*(runtime.engine.generate(p, sampling, key=str(i)) for i, p in enumerate(prompts)))
 
     drawn = runtime.runner.run(draw())
-    scored = [probe._score(p + g.token_ids)[len(p) :] for p, g in zip(prompts, drawn, strict=True)]
+    scored = [runtime.learner.score(p + g.token_ids)[len(p) :] for p, g in zip(prompts, drawn, strict=True)]
     return torch.cat(scored) - torch.tensor([value for g in drawn for value in g.logprobs])
 
 

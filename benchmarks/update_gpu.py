@@ -30,6 +30,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training import Batch, PolicyActor, pack_ledgers
 from agentrl.training.attention import use_packed_attention
 from agentrl.training.flops import arithmetic, peak_flops
+from agentrl.training.liger import use_liger_kernels
 from agentrl.training.parallel import join_ranks, leave_ranks
 from agentrl.training.ranks import Ranks
 from agentrl.training.sharding import place
@@ -84,7 +85,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--step-tokens", type=int, default=65536, help="tokens of a step for each GPU")
     parser.add_argument("--min-tokens", type=int, default=256, help="of a sequence")
     parser.add_argument("--max-tokens", type=int, default=4096)
-    parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
+    parser.add_argument(
+        "--checkpointing", nargs="+", default=[], choices=list(WAYS), help="these recompute activations"
+    )
     parser.add_argument("--reshard", choices=list(RESHARD), default="auto", help="reshard_after_forward")
     parser.add_argument("--steps", type=int, default=3, help="timed steps, after one that warms up")
     parser.add_argument("--profile", help="folder for a table of the kernels of one step")
@@ -131,6 +134,7 @@ def member(rank: int, way: str, gpus: int, port: int, args: argparse.Namespace, 
     """One process of a way."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(gpus)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    args.way = way
     device = torch.device("cpu") if args.tiny else torch.device("cuda", rank)
     ranks = join_ranks(torch.device(device.type))
     if args.tiny:
@@ -198,7 +202,7 @@ def model(config: Any, device: torch.device, args: argparse.Namespace) -> Any:
     torch.manual_seed(0)
     with device:
         module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    if args.checkpointing:
+    if args.way in args.checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return module.eval()
 
@@ -222,7 +226,7 @@ def sequences(args: argparse.Namespace, world: int, vocabulary: int) -> Batch:
 
 
 def agentrl_step(
-    config: Any, batch: Batch, ranks: Ranks, device: torch.device, args: argparse.Namespace, *, compiled: bool = False
+    config: Any, batch: Batch, ranks: Ranks, device: torch.device, args: argparse.Namespace
 ) -> Callable[[], float]:
     """agentrl's update of a model sharded over the ranks."""
 
@@ -230,7 +234,11 @@ def agentrl_step(
         # Drawn where the plain loop's is: the same weights, and soon there.
         module = model(config, where if where.type == "meta" else device, args).to(where)
         assert use_packed_attention(module)
+        if args.way == "liger":
+            use_liger_kernels(module, "model")
         return module
+
+    compiled = args.way in ("compiled", "alone")
 
     module = place(
         load, ranks, FsdpConfig(reshard_after_forward=RESHARD[args.reshard]), device=device, compiled=compiled
@@ -240,18 +248,11 @@ def agentrl_step(
     return lambda: policy.update(batch)["actor/grad_norm"]
 
 
-def compiled_step(
-    config: Any, batch: Batch, ranks: Ranks, device: torch.device, args: argparse.Namespace
-) -> Callable[[], float]:
-    """The same with `actor.use_torch_compile`."""
-    return agentrl_step(config, batch, ranks, device, args, compiled=True)
-
-
 def alone_step(
     config: Any, batch: Batch, ranks: Ranks, device: torch.device, args: argparse.Namespace
 ) -> Callable[[], float]:
     """The same on one GPU without sharding, as a run of one process trains."""
-    return agentrl_step(config, batch, Ranks(), device, args, compiled=True)
+    return agentrl_step(config, batch, Ranks(), device, args)
 
 
 def plain_step(
@@ -296,7 +297,13 @@ def plain_step(
 
 
 RESHARD = {"auto": None, "yes": True, "no": False}
-WAYS = {"agentrl": agentrl_step, "compiled": compiled_step, "alone": alone_step, "plain": plain_step}
+WAYS = {
+    "agentrl": agentrl_step,
+    "compiled": agentrl_step,  # actor.use_torch_compile
+    "liger": agentrl_step,  # model.use_liger
+    "alone": alone_step,
+    "plain": plain_step,
+}
 
 
 if __name__ == "__main__":

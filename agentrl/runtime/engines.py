@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentrl.config.schema import Config, Rollout
 from agentrl.errors import UserError
@@ -16,15 +17,16 @@ from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, ServerProcess
 from agentrl.rollout.engines.remote.place import find_python
 from agentrl.rollout.engines.remote.process import free_port
-from agentrl.rollout.engines.remote.weights import PolicyWeights
 from agentrl.rollout.engines.remote.scratch import Scratch
+from agentrl.rollout.engines.remote.weights import PolicyWeights
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
-from agentrl.rollout.engines.remote.weights.ipc import IpcTransport
+from agentrl.rollout.engines.remote.weights.ipc import IpcTransport, JointIpcTransport
 from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
 from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.runtime.dialects import dialect, model_length, server_dtype
 from agentrl.runtime.gpus import placements, visible_gpus
-from agentrl.runtime.probe import Probe
+from agentrl.runtime.probe import probe_for
+from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.sharding import DTYPES
 
 log = logging.getLogger(__name__)
@@ -86,13 +88,11 @@ class Servers:
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
 
-    def engine(self, module: Any, progress: Callable[[str], None]) -> RemoteEngine:
-        """The engine that samples from `module`'s weights."""
+    def engine(
+        self, module: Any, score: Callable[[list[int]], Tensor], progress: Callable[[str], None]
+    ) -> RemoteEngine:
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
         rollout = self.config.rollout
-        check = None
-        if rollout.weight_check != "never":
-            every_time = rollout.weight_check == "always"
-            check = Probe(module, module.config.get_text_config().vocab_size, self.device, every_time=every_time)
         return RemoteEngine(
             self.dialect,
             self.replicas,
@@ -117,6 +117,8 @@ def transport(
     weights = PolicyWeights(module, dtype=DTYPES[server_dtype(config, device)])
     size = rollout.update_weights_bucket_megabytes << 20
     log.info("weights reach the engine by %s", way)
+    if way == "ipc" and ranks.world > 1 and rollout.tensor_model_parallel_size > 1:
+        return JointIpcTransport(weights, ranks, bucket_bytes=size)
     if way == "ipc":
         return IpcTransport(weights, bucket_bytes=size)
     if way == "nccl":

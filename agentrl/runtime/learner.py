@@ -15,6 +15,7 @@ from agentrl.config.choices import CRITIC_ESTIMATORS
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.errors import UserError
+from agentrl.runtime.probe import score_tokens
 from agentrl.training import (
     Batch,
     PolicyActor,
@@ -88,9 +89,9 @@ class Learner:
 
     def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
-        batch = batch.to(self.device)
         if not batch.num_sequences:
             return batch
+        batch = batch.to(self.device)
         size = batch.lengths, int(batch.mask.sum())
         if self.config.algorithm.rollout_correction.bypass_mode:
             batch.old_logprobs = batch.rollout_logprobs
@@ -148,6 +149,10 @@ class Learner:
             trainee.load_state_dict(chosen(part, wanted))
         return step, state if "extra" in contents else {}
 
+    def score(self, ids: list[int]) -> torch.Tensor:
+        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 of the first."""
+        return score_tokens(self.module, ids, self.device)
+
     def rest(self) -> None:
         """Let the policy's parameters wait in the CPU's memory, where that is asked for; `annotate` takes them back."""
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
@@ -170,7 +175,11 @@ class Learner:
         adapter = hasattr(self.module, "disable_adapter")
         ref, balance = self.config.ref, self.config.trainer.balance_batch
         offload = ref.fsdp_config.param_offload
-        sharded = replace(ref.fsdp_config, offload_policy=offload or ref.fsdp_config.offload_policy)
+        sharded = replace(
+            ref.fsdp_config,
+            offload_policy=offload or ref.fsdp_config.offload_policy,
+            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # no backward pass to keep it for
+        )
         return Reference(
             self.module if adapter else self._load(sharded, strategy=ref.strategy, compiled=ref.use_torch_compile),
             temperature=self.config.rollout.temperature,

@@ -86,6 +86,6 @@ class LocalRuntime:
             self.runner.run(engine.start())
             return engine
         with Waiting(f"{servers.dialect.name} starts") as waiting:
-            remote = servers.engine(self.learner.module, waiting)
+            remote = servers.engine(self.learner.module, self.learner.score, waiting)
             self.runner.run(remote.start())
         return remote

@@ -67,10 +67,11 @@ class Rank(Host):
         """
         from agentrl.runtime.engines import transport
 
+        ranks = self.learner.ranks
         if self._transport is None:
-            self._transport = transport(self.config, self.learner.module, way, self.device, Path(scratch))
-        mine = targets.get(str(self.learner.ranks.rank), [])
-        if mine:
+            self._transport = transport(self.config, self.learner.module, way, self.device, Path(scratch), ranks)
+        mine = targets.get(str(ranks.rank), [])
+        if mine or (way == "ipc" and dialect.tensor_parallel > 1):
             await self._transport.push([self._replica(dialect, *target) for target in mine])
         else:
             for _ in self._transport.weights.tensors():

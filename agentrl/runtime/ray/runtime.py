@@ -21,6 +21,7 @@ from agentrl.config.schema import Config
 from agentrl.data.row import Row
 from agentrl.errors import InfraError
 from agentrl.rollout.engine import Engine
+from agentrl.rollout.engines.remote.weights.nccl import AGREED
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.engines import engine_name
 from agentrl.runtime.opening import sampling_per_node
@@ -104,11 +105,11 @@ class RayRuntime:
         keys = f"trainer.nnodes={trainer.nnodes} with trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
         with Waiting("workers start") as waiting:
             self.ranks = self._hire(Rank, config, keys, trainer.nnodes, trainer.n_gpus_per_node)
+            self.runner = stack.enter_context(asyncio.Runner())
+            engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
             waiting("the policy is loaded")
             first, world = self.ranks.places[0], len(self.ranks.actors)
             self.ranks.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
-            self.runner = stack.enter_context(asyncio.Runner())
-            engine = self._engine(config, waiting)
             self.runner.run(engine.start())
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run)
         stack.callback(self.rollouts.close)
@@ -117,7 +118,8 @@ class RayRuntime:
         timeout = config.trainer.ray_wait_register_center_timeout
         group, bundles = reserve(keys, machines, each, gpus=self.gpus, timeout=timeout, stack=self.stack)
         threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
-        arguments = config, os.getcwd(), passed_on(), threads
+        agreed = AGREED if config.rollout.nnodes else {}  # before a rank's first use of NCCL, which reads it once
+        arguments = config, os.getcwd(), passed_on() | agreed, threads
         what = "rank" if kind is Rank else "sampler"
         gpus = 1.0 if self.gpus else 0.0
         nsight = config.trainer.worker_nsight_options if kind is Rank else None
@@ -130,7 +132,9 @@ class RayRuntime:
         if engine_name(rollout, device) != "hf":
             from agentrl.runtime.ray.servers import start_servers
 
-            remote, self.naps = start_servers(config, device, self.ranks, self.stack, progress)
+            remote, self.naps = start_servers(
+                config, device, self.ranks, self.stack, progress, vocabulary=len(self.tokenizer)
+            )
             return remote
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))

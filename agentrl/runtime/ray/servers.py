@@ -20,6 +20,7 @@ from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.runtime.dialects import dialect, model_length
 from agentrl.runtime.engines import check_addresses, engine_name, server_urls, weight_folder
 from agentrl.runtime.opening import sampling_per_node
+from agentrl.runtime.probe import probe_for
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.crew import Crew
 from agentrl.runtime.ray.far import FarServer, ServerHost
@@ -46,9 +47,16 @@ class RankTransport:
 
 
 def start_servers(
-    config: Config, device: torch.device, ranks: Crew, stack: ExitStack, progress: Callable[[str], None]
+    config: Config,
+    device: torch.device,
+    ranks: Crew,
+    stack: ExitStack,
+    progress: Callable[[str], None],
+    *,
+    vocabulary: int,
 ) -> tuple[RemoteEngine, bool]:
-    """The engine over the run's servers, launched, and whether it sleeps while the policy trains. Raises UserError."""
+    """The engine over the run's servers, launched, and whether it sleeps while the policy trains. `vocabulary`: how
+    many tokens the policy knows. Raises UserError."""
     rollout, trainer = config.rollout, config.trainer
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
     sleeps = shared and rollout.free_cache_engine
@@ -78,6 +86,7 @@ def start_servers(
         start_timeout=rollout.start_timeout,
         request_timeout=rollout.request_timeout,
         partial=rollout.partial_rollout,
+        check=probe_for(rollout, lambda ids: ranks.call("call", "score", ids), vocabulary),
         router=rollout.router_url,
         progress=progress,
     )

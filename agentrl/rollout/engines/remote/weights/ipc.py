@@ -14,6 +14,10 @@ import torch.multiprocessing  # teaches ForkingPickler about tensors
 from agentrl.rollout.engines.remote.replica import Replica
 from agentrl.rollout.engines.remote.weights.bucket import Bucket, buckets
 from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
+from agentrl.training.ranks import Ranks
+
+DEVICE = 6
+"""Which argument of PyTorch's function that opens memory is the GPU; SGLang's workers know names there, too."""
 
 
 class IpcTransport:
@@ -29,13 +33,41 @@ class IpcTransport:
         for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
             if bucket.flat.is_cuda:
                 torch.cuda.synchronize(bucket.flat.device)
-            await asyncio.gather(*(replica.dialect.load_ipc(replica.http, bucket) for replica in replicas))
+            await self._load(bucket, replicas)
             del bucket
         if torch.cuda.is_available():
             torch.cuda.ipc_collect()
 
     async def close(self) -> None:
         """Nothing outlives a push."""
+
+    async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
+        await asyncio.gather(*(replica.dialect.load_ipc(replica.http, bucket) for replica in replicas))
+
+
+class JointIpcTransport(IpcTransport):
+    """For SGLang servers that span the GPUs of several processes of a sharded model: each process shares the copy on
+    its own GPU, and the one on a server's first GPU tells the server of all. Every process pushes, in step."""
+
+    def __init__(self, weights: PolicyWeights, ranks: Ranks, *, bucket_bytes: int) -> None:
+        super().__init__(weights, bucket_bytes=bucket_bytes)
+        self.ranks = ranks
+
+    async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
+        handles = self.ranks.merge({str(self.ranks.rank): serialize(bucket)})
+        calls: list[Any] = []
+        for replica in replicas:
+            dialect: Any = replica.dialect
+            own = [handles[str(self.ranks.rank + i)] for i in range(dialect.tensor_parallel)]
+            calls.append(dialect.load_handles(replica.http, own))
+        said = await asyncio.gather(*calls, return_exceptions=True)
+        self.ranks.attempt(lambda: _raise(said))  # a meeting: until then all keep their memory
+
+
+def _raise(said: Sequence[Any]) -> None:
+    for error in said:
+        if isinstance(error, BaseException):
+            raise error
 
 
 def serialize(bucket: Bucket) -> str:
@@ -60,5 +92,16 @@ def serialize(bucket: Bucket) -> str:
 def dumps(value: Any) -> str:
     """Pickled so that tensors travel as handles of their memory, in base64."""
     buffer = io.BytesIO()
-    ForkingPickler(buffer).dump(value)
+    pickler: Any = ForkingPickler(buffer)
+    pickler.dispatch_table[torch.Tensor] = _by_gpu_name
+    pickler.dump(value)
     return base64.b64encode(buffer.getbuffer()).decode()
+
+
+def _by_gpu_name(tensor: torch.Tensor) -> Any:
+    """As torch would, but with the GPU's own name: its number may be another in the process that reads."""
+    rebuild, arguments = torch.multiprocessing.reductions.reduce_tensor(tensor)
+    if tensor.is_cuda:
+        name = str(torch.cuda.get_device_properties(tensor.device).uuid)
+        arguments = (*arguments[:DEVICE], name, *arguments[DEVICE + 1 :])
+    return rebuild, arguments

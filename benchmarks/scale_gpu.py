@@ -1,0 +1,206 @@
+"""Runs on several GPUs under Ray: where engine and trainer may stand, what a step costs there, and a killed rank.
+
+    python benchmarks/scale_gpu.py --data DATA --model MODEL --places colocated tensor apart killed
+    python benchmarks/scale_gpu.py --data DATA --tokenizer MODEL --large --places alone colocated
+
+DATA: a folder with rows (`agentrl data arithmetic --difficulty tiny`); MODEL: a model that knows the task, after
+`agentrl sft --config-name tiny_sft`. `--large` takes random weights of Qwen3-1.7B's shape and a reward that differs
+between its answers. Each run is the command that a person types; SGLang's weights are checked by log-probs after every
+sync, and what the run's metrics say is printed. `--device cpu` tries it all with processes.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from engine_gpu import SGLANG, console, large_model, report, show
+from sglang_gpu import mean
+
+from agentrl.config import compose
+from agentrl.tracking import read_metrics
+
+REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return sum(map(ord, solution_str)) % 11 / 10\n"
+PLACES = {
+    "alone": [],
+    "colocated": ["trainer.n_gpus_per_node={gpus}"],
+    "tensor": ["trainer.n_gpus_per_node={gpus}", "rollout.tensor_model_parallel_size={width}"],
+    "tensor-ipc": [
+        "trainer.n_gpus_per_node={gpus}",
+        "rollout.tensor_model_parallel_size={width}",
+        "rollout.weight_sync=ipc",
+    ],
+    "apart": ["trainer.n_gpus_per_node={half}", "rollout.nnodes=1", "rollout.n_gpus_per_node={half}"],
+    "killed": ["trainer.n_gpus_per_node={gpus}", "trainer.save_freq=1"],
+}
+PHASES = ("rollout", "logprobs", "update", "sync", "step")
+
+
+def settings(args: argparse.Namespace, folder: Path, place: str) -> list[str]:
+    """The command line of a run."""
+    gpu = args.device == "cuda"
+    where = {"gpus": args.gpus, "half": max(args.gpus // 2, 1), "width": args.gpus if gpu else 1}
+    return [
+        "--config-name=tiny",
+        f"trainer.device={args.device}",
+        f"trainer.default_local_dir={folder / place}",
+        f"model.path={args.model}",
+        f"data.train_files={args.data}/train.parquet",
+        f"data.val_files={args.data}/val.parquet",
+        f"data.train_batch_size={args.prompts}",
+        f"actor.ppo_mini_batch_size={args.prompts}",
+        f"rollout.n={args.group}",
+        f"rollout.max_num_seqs={args.prompts * args.group}",
+        f"rollout.gpu_memory_utilization={args.memory}",
+        "rollout.name=sglang",
+        "rollout.deterministic=false",
+        "rollout.weight_check=always",
+        *(f"+rollout.engine_kwargs.sglang.{flag}" for flag in SGLANG if gpu),
+        f"trainer.total_training_steps={args.steps}",
+        "trainer.test_freq=-1",
+        "trainer.save_freq=-1",
+        "trainer.live=false",
+        "ray_init.address=local",
+        *(large(args, folder) if args.large else []),
+        *(setting.format(**where) for setting in PLACES[place]),
+        *args.set,
+    ]
+
+
+def large(args: argparse.Namespace, folder: Path) -> list[str]:
+    """What differs for a model that knows nothing: its answers are as long as they may be."""
+    (folder / "reward.py").write_text(REWARD)
+    return [
+        f"data.max_response_length={args.tokens}",
+        "actor.ppo_max_token_len_per_gpu=8192",
+        f"actor.use_torch_compile={args.device == 'cuda'}",
+        "actor.optim.lr=1e-6",
+        f"reward.custom_reward_function.path={folder / 'reward.py'}",
+        "reward.custom_reward_function.name=score",
+        "rollout.multi_turn.enable=false",
+    ]
+
+
+def run(args: argparse.Namespace, folder: Path, place: str) -> None:
+    """One run, and what came of it."""
+    words, steps = settings(args, folder, place), folder / place / "metrics.jsonl"
+    out = folder / f"{place}.log"
+    start, first, killed = time.monotonic(), None, None
+    with out.open("w") as log:
+        command = [sys.executable, "-W", "ignore", "-m", "agentrl", "train", *words]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            seen = len(read_metrics(steps)) if steps.exists() else 0
+            if first is None and seen > 1:
+                first = time.monotonic() - start
+            if place == "killed" and killed is None and seen > 2:
+                killed = kill_rank(process.pid)
+            time.sleep(0.05)
+            if time.monotonic() - start > args.limit:
+                process.send_signal(signal.SIGINT)
+                args.limit += 60
+    took = f"{first or 0:.0f} s to the end of step 1, {time.monotonic() - start:.0f} s in all"
+    report(place, f"exit code {process.returncode}, {took}")
+    lines = read_metrics(steps) if steps.exists() else []
+    if process.returncode or not lines:
+        console.print(out.read_text()[-3000:], highlight=False)
+        return
+    if killed:
+        said = next((line for line in out.read_text().splitlines() if "restart" in line), "nothing")
+        report(f"{place}: killed", f"{killed}; it says: {said}")
+    figures(place, lines)
+    if args.device == "cuda":
+        report(f"{place}: peak GiB, estimated by doctor, measured", memory(words[1:], lines))
+
+
+def kill_rank(pid: int) -> str:
+    """SIGKILL to the last of the ranks below a process."""
+    ranks = [child for child in descendants(pid) if title(child).startswith("ray::Rank")]
+    os.kill(ranks[-1], signal.SIGKILL)
+    return f"one of {len(ranks)} ranks"
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    files = Path("/proc").glob(f"{pid}/task/*/children")
+    children = [int(child) for file in files for child in file.read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def title(pid: int) -> str:
+    """What a process calls itself."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def figures(place: str, lines: list[dict[str, Any]]) -> None:
+    """What the metrics of a run say; the first step warms up."""
+    train = [line for line in lines if "time/rollout" in line]
+    usual = train[1:] or train
+    report(f"{place}: steps", " ".join(f"{line['step']:.0f}" for line in train))
+    report(f"{place}: s a step", ", ".join(f"{phase} {median(usual, f'time/{phase}'):.3f}" for phase in PHASES))
+    report(f"{place}: sync, share of a step", f"{mean(x['time/sync'] / x['time/step'] for x in usual):.3f}")
+    report(f"{place}: tokens a step", f"{mean(x['batch/tokens'] for x in usual):.0f}")
+    if "perf/update_mfu" in usual[-1]:
+        report(f"{place}: update's MFU", f"{median(usual, 'perf/update_mfu'):.3f}")
+    gaps = [f"{name} {max(x[f'rollout_gap/{name}'] for x in train):.4f}" for name in ("mean", "p99", "k3")]
+    report(f"{place}: largest gap to the trainer", ", ".join(gaps))
+    report(f"{place}: ledger violations", str(int(sum(x["rollout/ledger_violations"] for x in train))))
+    report(f"{place}: success", " ".join(f"{x['rollout/success']:.2f}" for x in train if "rollout/success" in x))
+
+
+def median(lines: list[dict[str, Any]], name: str) -> float:
+    """Over the steps that have it."""
+    values = sorted(line[name] for line in lines if name in line)
+    return values[len(values) // 2] if values else 0.0
+
+
+def memory(words: list[str], lines: list[dict[str, Any]]) -> str:
+    """What doctor expects beside what was seen."""
+    from agentrl.doctor.memory import parts, size_of
+
+    config = compose(words, config_name="tiny", checks=())
+    ranks = config.trainer.n_gpus_per_node
+    found = parts(config, size_of(config), ranks)
+    peak = max(line.get("perf/update_peak_cuda_gb", 0.0) for line in lines)
+    said = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+    return f"{sum(found.values()):.1f} ({said}), {peak:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--tokenizer", type=Path, help="for --large: a model whose tokenizer serves")
+    parser.add_argument("--places", nargs="+", choices=list(PLACES), default=["colocated"])
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--memory", type=float, default=0.4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=512, help="for --large: of an answer")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for a run")
+    parser.add_argument("--set", nargs="*", default=[], help="more settings")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = args.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if args.large and args.model is None:
+            args.model = large_model(folder, args.tokenizer)
+        for place in args.places:
+            run(args, folder, place)
+    show("runs under Ray")
+
+
+if __name__ == "__main__":
+    main()
