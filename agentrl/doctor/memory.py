@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from agentrl.config.schema import Config
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.errors import UserError
 from agentrl.runtime.dialects import model_length
+from agentrl.runtime.engines import engine_name
 from agentrl.runtime.learner import has_critic
 
 GIB = 1 << 30
@@ -62,10 +62,10 @@ def size_of(config: Config) -> Size:
     from transformers import AutoConfig
 
     from agentrl.training.adapter import base_and_adapter, first_line, new_adapter
-    from agentrl.training.model import language_head
+    from agentrl.training.model import folder_or_id, language_head
 
     model = config.model
-    place, saved = base_and_adapter(str(Path(str(model.path)).expanduser()), model.lora_rank)
+    place, saved = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
     try:
         shape: Any = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
         with torch.device("meta"):
@@ -124,7 +124,7 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
     if has_critic(config):
         found["critic"] = 4 * size.parameters * each / processes
     rollout = config.rollout
-    if rollout.name == "hf":
+    if engine_name(rollout, device) == "hf":
         found["hf engine's cache"] = 2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * each
     return {name: value / GIB for name, value in found.items()}
 
@@ -158,12 +158,11 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     need = sum(found.values())
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(need)}: {listed}"
     have = device_memory(device) / GIB
-    server = config.rollout.name in ("sglang", "vllm") and not config.rollout.base_url and device.type == "cuda"
+    rollout = config.rollout
+    server = engine_name(rollout, device) != "hf" and not rollout.base_url and device.type == "cuda"
     if server:
-        text += f"; the engine asks for {config.rollout.gpu_memory_utilization:.0%} of what is free"
-    room = (
-        have * (1 - config.rollout.gpu_memory_utilization) if server and not config.rollout.free_cache_engine else have
-    )
+        text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
+    room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     if need > room:
         yield problem(text, _mend(found))

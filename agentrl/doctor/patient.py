@@ -87,7 +87,8 @@ async def _examine(patient: Patient, split: str, count: int) -> None:
     await sandbox.close()
     if device is not None:
         processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        patient.note("memory", memory.memory(config, device, processes))
+        if config.model.path:
+            patient.note("memory", memory.memory(config, device, processes))
         await patient.listen("engine", engines.engines(config, device))
 
 

@@ -134,3 +134,11 @@ def test_an_engine_that_is_not_there(home: Path, tmp_path: Path, monkeypatch: py
 
 def test_exit_code_1_when_training_would_break(home: Path) -> None:
     assert main(["doctor", *settings(home, "custom_reward_function.name=broken"), "--no-conversation"]) == 1
+
+
+def test_without_a_model_nothing_is_asked_of_anybody() -> None:
+    noted: list[tuple[str, Finding]] = []
+    examine(compose(["trainer.device=cpu"], checks=()), lambda area, finding: noted.append((area, finding)))
+    said = troubles(noted)
+    assert "model.path" in said["setup"]
+    assert "memory" not in said
