@@ -165,10 +165,11 @@ def median(lines: list[dict[str, Any]], name: str) -> float:
 def memory(words: list[str], lines: list[dict[str, Any]]) -> str:
     """What doctor expects beside what was seen."""
     from agentrl.doctor.memory import parts, size_of
+    from agentrl.training import device_for
 
     config = compose(words, config_name="tiny", checks=())
     ranks = config.trainer.n_gpus_per_node
-    found = parts(config, size_of(config), ranks)
+    found = parts(config, size_of(config), ranks, device_for(config.trainer.device))
     peak = max(line.get("perf/update_peak_cuda_gb", 0.0) for line in lines)
     said = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
     return f"{sum(found.values()):.1f} ({said}), {peak:.1f}"
