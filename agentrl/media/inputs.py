@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -41,7 +40,6 @@ def rotary_positions(model: Any, ids: Tensor, media: Sequence[Medium]) -> Tensor
     return positions
 
 
-@cache
 def parameters(kind: Any) -> frozenset[str]:
     """Names that a model class's forward takes."""
     return frozenset(inspect.signature(kind.forward).parameters)

@@ -8,6 +8,7 @@ import torch
 
 from agentrl.chat import Chat, Ledger, Source
 from agentrl.config.schema import Actor, Model
+from agentrl.errors import UserError
 from agentrl.media import media_of
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.engines.hf import HFEngine
@@ -16,7 +17,9 @@ from agentrl.training.actor import PolicyActor
 from agentrl.training.attention import is_packed
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.media import Media
+from agentrl.training.model import freeze_eyes
 from tests.media import eyes
+from tests.training.tiny import tiny
 
 CPU = torch.device("cpu")
 KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -168,3 +171,22 @@ def test_sources_and_masks(place: Path) -> None:
     assert [ledger.sources[i] for i in at] == [Source.PROMPT] + [Source.TOOL] * 2
     assert not any(ledger.mask[i] for i in at)
     assert len(at) == sum(len(medium.ids) for medium in ledger.media)
+
+
+def test_eyes_may_stay_as_they_are(place: Path) -> None:
+    chat = chat_of(place)
+    module = load_model(Model(path=str(place)), device=CPU, seed=0)
+    freeze_eyes(module)
+    trainee = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
+    batch = pack_ledgers(ledgers_of(chat))
+    batch.advantages = batch.mask.float()
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    trainee.update(batch)
+    moved = {n for n, p in module.named_parameters() if not p.detach().equal(before[n])}
+    assert moved
+    assert not any("visual" in n for n in moved)
+
+
+def test_a_model_of_text_has_no_eyes() -> None:
+    with pytest.raises(UserError, match="LlamaForCausalLM does not look at images"):
+        freeze_eyes(tiny())
