@@ -141,7 +141,7 @@ def _per_token(config: Config, size: Size, narrow: bool) -> float:
     """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four."""
     hidden, inner, keys = (32, 8, 4) if narrow else (36, 16, 8)
     norms = (6 if narrow else 8) * (size.queries + size.keys) * size.normed
-    block = hidden * size.hidden + inner * size.inner + keys * size.keys + norms
+    block = float(hidden * size.hidden + inner * size.inner + keys * size.keys + norms)
     if config.actor.use_torch_compile:
         block *= COMPILED
     if config.model.enable_gradient_checkpointing:

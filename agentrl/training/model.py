@@ -44,6 +44,8 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 
 def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None = None) -> Processor:
     """What shows images to the model; one that refuses them where it reads text alone. `kwargs` reach each call."""
+    if not model.path:
+        return Processor()
     place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
     return processor_of(place, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
 

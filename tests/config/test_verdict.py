@@ -235,7 +235,7 @@ def test_the_command_shows_lines_and_gives_its_verdict(
     shown = capsys.readouterr().out
     assert "19 ? actor_rollout_ref.rollout.temprature=0.9  unknown: did you mean rollout.temperature?" in shown
     assert "run-$stamp" in shown
-    assert "1 are unknown" in shown
+    assert "1 is unknown" in shown
     (tmp_path / "fine.yaml").write_text("rollout: {n: 4}\ndata: {train_batch_size: 16}\n")
     assert main(["config", "check", str(tmp_path / "fine.yaml")]) == 0
     (tmp_path / "sft.sh").write_text(
