@@ -16,6 +16,7 @@ from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.remote.weights import PolicyWeights
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
 from agentrl.rollout.engines.sglang import SGLang
+from agentrl.rollout.engines.sglang import dialect as sglang
 from agentrl.training import load_model, load_processor, pack_ledgers
 from agentrl.training.logprobs import TokenLogprobs
 from tests.media import eyes
@@ -29,7 +30,15 @@ pytestmark = [
 ]
 
 
-async def test_images_reach_the_server(tmp_path: Path) -> None:
+async def test_images_reach_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def spying(answer: dict, ids: list[int]) -> bool:
+        told.append(answer.get("prompt_token_ids") == ids)
+        return as_sent(answer, ids)
+
+    as_sent = sglang._as_sent
+    monkeypatch.setattr(sglang, "_as_sent", spying)
     place = eyes.folder(tmp_path / "model")
     module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
     tokenizer = eyes.load(place)
@@ -61,6 +70,7 @@ async def test_images_reach_the_server(tmp_path: Path) -> None:
             ledgers.append(ledger)
     finally:
         await engine.close()
+    assert told == [True, True]
     batch = pack_ledgers(ledgers)
     with torch.no_grad():
         scored, _ = TokenLogprobs(module)(batch)

@@ -81,10 +81,10 @@ class SGLang:
             body |= pictures(ids, media)
         answer = await http.post("/generate", body, timeout=timeout)
         meta = answer["meta_info"]
-        if meta.get("prompt_tokens") != len(ids) and media:
+        if media and not _as_sent(answer, ids):
             raise UserError(
-                f"{http.url} read {meta.get('prompt_tokens')} tokens of {len(ids)}: it sizes images otherwise, or "
-                "encodes prompts anew; start it with SGLANG_MM_AVOID_RETOKENIZE=1, and leave its processor's settings"
+                f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
+                "images otherwise, or encodes prompts anew, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
             )
         drawn = meta.get("output_token_logprobs") or []
         # Log-probs come with their tokens: the one list that cannot be out of step with itself.
@@ -198,7 +198,14 @@ def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
     """What a request with images has besides, or otherwise: the server draws their placeholders out itself."""
     if any(medium.kind != "image" for medium in media):
         raise UserError("rollout.name=sglang gets images, and no videos yet: set rollout.name=hf")
-    return {"input_ids": collapsed(ids, media), "image_data": [medium.data_url() for medium in media]}
+    images = [medium.data_url() for medium in media]
+    return {"input_ids": collapsed(ids, media), "image_data": images, "return_prompt_token_ids": True}
+
+
+def _as_sent(answer: dict[str, Any], ids: Sequence[int]) -> bool:
+    """Whether the server read these tokens; one that does not tell them tells how many."""
+    told = answer.get("prompt_token_ids")
+    return list(told) == list(ids) if told is not None else answer["meta_info"].get("prompt_tokens") == len(ids)
 
 
 def _reason(meta: dict[str, Any]) -> FinishReason:
