@@ -32,7 +32,10 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
             logging_level=logging.ERROR,
         )
     except (ConnectionError, ValueError) as error:
-        raise UserError(f"ray_init.address={address}: {error}; `ray start --head` starts a cluster") from error
+        raise UserError(
+            f"ray_init.address={address}: {error}; `ray start --head` starts a cluster, and all its members need the "
+            "same ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        ) from error
     stack.callback(ray.shutdown)
     if ray_init.timeline_json_file:
         stack.callback(write_timeline, ray_init.timeline_json_file)
