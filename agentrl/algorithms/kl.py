@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.errors import UserError
 
 
@@ -48,11 +48,13 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
 def penalise(
     rewards: Tensor, kl: Tensor, mask: Tensor, cu_seqlens: Tensor, *, coefficient: float
 ) -> tuple[Tensor, float]:
-    """Take `coefficient * kl` off each model token's reward: (rewards f32 [T], mean KL of a sequence in nats)."""
+    """Take `coefficient * kl` off each model token's reward: (rewards f32 [T], mean KL in nats a token).
+
+    The mean is that over sequences of the mean over their model tokens, as verl has it.
+    """
     kl = kl * mask
-    sequences = max(cu_seqlens.numel() - 1, 1)
-    per_sequence = sum_by(kl.double(), sequence_of(cu_seqlens), sequences)
-    return rewards - coefficient * kl, float(per_sequence.mean())
+    weights = token_weights(mask, cu_seqlens, "seq-mean-token-mean")
+    return rewards - coefficient * kl, float((weights.double() * kl).sum())
 
 
 class FixedKL:
@@ -84,7 +86,7 @@ class AdaptiveKL:
         self._horizon = horizon
 
     def update(self, kl: float, samples: int) -> None:
-        """Raise the weight when `kl`, in nats a sequence over `samples` sequences, is above the target; else lower."""
+        """Raise the weight when `kl`, the mean over `samples` trajectories, is above the target; else lower."""
         error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
         self.value *= 1 + error * samples / self._horizon
 

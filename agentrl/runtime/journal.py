@@ -33,6 +33,7 @@ class Journal:
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
+        self._over = total_steps if resume_step >= total_steps else 0
         self.run_dir = Path(trainer.default_local_dir)
         self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
         self.loggers = open_loggers(
@@ -53,6 +54,11 @@ class Journal:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
         self._stack.callback(self._write_rolled, {})
+        if self._over and not self.trainer.val_only:
+            self.view.note(
+                f"All {self._over} steps are taken, by the checkpoint that the run goes on from. For more, raise "
+                "trainer.total_training_steps or trainer.total_epochs; for a new run, set trainer.resume_mode=disable."
+            )
         return self
 
     def __exit__(
@@ -82,7 +88,7 @@ class Journal:
 
         with self._phases(name):
             yield count
-        self._tokens[name] = tokens
+        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> None:
         """Close a step: add its times and memory, log, show."""

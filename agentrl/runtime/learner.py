@@ -71,7 +71,7 @@ class Learner:
         self.actor = PolicyActor(
             self.module,
             actor=self.config.actor,
-            temperature=self.config.rollout.temperature,
+            temperature=self._temperature,
             device=self.device,
             total_steps=total_steps,
             max_response_length=data.max_response_length,
@@ -116,6 +116,12 @@ class Learner:
                 spent(trainee.operations(batch))
                 metrics |= trainee.update(batch)
         return metrics | self.meter.take()
+
+    @property
+    def _temperature(self) -> float:
+        """At which tokens are sampled; 0: greedily, and then the engine's log-probs are untempered."""
+        rollout = self.config.rollout
+        return rollout.temperature if rollout.do_sample else 0.0
 
     @property
     def _step(self) -> int:
@@ -182,7 +188,7 @@ class Learner:
         )
         return Reference(
             self.module if adapter else self._load(sharded, strategy=ref.strategy, compiled=ref.use_torch_compile),
-            temperature=self.config.rollout.temperature,
+            temperature=self._temperature,
             cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
             offload=offload and self.ranks.mesh is None,

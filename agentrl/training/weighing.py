@@ -30,7 +30,7 @@ class Weighing:
             penalty = kl_penalty(*batch.penalised, algorithm.kl_penalty)
             rewards, mean = penalise(rewards, penalty, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
-            self.kl.update(mean, batch.num_sequences)
+            self.kl.update(mean, batch.trajectory.unique().numel())
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,

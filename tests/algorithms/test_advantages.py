@@ -299,3 +299,12 @@ def test_unknown_names_list_the_known_ones_and_columns_are_asked_for():
         estimate("ppo", *packing.columns)
     with pytest.raises(ValueError, match="remax needs baselines"):
         estimate("remax", *packing.columns, baselines=None)
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPED if name != "grpo_turn"])
+def test_equal_scores_that_were_earned_elsewhere_teach_nothing(name):
+    # 10.1 and 20.2 on two turns are 30.3 on one; in float32 they differ by two millionths, which is no difference.
+    rewards = torch.tensor([0.0, 10.1, 0.0, 20.2, 0.0, 0.0, 0.0, 30.3])
+    mask = torch.tensor([False, True, False, True] * 2)
+    bounds, own = torch.tensor([0, 4, 8], dtype=torch.int32), torch.tensor([0, 1])
+    assert not ADVANTAGES[name](rewards, mask, bounds, own, torch.tensor([0, 0])).any()

@@ -77,3 +77,20 @@ def test_nothing_to_learn_is_written_at_the_end_of_the_step(journal, rolled, tmp
         journal.rolled(1, rolled)
         journal.step(1, {})
         assert len(written(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("resumed", "told"), [(0, False), (2, False), (3, True)])
+def test_a_run_that_has_nothing_left_to_do_says_so(tmp_path, capfd, resumed, told):
+    config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
+    with Journal(config, 3, resumed, str):
+        assert ("All 3 steps are taken" in capfd.readouterr().out) is told
+
+
+def test_the_rate_is_that_of_all_batches_a_step_sampled(journal, rolled, tmp_path):
+    with journal:
+        for _ in range(2):
+            with journal.rolling("rollout", 1) as count:
+                count(rolled[1])
+        journal.step(1, {})
+    (metrics,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert metrics["perf/rollout_tokens_per_s"] * metrics["time/rollout"] == pytest.approx(2 * (3 + 0 + 1))

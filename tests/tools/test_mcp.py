@@ -134,7 +134,7 @@ async def test_a_call_that_takes_too_long_costs_itself_only(opened):
     assert (await session.call("add", {"n": 5})).text == "5"
 
 
-async def test_a_session_for_each_trajectory(opened):
+async def test_a_session_for_each_trajectory(opened, caplog):
     tools = opened(config="sessions: per_trajectory", extra="tool_selected_list: [add, pid]")
     first, second = (tools.open(f"1/row/{i}", {}, None) for i in (0, 1))
     assert [(await s.call("add", {"n": 1})).text for s in (first, second, first)] == ["1", "1", "2"]
@@ -142,9 +142,9 @@ async def test_a_session_for_each_trajectory(opened):
     assert len(pids) == 2
     pool = next(iter(tools.servers.pools))
     assert len(pool._own) == 2
-    await first.release()
-    await second.release()
+    await asyncio.gather(first.release(), second.release())
     assert not pool._own
+    assert not caplog.messages
 
 
 async def test_several_shared_sessions(opened):

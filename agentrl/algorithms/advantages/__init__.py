@@ -5,7 +5,7 @@ what else they read as keywords. They give advantages f32 [T] that are 0 whereve
 Invariants:
 - a trajectory's score is the sum of its token rewards, over all of its sequences;
 - statistics are over the trajectories that are there: dropped ones leave no hole;
-- scores are summed in float64, so that equal rewards in other places stay equal.
+- scores that differ by no more than the rounding of token rewards are equal, wherever those rewards lie.
 """
 
 import inspect

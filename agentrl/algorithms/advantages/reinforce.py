@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import (
+    comparable,
     discounted_returns,
     group_statistics,
     groups_of,
@@ -32,8 +33,8 @@ def reinforce_plus_plus_baseline(
     The spread of all prompts together scales, not that of each: easy prompts are not blown up.
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
-    _, mean, _ = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    return whiten(spread(scores - mean, index, mask, cu_seqlens), mask)
+    count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
+    return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
 
 
 def remax(

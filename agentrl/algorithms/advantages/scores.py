@@ -6,8 +6,8 @@ from torch import Tensor
 from agentrl.algorithms.segments import dense, sequence_of, sum_by
 
 EPSILON = 1e-6
-# Scores nearer than this, relative to their size, are equal: what differs is the order of summation.
-EQUAL = 1e-9
+# Scores nearer than this, relative to their size, are equal: token rewards are float32, and sums of other ones differ.
+EQUAL = 1e-6
 
 
 def trajectory_scores(rewards: Tensor, cu_seqlens: Tensor, trajectory: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ class KLControl:
     horizon: int = 10000
     """adaptive: samples over which it corrects."""
     target_kl: float = 0.1
-    """adaptive: the KL it steers to, in nats a sequence."""
+    """adaptive: the KL it steers to, in nats a token."""
 
 
 @dataclass

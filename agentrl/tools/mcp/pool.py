@@ -61,11 +61,13 @@ class Pool:
 
     async def leave(self, instance_id: str) -> None:
         """A tool of a trajectory is released; the last one closes its session."""
-        for owner, users in list(self._users.items()):
-            users.discard(instance_id)
-            if not users:
-                del self._users[owner]
-                await asyncio.wrap_future(self.loop.submit(self._own.pop(owner).close()))
+        owner = next((owner for owner, users in self._users.items() if instance_id in users), None)
+        if owner is None:
+            return
+        self._users[owner].discard(instance_id)
+        if not self._users[owner]:
+            del self._users[owner]
+            await asyncio.wrap_future(self.loop.submit(self._own.pop(owner).close()))
 
     def close(self) -> None:
         """End all sessions, and with them processes of our own. Waits for them."""
