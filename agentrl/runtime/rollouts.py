@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -100,9 +100,13 @@ class Rollouts:
         return self.env.chat.decode(ids)
 
     def close(self) -> None:
-        """Stop engine, tools, interactions and sandbox."""
-        for part in (self.engine, self.scheduler.scorer, self.env.tools, self.env.interactions, self.sandbox):
-            self.run(part.close())
+        """Stop engine, tools, interactions and sandbox: each of them, though another fails."""
+        self.run(self._close())
+
+    async def _close(self) -> None:
+        async with AsyncExitStack() as stack:  # what is named last is closed first
+            for part in (self.sandbox, self.env.interactions, self.env.tools, self.scheduler.scorer, self.engine):
+                stack.push_async_callback(part.close)
 
     def _trajectories(
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
