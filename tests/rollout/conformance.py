@@ -42,6 +42,8 @@ class Subject:
     """Whether min-p cuts before top-k and top-p, not after them."""
     joint: bool = False
     """Whether top-p counts the mass that top-k has cut, not only what is left."""
+    static: bool = False
+    """Whether a newcomer waits until those in flight are done; if so, `health` counts the tokens it computes."""
 
 
 HANGS = 600
@@ -84,7 +86,12 @@ async def move_on(subject: Subject, count: int = 3) -> None:
     """Return when the `count` long requests in flight have drawn tokens, as one that comes after them has."""
     while (await subject.engine.health())["running"] < count:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    await draw(subject, [3, 2], Sampling(8, seed=0), "later")
+    if not subject.static:
+        await draw(subject, [3, 2], Sampling(8, seed=0), "later")
+        return
+    before = (await subject.engine.health())["computed_tokens"]
+    while (await subject.engine.health())["computed_tokens"] < before + 8 * count:
+        await asyncio.sleep(0.02)
 
 
 async def running(subject: Subject, count: int = 3) -> list[asyncio.Task[Generation]]:

@@ -21,6 +21,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         logits=lambda ids: tiny.logits(model, ids),
         vocabulary=tiny.VOCABULARY,
         change_weights=lambda: tiny.change(model),
+        static=request.param == "fallback",
     )
     await engine.close()
 

@@ -107,17 +107,19 @@ async def test_a_refusal_says_what_the_server_said() -> None:
 
 
 async def test_one_connection_serves_requests_in_turn_and_many_serve_them_at_once() -> None:
-    opened, most = 0, 0
+    opened, awaited = 0, 1
     busy: set[asyncio.StreamWriter] = set()
+    together = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal opened, most
+        nonlocal opened
         opened += 1
         while True:
             line, body = await request(reader)
             busy.add(writer)
-            most = max(most, len(busy))
-            await asyncio.sleep(0.05)
+            if len(busy) == awaited:
+                together.set()
+            await together.wait()  # nobody is answered before all have asked
             busy.discard(writer)
             assert line == "POST /prefix/x HTTP/1.1"
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -126,9 +128,11 @@ async def test_one_connection_serves_requests_in_turn_and_many_serve_them_at_onc
         for i in range(3):
             assert await http.post("/x", {"i": i}) == {"i": i}
         assert opened == 1
+        awaited = 20
+        together.clear()
         answers = await asyncio.gather(*(http.post("/x", {"i": i}) for i in range(20)))
         assert answers == [{"i": i} for i in range(20)]
-        assert opened == most == 20
+        assert opened == 20
 
 
 async def test_an_answer_that_comes_too_late_meets_nobody() -> None:

@@ -44,7 +44,7 @@ class FallbackRunner:
         for request in self.batch:
             request.begin()
         with torch.no_grad(), _neutral(self.model), suppress(Interrupted):
-            self._generate(self.batch, emit)
+            self._generate(emit)
 
     def in_flight(self) -> Sequence[Request]:
         return self.batch
@@ -64,22 +64,22 @@ class FallbackRunner:
     def stats(self) -> dict[str, float]:
         return {"computed_tokens": self.computed}
 
-    def _generate(self, batch: Sequence[Request], emit: Emit) -> None:
+    def _generate(self, emit: Emit) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
+        batch = self.batch
         device = next(self.model.parameters()).device
         width = max(len(request.tokens) for request in batch)
         padding = [width - len(request.tokens) for request in batch]
         ids = [[0] * pad + request.tokens for pad, request in zip(padding, batch, strict=True)]
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
-        self.computed += sum(len(request.tokens) for request in batch)
         media = [medium for request in batch for medium in request.media]
         self.model.generate(
             input_ids=torch.tensor(ids, device=device),
             **arguments(self.model, ids, media, device),
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=max(request.limit - request.drawn for request in batch),
-            logits_processor=LogitsProcessorList([Drawer(batch, emit)]),
+            logits_processor=LogitsProcessorList([Drawer(self, emit)]),
             stopping_criteria=StoppingCriteriaList([Ended(batch)]),
         )
 
@@ -87,13 +87,17 @@ class FallbackRunner:
 class Drawer:
     """Draws a token for every unfinished row and rules out all others."""
 
-    def __init__(self, batch: Sequence[Request], emit: Emit) -> None:
-        self.batch = batch
+    def __init__(self, runner: FallbackRunner, emit: Emit) -> None:
+        self.runner = runner
+        self.batch = runner.batch
         self.emit = emit
+        self.begun = False
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         alive = [i for i, request in enumerate(self.batch) if not request.done]
         requests = [self.batch[i] for i in alive]
+        self.runner.computed += sum(1 if self.begun else len(request.tokens) for request in requests)
+        self.begun = True
         tokens, logprobs = draw(scores[alive], requests)
         go_on = self.emit(requests, tokens, logprobs)
         if not go_on:
