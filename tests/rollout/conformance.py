@@ -90,7 +90,7 @@ async def move_on(subject: Subject, count: int = 3) -> None:
         await draw(subject, [3, 2], Sampling(8, seed=0), "later")
         return
     before = (await subject.engine.health())["computed_tokens"]
-    while (await subject.engine.health())["computed_tokens"] < before + 8 * count:
+    while (await subject.engine.health())["computed_tokens"] < before + 8 * count:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

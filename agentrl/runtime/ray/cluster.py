@@ -33,8 +33,8 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
         )
     except (ConnectionError, ValueError) as error:
         raise UserError(
-            f"ray_init.address={address}: {error}; `ray start --head` starts a cluster, and all its members need the "
-            "same ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            f"ray_init.address={address}: {error}; `ray start --head` starts a cluster; all its members and this "
+            "run need RAY_AUTH_MODE=token and the same ~/.ray/auth_token"
         ) from error
     stack.callback(ray.shutdown)
     if ray_init.timeline_json_file:
