@@ -2,10 +2,12 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import ray
+from ray._private.services import find_bootstrap_address
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from agentrl.config.schema import RayInit, Trainer
@@ -22,7 +24,7 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU still see them
     os.environ.setdefault("RAY_worker_niceness", "0")  # else training yields to everything else on the machine
-    address = ray_init.address or ("local" if ray_init.num_cpus else None)
+    address = ray_init.address or ("local" if ray_init.num_cpus or not surrounded() else None)
     try:
         ray.init(
             address,
@@ -39,6 +41,23 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
     stack.callback(ray.shutdown)
     if ray_init.timeline_json_file:
         stack.callback(write_timeline, ray_init.timeline_json_file)
+
+
+def surrounded() -> bool:
+    """Whether `RAY_ADDRESS` names a cluster, or one answers that `ray start` has started on this machine.
+
+    A cluster that was killed leaves its address lying there, and Ray would wait minutes for it.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return True
+    host, _, port = (find_bootstrap_address(None) or "").rpartition(":")
+    if not host:
+        return False
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def write_timeline(file: str) -> None:
