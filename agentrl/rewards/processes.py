@@ -19,6 +19,8 @@ from agentrl.rewards.function import RewardFn
 LENGTH = struct.Struct("<Q")
 START = 120.0
 """Seconds in which a worker must have loaded its function."""
+GRACE = 2.0
+"""Seconds that a worker without its pipes may take to end."""
 
 
 class Processes:
@@ -74,6 +76,10 @@ async def _ask(worker: asyncio.subprocess.Process, message: Any, timeout: float)
         await _kill(worker)
         raise InfraError(f"no answer within {timeout:g} s") from None
     except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
+        # Killed at once, a process that is ending is reaped by `kill`, and asyncio never learns its exit code.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await worker.wait()
         await _kill(worker)
         raise InfraError(f"its process died (exit code {worker.returncode})") from None
     except BaseException:
