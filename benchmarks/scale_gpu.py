@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from engine_gpu import SGLANG, console, large_model, report, show
-from sglang_gpu import mean
+from sglang_gpu import mean, run_arguments
 
 from agentrl.config import compose
+from agentrl.sandbox.isolation import descendants
 from agentrl.tracking import read_metrics
 
 REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return sum(map(ord, solution_str)) % 11 / 10\n"
@@ -125,13 +126,6 @@ def kill_rank(pid: int) -> str:
     return f"one of {len(ranks)} ranks"
 
 
-def descendants(pid: int) -> list[int]:
-    """All processes below one."""
-    files = Path("/proc").glob(f"{pid}/task/*/children")
-    children = [int(child) for file in files for child in file.read_text().split()]
-    return children + [below for child in children for below in descendants(child)]
-
-
 def title(pid: int) -> str:
     """What a process calls itself."""
     try:
@@ -177,21 +171,14 @@ def memory(words: list[str], lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    run_arguments(parser, steps=5)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--tokenizer", type=Path, help="for --large: a model whose tokenizer serves")
     parser.add_argument("--places", nargs="+", choices=list(PLACES), default=["colocated"])
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--memory", type=float, default=0.4)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512, help="for --large: of an answer")
     parser.add_argument("--limit", type=float, default=300, help="seconds for a run")
-    parser.add_argument("--set", nargs="*", default=[], help="more settings")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = args.folder or Path(name)

@@ -113,20 +113,25 @@ def mean(values: Any) -> float:
     return sum(values) / max(len(values), 1)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+def run_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
+    """What every benchmark that trains is told: task, place, size, and settings."""
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--memory", type=float, default=0.4)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--set", nargs="*", default=[], help="more settings")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    run_arguments(parser, steps=24)
+    parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--kill", type=int, default=8, help="kill the server in the step after this one")
     parser.add_argument("--kill-after", type=float, default=0.3, help="seconds into that step")
     parser.add_argument("--server", nargs="*", default=SGLANG, help="flags of SGLang's server")
-    parser.add_argument("--set", nargs="*", default=[], help="more settings")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = args.folder or Path(name)

@@ -13,6 +13,7 @@ from typing import Any
 from agentrl.config.schema import Data
 from agentrl.data.files import paths
 from agentrl.data.lazy import LazyRows
+from agentrl.data.media import MediaKeys
 from agentrl.data.row import Row
 from agentrl.data.rows import make_row, read_rows
 from agentrl.errors import UserError
@@ -36,7 +37,7 @@ def load_dataset(
         files = files if len(files) > 1 else files[0]
     custom_cls = data.custom_cls
     if custom_cls.path is None:
-        keys = {"image": data.image_key, "video": data.video_key}
+        keys = _media_keys(data)
         return read_rows(
             files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, media_keys=keys, what=what
         )
@@ -55,7 +56,7 @@ class CustomRows(LazyRows):
         self.dataset = dataset
         self.prompt_key = data.prompt_key
         self.reward_fn_key = data.reward_fn_key
-        self.media_keys = {"image": data.image_key, "video": data.video_key}
+        self.media_keys = _media_keys(data)
         self.name = type(dataset).__name__
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UserError(f"{SECTION}: {self.name} needs __len__ and __getitem__, as a torch Dataset has")
@@ -77,6 +78,10 @@ class CustomRows(LazyRows):
             reward_fn_key=self.reward_fn_key,
             media_keys=self.media_keys,
         )
+
+
+def _media_keys(data: Data) -> MediaKeys:
+    return {"image": data.image_key, "video": data.video_key}
 
 
 def _call(cls: Any, *, files: Any, tokenizer: Any, processor: Any, data: Data) -> Any:

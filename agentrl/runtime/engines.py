@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agentrl.config.schema import Config, Rollout
 from agentrl.errors import UserError
+from agentrl.remote import SHARED_MEMORY
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, ServerProcess
@@ -30,8 +31,6 @@ from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.sharding import DTYPES
 
 log = logging.getLogger(__name__)
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 def engine_name(rollout: Rollout, device: torch.device) -> str:

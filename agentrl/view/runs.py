@@ -3,7 +3,7 @@
 A run is a folder with metrics.jsonl or with dumps, a folder of such folders, or a single dump.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +60,7 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
     """The runs at or below each path, each with a name of its own. Raises UserError where there is none."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
-        here = list(_at(path, DEPTH))
+        here = _at(path, DEPTH)
         if not here:
             raise UserError(
                 f"{path}: {'no run in there' if path.exists() else 'no such folder'}; name a run's folder "
@@ -72,18 +72,15 @@ def find_runs(paths: Sequence[str]) -> list[Run]:
     return runs
 
 
-def _at(path: Path, depth: int) -> Iterator[Run]:
-    if path.is_file():
-        yield Run(path, path.name, only=path)
-    elif not path.is_dir():
-        return
-    elif (path / METRICS_FILE).exists() or _has_dumps(path):
-        yield Run(path, path.name)
-    elif _is_dump_folder(path):
-        yield Run(path, path.name, only=path)
-    elif depth:
-        for child in sorted(path.iterdir()):
-            yield from _at(child, depth - 1) if child.is_dir() and not child.name.startswith(".") else ()
+def _at(path: Path, depth: int) -> list[Run]:
+    if path.is_dir() and ((path / METRICS_FILE).exists() or _has_dumps(path)):
+        return [Run(path, path.name)]
+    if path.is_file() or _is_dump_folder(path):
+        return [Run(path, path.name, only=path)]
+    if not path.is_dir() or not depth:
+        return []
+    children = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
+    return [run for child in children for run in _at(child, depth - 1)]
 
 
 def _has_dumps(path: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.sandbox.isolation import descendants
 from tests.e2e.conftest import agentrl, command, environment
 from tests.e2e.test_ray import REWARD
 from tests.e2e.test_resume import figures, lines
@@ -16,19 +17,6 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TWO = ["trainer.device=cpu", "trainer.n_gpus_per_node=2", "ray_init.address=local"]
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes below one, by /proc."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            continue
-        parents.setdefault(parent, []).append(int(stat.parent.name))
-    found = parents.get(pid, [])
-    return found + [below for child in found for below in descendants(child)]
 
 
 def title(pid: int) -> str:

@@ -87,9 +87,7 @@ class Leavings:
         self._next = time.monotonic() + 5
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                if os.getpgid(int(pid)) == group:
-                    with open(f"/proc/{pid}/maps") as maps:
-                        self._segments.update(LEFT.findall(maps.read()))
+                self._segments.update(_forgotten(pid) if os.getpgid(int(pid)) == group else ())
 
     def remove(self) -> None:
         """Remove it."""
@@ -97,6 +95,12 @@ class Leavings:
         for path in self._segments:
             with suppress(OSError):
                 os.unlink(path)
+
+
+def _forgotten(pid: str) -> list[str]:
+    """Shared memory of a process that nobody else will remove."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return LEFT.findall(maps.read())
 
 
 def _word() -> bytes | None:
