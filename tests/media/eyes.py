@@ -35,11 +35,27 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 
 
-def folder(place: Path, kind: str = "qwen2_5_vl", *, tokenizer: Any = None, seed: int = 0, std: float = 0.1) -> Path:
-    """A model with tokenizer and image processor; its logits are far from uniform."""
+# Sizes that GPU kernels are made for.
+WIDE = (
+    {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]}},
+    {"hidden_size": 128, "intermediate_size": 256, "out_hidden_size": 256},
+)
+
+
+def folder(
+    place: Path,
+    kind: str = "qwen2_5_vl",
+    *,
+    tokenizer: Any = None,
+    seed: int = 0,
+    std: float = 0.1,
+    size: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
+) -> Path:
+    """A model with tokenizer and image processor; its logits are far from uniform. `size`: of its text, of its eyes."""
     tokenizer = tokenizer or small_tokenizer()
-    vision = {**EYES, **OF_KIND[kind]}
-    text = TEXT | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    vision = EYES | OF_KIND[kind] | size[1]
+    text = TEXT | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None} | size[0]
     if kind == "qwen3_vl":
         text |= {"head_dim": 16}
     start, end, image, video = tokenizer.convert_tokens_to_ids(MARKS)

@@ -21,7 +21,11 @@ def command(settings: Settings, port: int) -> list[str]:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
-    always = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false", "SGLANG_MM_AVOID_RETOKENIZE": "1"}
+    always = {
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+        "SGLANG_MM_AVOID_RETOKENIZE": "1",
+        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # it would keep what the eyes made of an image past an update of the weights
+    }
     if settings.device == "cuda":
         return always | AGREED
     return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
