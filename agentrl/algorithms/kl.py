@@ -3,6 +3,7 @@
 Estimators after "Approximating KL Divergence" (J. Schulman, 2020), with d = logprobs - reference:
 kl (k1) is d, abs is |d|, mse (k2) is d^2 / 2, low_var_kl (k3) is exp(-d) + d - 1. A trailing + keeps the value and
 takes k2's gradient, the only one of them that is in expectation the gradient of the KL for on-policy samples.
+full is no estimate but the KL itself, summed over the vocabulary; `kl_of_logits` is it in the plainest words.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,12 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
         return value
     straight = _k2(d)
     return value.detach() + (straight - straight.detach())
+
+
+def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:
+    """KL(softmax(`logits`) || softmax(`ref_logits`)) of [..., V] each, in nats: f32 [...]."""
+    logprobs, ref_logprobs = (torch.log_softmax(x.float(), dim=-1) for x in (logits, ref_logits))
+    return (logprobs.exp() * (logprobs - ref_logprobs)).sum(-1)
 
 
 def penalise(

@@ -14,7 +14,7 @@ LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "se
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.profiler.tool": ("torch", "nsys"),
-    "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS)),
+    "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS), "full"),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.policy_loss.loss_mode": POLICY_LOSSES,
     "actor.optim.lr_scheduler_type": SCHEDULES,
@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "actor.strategy": ("fsdp2", "fsdp"),
     "algorithm.adv_estimator": ESTIMATORS,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
-    "algorithm.kl_penalty": KL_ESTIMATORS,
+    "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),

@@ -77,6 +77,7 @@ class Learner:
             max_response_length=data.max_response_length,
             scoring=self._scoring(),
             rollout_correction=None if cut_distribution(self.config.rollout) else algorithm.rollout_correction,
+            reference=self.reference if self._compares == "loss" else None,
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
         )
@@ -89,16 +90,20 @@ class Learner:
 
     def _annotated(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
+        bypassed = self.config.algorithm.rollout_correction.bypass_mode
         if not batch.num_sequences:
             return batch
         batch = batch.to(self.device)
         size = batch.lengths, int(batch.mask.sum())
-        if self.config.algorithm.rollout_correction.bypass_mode:
-            batch.old_logprobs = batch.rollout_logprobs
-        elif penalised or not actor.single_step(batch):
+        if self._compares == "reward":
+            batch.old_logprobs, _, batch.kl = actor.logprobs(batch, self.reference)
+            spent(2 * actor.cost.forward(*size))
+        elif not bypassed and (penalised or not actor.single_step(batch)):
             batch.old_logprobs = actor.logprobs(batch)[0]
             spent(actor.cost.forward(*size))
-        if self.reference is not None:
+        if bypassed:
+            batch.old_logprobs = batch.rollout_logprobs
+        if self.reference is not None and self._compares is None:
             batch.ref_logprobs = self.reference.logprobs(batch)
             spent(actor.cost.forward(*size))
         if self.critic is not None:
@@ -116,6 +121,14 @@ class Learner:
                 spent(trainee.operations(batch))
                 metrics |= trainee.update(batch)
         return metrics | self.meter.take()
+
+    @property
+    def _compares(self) -> str | None:
+        """Where policy and reference are compared over the whole vocabulary: in the "loss", the "reward" or nowhere."""
+        actor, algorithm = self.config.actor, self.config.algorithm
+        if actor.use_kl_loss:
+            return "loss" if actor.kl_loss_type == "full" else None
+        return "reward" if algorithm.use_kl_in_reward and algorithm.kl_penalty == "full" else None
 
     @property
     def _temperature(self) -> float:

@@ -6,6 +6,7 @@ Invariants:
 - sequences with advantage 0 throughout, where no KL and no entropy counts, get no backward pass.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from agentrl.training.objective import corrected, loss_of
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.passes import Cut, cut_like, score_batch, spread
 from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
 from agentrl.training.rng import rng_state, set_rng_state
 from agentrl.training.splitting import mini_batches
@@ -41,13 +43,16 @@ class PolicyActor(Trainee):
         max_response_length: int | None = None,
         scoring: Cut | None = None,
         rollout_correction: RolloutCorrection | None = None,
+        reference: Reference | None = None,
         ranks: Ranks = ALONE,
         balance: bool = True,
     ) -> None:
         """`total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
         seq-mean-token-sum-norm. `scoring`: the passes that only make log-probs; None: as the update's.
         `rollout_correction`: how tokens are weighted for having been drawn by the engine;
-        None: not at all. `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
+        None: not at all. `reference`: what the loss compares with over the whole vocabulary, where
+        `actor.kl_loss_type` is full. `ranks`: those that `module` is sharded over; `balance`: they get shares of the
+        same work.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
@@ -69,14 +74,23 @@ class PolicyActor(Trainee):
         self.actor = actor
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
+        self.reference = reference
         self.scoring = spread(scoring, module, ranks=ranks, balance=balance) if scoring else self.cut
         self.policy_loss = loss_of(actor)
         self.score = TokenLogprobs(module, temperature=temperature)
 
-    def logprobs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask."""
-        logprobs, entropy = score_batch(self.score, batch.to(self.device), self.scoring, columns=2)
-        return logprobs, entropy
+    def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
+        """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask.
+
+        With a `reference` there is a third column: the exact KL to it.
+        """
+
+        def score(micro: Batch) -> tuple[Tensor, ...]:
+            return self.score(micro, other=reference and reference.readout(micro))
+
+        with reference.at_hand() if reference else nullcontext():
+            columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
+        return tuple(columns)
 
     def single_step(self, batch: Batch) -> bool:
         """Whether `update` makes one optimizer step, and its loss asks for no `old_logprobs`."""
@@ -84,7 +98,7 @@ class PolicyActor(Trainee):
         return once and not self.policy_loss.chooses
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch with advantages, and with `ref_logprobs` where `actor.use_kl_loss` is on; gives metrics.
+        """Train on a batch with advantages, and with `ref_logprobs` where a KL loss estimates from them; gives metrics.
 
         Missing `old_logprobs` are computed where `single_step` says so. A batch without sequences
         moves nothing but the schedule.
@@ -95,8 +109,14 @@ class PolicyActor(Trainee):
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
         report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks)
-        self.learn(batch, report)
+        with self.reference.at_hand() if self.reference else nullcontext():
+            self.learn(batch, report)
         return report.metrics()
+
+    def operations(self, batch: Batch) -> float:
+        """Those of the policy, and of the reference where it runs beside it."""
+        beside = self.cost.forward(batch.lengths, int(batch.mask.sum())) if self.reference else 0.0
+        return super().operations(batch) + self.steps.epochs * beside
 
     def state_dict(self) -> dict[str, Any]:
         """All that bit-for-bit continuation needs: what the trainee has, and the random generators."""
@@ -127,7 +147,7 @@ class PolicyActor(Trainee):
         actor = self.actor
         assert micro.advantages is not None
         assert micro.weights is not None
-        logprobs, entropy = self.score(micro)
+        logprobs, entropy, *exact = self.score(micro, other=self.reference and self.reference.readout(micro))
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         losses, details = self.policy_loss(
             logprobs, old, micro.advantages, mask=micro.mask, cu_seqlens=micro.cu_seqlens, chosen=micro.chosen
@@ -137,12 +157,15 @@ class PolicyActor(Trainee):
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * entropy
         if actor.use_kl_loss:
-            if micro.ref_logprobs is None:
-                raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-            details["kl_loss"] = kl_penalty(logprobs, micro.ref_logprobs, actor.kl_loss_type)
+            details["kl_loss"] = exact[0] if exact else self._estimated_kl(logprobs, micro)
             losses = losses + actor.kl_loss_coef * details["kl_loss"]
         report.micro_batch(micro, details)
         return (losses * micro.weights).sum()
+
+    def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
+        if micro.ref_logprobs is None:
+            raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
+        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type)
 
     def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""

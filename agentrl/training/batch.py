@@ -42,6 +42,8 @@ class Batch:
     """f32 [T]; of the policy before the step."""
     ref_logprobs: Tensor | None = None
     """f32 [T]; of the reference policy."""
+    kl: Tensor | None = None
+    """f32 [T]; the exact KL from the policy before the step to the reference, where it is part of the reward."""
     baselines: Tensor | None = None
     """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
     values: Tensor | None = None
@@ -71,13 +73,6 @@ class Batch:
     def lengths(self) -> list[int]:
         """Tokens of each sequence."""
         return self.cu_seqlens.diff().tolist()
-
-    @property
-    def penalised(self) -> tuple[Tensor, Tensor]:
-        """`old_logprobs` and `ref_logprobs`, both made by now: what a KL penalty in the reward compares."""
-        assert self.old_logprobs is not None
-        assert self.ref_logprobs is not None
-        return self.old_logprobs, self.ref_logprobs
 
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""

@@ -2,9 +2,10 @@
 
 The [N, V] logits exist for one chunk of tokens at a time, in forward and in backward, where they are computed again.
 Peak memory is that of a chunk, not of the batch. On a GPU one kernel reads a chunk, and another makes its gradient.
+The KL to another model reads a chunk of its logits beside that of the same tokens, in smaller chunks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 # Logits held at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
 CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 MIN_CHUNK = 32
+# Where a chunk is compared with another model's: its share, since PyTorch's operations make float32 copies.
+COMPARED = 4
 
 
 class ChunkedLogprobs(torch.autograd.Function):
@@ -21,7 +24,8 @@ class ChunkedLogprobs(torch.autograd.Function):
     -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
-    nats. Softmax runs in float32 whatever the dtype of the head.
+    nats. Softmax runs in float32 whatever the dtype of the head. With another model's (hidden, weight, bias) at the
+    end there is a third output, its exact KL to that model's in nats, which gives the other no gradient.
     """
 
     @staticmethod
@@ -33,33 +37,46 @@ class ChunkedLogprobs(torch.autograd.Function):
         targets: Tensor,
         scale: float,
         kernels: str = "triton",
-    ) -> tuple[Tensor, Tensor]:
+        *other: Tensor | None,
+    ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        kl = torch.empty_like(logprobs) if other else None
         look, _ = _kernels(hidden, kernels)
-        for rows in _chunks(hidden, weight):
-            logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
+        for rows in _chunks(hidden, weight, other):
+            logits = _logits(rows, hidden, weight, bias)
+            if kl is not None:
+                kl[rows] = _divergence(logits, _logits(rows, *other), scale)
             lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
-        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy)
+        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
         ctx.scale, ctx.kernels = scale, kernels
         ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, lse, entropy = ctx.saved_tensors
-        by_logprob, by_entropy = gradients
+        hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
+        by_logprob, by_entropy, by_kl = (*gradients, None)[:3]
+        nothing = [None] * (3 + len(other))
+        if by_logprob is None and by_entropy is None and by_kl is None:
+            return None, None, None, *nothing
         if by_logprob is None and by_entropy is None:
-            return None, None, None, None, None, None
+            by_logprob = torch.zeros_like(lse)
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, slope = _kernels(hidden, ctx.kernels)
-        for rows in _chunks(hidden, weight):
-            logits = F.linear(hidden[rows].to(weight.dtype), weight, bias)
+        for rows in _chunks(hidden, weight, other):
+            logits = _logits(rows, hidden, weight, bias)
+            # Before `slope`, which overwrites the logits.
+            more = None
+            if by_kl is not None:
+                more = _kl_slope(logits, _logits(rows, *other), kl[rows], by_kl[rows], ctx.scale)
             slopes = _at(by_logprob, rows), _at(by_entropy, rows)
             d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
+            if more is not None:
+                d_logits += more
             if d_hidden is not None:
                 d_hidden[rows] = (d_logits @ weight).to(hidden.dtype)
             if d_weight is not None:
@@ -70,9 +87,7 @@ class ChunkedLogprobs(torch.autograd.Function):
             d_hidden,
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),
-            None,
-            None,
-            None,
+            *nothing,
         )
 
 
@@ -118,8 +133,31 @@ def _slope(
     return gradient.mul_(scale).to(dtype)
 
 
-def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"]
+def _divergence(logits: Tensor, others: Tensor, scale: float) -> Tensor:
+    """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return torch.linalg.vecdot(probs, gap)
+
+
+def _kl_slope(logits: Tensor, others: Tensor, kl: Tensor, by_kl: Tensor, scale: float) -> Tensor:
+    """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * by_kl[:, None]).to(logits.dtype)
+
+
+def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """(p, log p - log q), f32 [C, V] each."""
+    logprobs = torch.log_softmax(logits.float() * scale, -1)
+    gap = torch.log_softmax(others.float() * scale, -1).neg_().add_(logprobs)
+    return logprobs.exp_(), gap
+
+
+def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(hidden[rows].to(weight.dtype), weight, bias)
+
+
+def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Tensor | None]) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1)
     size = max(most // len(weight), MIN_CHUNK)
     return (slice(i, i + size) for i in range(0, len(hidden), size))
 

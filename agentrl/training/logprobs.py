@@ -7,12 +7,13 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import Batch
 from agentrl.training.chunked import ChunkedLogprobs
@@ -24,6 +25,16 @@ from agentrl.training.ulysses import Part, part_of
 # The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROBE_TOKENS = 8
+
+
+class Readout(NamedTuple):
+    """What the logits of N tokens are made of."""
+
+    hidden: Tensor
+    """[N, H]; where there is no linear head, the logits themselves."""
+    weight: Tensor | None = None
+    """[V, H]."""
+    bias: Tensor | None = None
 
 
 class TokenLogprobs:
@@ -39,32 +50,55 @@ class TokenLogprobs:
         with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
             self.linear_head: bool = self.kernels is not None and inside(module, self._probe)
 
-    def __call__(self, batch: Batch, *, every_token: bool = False) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
 
-        Only model tokens are scored, the rest is 0; with `every_token` all but each sequence's first are.
+        Only model tokens are scored, the rest is 0; with `every_token` all but each sequence's first are. With `other`,
+        another model's `readout` of the same batch, there is a third column: the exact KL to it, in nats a token.
         """
+        part, own = self._own(batch, every_token)
+        columns = inside(self.module, lambda: self._score(batch, part, own, other))
+        empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
+        return tuple(part.everywhere(empty.index_copy(0, own, column)) for column in columns)
+
+    @torch.no_grad()
+    def readout(self, batch: Batch) -> Readout:
+        """What the logits before the model tokens are made of, to be kept until the backward pass of another model."""
+        part, own = self._own(batch, every_token=False)
+        return inside(self.module, lambda: self._kept(self._read(batch, part, own)))
+
+    def _kept(self, read: Readout) -> Readout:
+        """A sharded model lets go of its head after the pass."""
+        sharded = bare(self.module) is not self.module
+        return Readout(*(None if x is None else x.clone() if sharded else x.detach() for x in read))
+
+    def _own(self, batch: Batch, every_token: bool) -> tuple[Part, Tensor]:
+        """This rank's part of a pass, and the tokens [N] to score whose position before it is in there."""
         wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
         targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
         part = part_of(batch, ranks_of(self.module))
-        own = targets[part.own(targets - 1)]
-        logprobs, entropy = inside(self.module, lambda: self._score(batch, part, own))
-        empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-        return part.everywhere(empty.index_copy(0, own, logprobs)), part.everywhere(empty.index_copy(0, own, entropy))
+        return part, targets[part.own(targets - 1)]
 
-    def _score(self, batch: Batch, part: Part, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of the tokens at `targets` [N], each from the position before it, which is here."""
-        ids, places = batch.ids[targets], targets - 1 - part.start
-        if self.linear_head:
-            hidden = run(self.causal_lm, batch, part, self._hidden)[places]
-            head = self.causal_lm.get_output_embeddings()
-            # Autocast does not reach into the backward pass of a function of our own.
-            bias = None if head.bias is None else computed(head.bias)
-            return ChunkedLogprobs.apply(computed(hidden), computed(head.weight), bias, ids, self.scale, self.kernels)
-        logits = run(self.causal_lm, batch, part, self._logits)[places].float() * self.scale
+    def _score(self, batch: Batch, part: Part, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
+        """The columns of the tokens at `targets` [N]."""
+        ids, read = batch.ids[targets], self._read(batch, part, targets)
+        if read.weight is not None:
+            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, *(other or ()))
+        logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
-        return logprobs, entropy_from_logits(logits)
+        columns = logprobs, entropy_from_logits(logits)
+        return columns if other is None else (*columns, kl_of_logits(logits, other.hidden.float() * self.scale))
+
+    def _read(self, batch: Batch, part: Part, targets: Tensor) -> Readout:
+        """Of the tokens at `targets` [N], each from the position before it."""
+        places = targets - 1 - part.start
+        if not self.linear_head:
+            return Readout(run(self.causal_lm, batch, part, self._logits)[places])
+        hidden = run(self.causal_lm, batch, part, self._hidden)[places]
+        head = self.causal_lm.get_output_embeddings()
+        # Autocast does not reach into the backward pass of a function of our own.
+        return Readout(computed(hidden), computed(head.weight), None if head.bias is None else computed(head.bias))
 
     def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         backbone = self.causal_lm.base_model

@@ -1,5 +1,7 @@
 """The reference policy: what a KL penalty holds the policy to. It never changes during a run."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.logprobs import Readout, TokenLogprobs
 from agentrl.training.passes import Cut, cut_like, score_batch
 
 
@@ -32,20 +34,27 @@ class Reference:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
-        batch = batch.to(self.device)
-        if self.adapter:
-            with self.module.disable_adapter():
-                return self._scored(batch)
-        if not self.offload:
-            return self._scored(batch)
-        self.module.to(self.device)
-        try:
-            return self._scored(batch)
-        finally:
-            self.module.to("cpu")
+        with self.at_hand(), self._base():
+            return score_batch(self.score, batch.to(self.device), self.cut, columns=2)[0]
 
-    def _scored(self, batch: Batch) -> Tensor:
-        return score_batch(self.score, batch, self.cut, columns=2)[0]
+    def readout(self, micro: Batch) -> Readout:
+        """What its logits of one pass are made of: the policy's own pass over the same compares itself with them."""
+        with self._base():
+            return self.score.readout(micro)
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """While it has something to score."""
+        if self.offload:
+            self.module.to(self.device)
+        try:
+            yield
+        finally:
+            if self.offload:
+                self.module.to("cpu")
+
+    def _base(self) -> AbstractContextManager[Any]:
+        return self.module.disable_adapter() if self.adapter else nullcontext()
 
 
 def ref_cut(ref: Ref, actor: Actor) -> Cut:

@@ -27,8 +27,8 @@ class Weighing:
         """
         algorithm, rewards, metrics = self.algorithm, batch.rewards, {}
         if algorithm.use_kl_in_reward:
-            penalty = kl_penalty(*batch.penalised, algorithm.kl_penalty)
-            rewards, mean = penalise(rewards, penalty, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
+            kl = _estimated_kl(batch, algorithm.kl_penalty) if batch.kl is None else batch.kl
+            rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
         batch.advantages, batch.returns = estimate(
@@ -63,3 +63,10 @@ class Weighing:
         owners = [number for number, trajectory in enumerate(drawn) for _ in sequences[trajectory]]
         picked = batch.select([sequence for trajectory in drawn for sequence in sequences[trajectory]])
         return replace(picked, trajectory=torch.tensor(owners, dtype=torch.long, device=batch.ids.device))
+
+
+def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
+    """Of the policy before the step to the reference, whose log-probs are there by now: f32 [T]."""
+    assert batch.old_logprobs is not None
+    assert batch.ref_logprobs is not None
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind)

@@ -88,7 +88,7 @@ def test_words_are_those_that_the_code_offers() -> None:
         "algorithm.adv_estimator": ADVANTAGES,
         "algorithm.pf_ppo.reweight_method": PF_PPO_METHODS,
         "algorithm.rollout_correction.rollout_rs": REJECTION_LEVELS,
-        "algorithm.kl_penalty": KL_ESTIMATORS,
+        "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
         "data.truncation": overlong.SIDES,
         "model.dtype": model.DTYPES,
         f"{multi_turn}.format": parsers.PARSERS,

@@ -82,6 +82,24 @@ def test_log_probs_of_a_cut_distribution_correct_nothing(config: Made) -> None:
     assert ready(config(*correction, "rollout.top_k=20")).actor.rollout_correction.rollout_is is None
 
 
+@pytest.mark.parametrize("bypassed", ["true", "false"])
+def test_the_full_kl_needs_no_estimate(config: Made, bypassed: str) -> None:
+    bypass = f"algorithm.rollout_correction.bypass_mode={bypassed}"
+    in_reward = ready(config("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full", bypass))
+    batch = in_reward.annotate(random_batch(LENGTHS))
+    assert batch.ref_logprobs is None
+    assert batch.kl.abs().max() < 1e-5  # the policy is the reference yet
+    assert torch.equal(batch.old_logprobs, batch.rollout_logprobs) == (bypassed == "true")
+    in_loss = ready(config("actor.use_kl_loss=true", "actor.kl_loss_type=full", "actor.optim.lr=0.01", bypass))
+    figures = []
+    for _ in range(2):
+        batch = in_loss.annotate(random_batch(LENGTHS))
+        assert batch.ref_logprobs is batch.kl is None
+        figures.append(in_loss.update(batch)["actor/kl_loss"])
+    assert abs(figures[0]) < 1e-5
+    assert figures[1] > 1e-4
+
+
 def test_logits_may_be_held_at_once(config: Made) -> None:
     whole = ready(config("model.use_fused_kernels=false"))
     chunked = ready(config("model.fused_kernel_options.impl_backend=torch"))

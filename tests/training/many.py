@@ -16,7 +16,9 @@ from agentrl.training import PolicyActor, checkpoints, load_model
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
 from agentrl.training.parallel import join_ranks, leave_ranks
+from agentrl.training.passes import Cut
 from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.reference import Reference
 from agentrl.training.saving import Saver
 from agentrl.training.sharding import place
 from agentrl.training.value_model import load_value_model
@@ -65,11 +67,23 @@ class Case:
         settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-3), "ppo_max_token_len_per_gpu": 24} | self.actor
         module = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
         return PolicyActor(
-            module, actor=Actor(**settings), temperature=0.7, device=CPU, total_steps=9, ranks=ranks, balance=True
+            module,
+            actor=Actor(**settings),
+            temperature=0.7,
+            device=CPU,
+            total_steps=9,
+            reference=self.reference(module, models, ranks) if settings.get("kl_loss_type") == "full" else None,
+            ranks=ranks,
+            balance=True,
         )
+
+    def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
+        own = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
+        return Reference(policy if self.lora_rank else own, temperature=0.7, cut=Cut(), device=CPU)
 
 
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
+FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
 CASES = {
@@ -83,10 +97,15 @@ CASES = {
     "lora-fsdp1": Case("qwen3", lora_rank=4, strategy="fsdp"),
     "sp": Case(seq_world=2, checkpointing=True),
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
+    "full-kl": Case(actor=FULL),
+    "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
 }
 RESUMED = ("fsdp2", "fsdp1", "lora-fsdp1")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
+    "full-kl-fsdp1": Case(strategy="fsdp", actor=FULL),
+    "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
+    "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
     "kept-whole-fsdp1": Case(strategy="fsdp", fsdp_config=FsdpConfig(reshard_after_forward=False)),
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),

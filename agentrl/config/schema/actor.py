@@ -110,7 +110,8 @@ class Actor:
     kl_loss_coef: float = 0.001
     """Weight of that KL."""
     kl_loss_type: str = "low_var_kl"
-    """Estimator: kl (k1), abs, mse (k2), low_var_kl (k3); a trailing + takes k2's gradient with its value."""
+    """Estimator: kl (k1), abs, mse (k2), low_var_kl (k3); a trailing + takes k2's gradient with its value.
+    full is no estimate but the KL itself, over the whole vocabulary: the reference then runs within the update."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
     strategy: str = "fsdp2"

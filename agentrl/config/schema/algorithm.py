@@ -83,7 +83,7 @@ class Algorithm:
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference policy from each token's reward; not together with actor.use_kl_loss."""
     kl_penalty: str = "kl"
-    """Estimator of that KL: kl, abs, mse, low_var_kl."""
+    """Estimator of that KL: kl, abs, mse, low_var_kl; full: the KL itself, over the whole vocabulary."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Weight of that KL."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
