@@ -51,6 +51,7 @@ class Training:
             # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
             self.journal.step(step, metrics)
             if step == last or (trainer.save_freq > 0 and step % trainer.save_freq == 0):
+                self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
                 with self.journal.phase("save"):
                     self.checkpoints.save(step, last=step == last)
 

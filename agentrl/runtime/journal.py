@@ -1,12 +1,14 @@
 """What a run leaves behind and shows while it goes: its folder, metrics, live view, dumps.
 
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
-sampled is written as soon as its advantages are known, and without them when the step ends before.
+sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
+beside the run, and is on the disk when `written` returns, or the run ends, however it does.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,10 +18,13 @@ from torch import Tensor
 from agentrl.chat.ledger import Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
+from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking.text import TokenTexts
+from agentrl.tracking.writer import Writer
 from agentrl.training import Batch
 
 
@@ -48,11 +53,14 @@ class Journal:
         self._phases = Phases(self.view.phase)
         self._tokens: dict[str, int] = {}
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
+        self._texts = TokenTexts(decode)
+        self._writer = Writer()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
+        self._stack.push(self._close_writer)
         self._stack.callback(self._write_rolled, {})
         if self._over and not self.trainer.val_only:
             self.view.note(
@@ -106,6 +114,11 @@ class Journal:
         wanted = self.trainer.rollout_data_dir is not None
         self._write_rolled(_advantages(trajectories, batch) if wanted else {})
 
+    def written(self) -> None:
+        """Return when all that was sampled is on the disk: before a checkpoint says that the step is done."""
+        with self._phases("dump"):
+            self._writer.wait()
+
     def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write a validation's trajectories, and hand a few to the loggers that have tables."""
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
@@ -121,7 +134,27 @@ class Journal:
     def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         if folder is not None:
             with self._phases("dump"):
-                write_trajectories(dump_file(folder, step), step, trajectories, self.decode, advantages)
+                file = dump_file(folder, step)
+                self._writer(partial(_write, file, step, trajectories, self._texts, advantages))
+
+    def _close_writer(self, _: object, error: BaseException | None, __: object) -> None:
+        """What ended the run is told first; a dump that failed besides is a note."""
+        try:
+            self._writer.close()
+        except UserError as failed:
+            if error is None:
+                raise
+            self.view.note(str(failed))
+
+
+def _write(
+    file: Path, step: int, trajectories: Sequence[Trajectory], texts: TokenTexts, advantages: Advantages
+) -> None:
+    try:
+        write_trajectories(file, step, trajectories, texts, advantages)
+    except OSError as error:
+        key = "trainer.rollout_data_dir or validation_data_dir"
+        raise UserError(f"{file} cannot be written: {error.strerror}; free the disk, or set {key}=null") from error
 
 
 def _advantages(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:

@@ -10,9 +10,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby, islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.errors import UserError
@@ -29,16 +31,22 @@ Advantages = Mapping[str, Sequence[Sequence[float]]]
 
 
 def write_trajectories(
-    path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode, advantages: Advantages | None = None
+    path: Path,
+    step: int,
+    trajectories: Sequence[Trajectory],
+    decode: Decode | TokenTexts,
+    advantages: Advantages | None = None,
 ) -> None:
-    """Write the trajectories of `step` to `path`. `decode` turns token ids into text, special tokens included."""
-    texts, index = TokenTexts(decode), Index()
+    """Write the trajectories of `step` to `path`. `decode` turns token ids into text, special tokens included; as
+    TokenTexts it remembers what it has decoded from one dump to the next."""
+    texts, index = _token_texts(decode), Index()
     write_atomic(path, _lines(step, trajectories, texts, advantages or {}, index))
     index.save(path)
 
 
-def load_trajectories(path: Path) -> list[Record]:
+def load_trajectories(path: str | Path) -> list[Record]:
     """The records of a dump, as docs/tracking.md describes them. Raises UserError for a file that is none."""
+    path = Path(path)
     try:
         with path.open(encoding="utf-8") as file:
             return [_parse(path, number, line) for number, line in enumerate(file, start=1)]
@@ -53,7 +61,7 @@ def trajectory_record(
 ) -> Record:
     """A trajectory as one JSON-ready dict: first what a person asks for, the token columns last."""
     row = trajectory.row
-    texts = decode if isinstance(decode, TokenTexts) else TokenTexts(decode)
+    texts = _token_texts(decode)
     return {
         "step": step,
         "key": trajectory.key,
@@ -90,7 +98,7 @@ def sample_record(ledger: Ledger, texts: TokenTexts, advantages: Sequence[float]
     columns = {
         "ids": ledger.ids,
         "mask": ledger.mask,
-        "logprobs": [round(logprob, LOGPROB_DIGITS) for logprob in ledger.logprobs],
+        "logprobs": _rounded(ledger.logprobs),
         "chars": widths,
     }
     if advantages:
@@ -113,32 +121,47 @@ def _cut(text: str, widths: Iterable[int]) -> Iterator[str]:
         start += width
 
 
+def _token_texts(decode: Decode | TokenTexts) -> TokenTexts:
+    return decode if isinstance(decode, TokenTexts) else TokenTexts(decode)
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    rounded: list[float] = np.round(np.asarray(values, dtype=np.float64), LOGPROB_DIGITS).tolist()
+    return rounded
+
+
 def _runs(values: Sequence[float]) -> list[tuple[int, float]]:
     """(how many tokens, their value) in a row: most estimators give a whole turn the same advantage."""
-    return [(sum(1 for _ in run), value) for value, run in groupby(round(v, LOGPROB_DIGITS) for v in values)]
+    rounded = _rounded(values)
+    return [(end - start, rounded[start]) for start, end in _spans(rounded)]
+
+
+def _spans(*columns: Sequence[float]) -> list[tuple[int, int]]:
+    """The stretches [start, end) over which none of the columns changes."""
+    table = np.array(columns)
+    changes = (table[:, 1:] != table[:, :-1]).any(0).nonzero()[0] + 1
+    return list(pairwise([0, *changes.tolist(), table.shape[1]])) if table.shape[1] else []
 
 
 def _segments(ledger: Ledger, texts: TokenTexts, widths: list[int]) -> Iterator[Record]:
     """Runs of tokens that share source, turn and weight version; the characters of each token go to `widths`."""
     before: list[int] = []
-    start = 0
-    columns = zip(ledger.sources, ledger.turns, ledger.versions, strict=True)
-    for (source, turn, version), run in groupby(columns):
-        n = sum(1 for _ in run)
-        ids, logprobs = ledger.ids[start : start + n], ledger.logprobs[start : start + n]
-        made_by_model = source == Source.MODEL
+    for start, end in _spans(ledger.sources, ledger.turns, ledger.versions):
+        ids, source, version = ledger.ids[start:end], ledger.sources[start], ledger.versions[start]
+        made_by_model, n = source == Source.MODEL, end - start
         pieces = texts.pieces(ids, before)
         widths.extend(map(len, pieces))
+        mean = math.fsum(ledger.logprobs[start:end]) / n
         yield {
             "source": Source(source).name.lower(),
-            "turn": turn,
+            "turn": ledger.turns[start],
             "n": n,
             "mask": int(made_by_model),
             "version": version if made_by_model else None,
-            "logprob": round(math.fsum(logprobs) / n, LOGPROB_DIGITS) if made_by_model else None,
+            "logprob": round(mean, LOGPROB_DIGITS) if made_by_model else None,
             "text": "".join(pieces),
         }
-        before, start = ids, start + n
+        before = ids
 
 
 def _lines(

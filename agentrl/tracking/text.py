@@ -39,8 +39,12 @@ def pieces(ids: Sequence[int], decode: Decode, *, before: Sequence[int] = ()) ->
     return texts
 
 
+CONTEXT = 8
+"""Tokens before a part that may have a say in its text: more than any character has."""
+
+
 class TokenTexts:
-    """`pieces` for a whole dump: a token that has a text of its own is decoded once, then looked up.
+    """`pieces` for many parts: a token that has a text of its own is decoded once, then looked up.
 
     That is most tokens of most tokenizers. Bytes of a character that several tokens share are decoded together; and
     where the pieces do not join to the text of the whole, all of it goes the slow way.
@@ -52,6 +56,16 @@ class TokenTexts:
 
     def pieces(self, ids: Sequence[int], before: Sequence[int] = ()) -> list[str]:
         """One string a token; joined they are the text that `ids` add to the stream after `before`."""
+        whole = continuation(before[-CONTEXT:], ids, self.decode)
+        texts = [self._texts.get(token, "") for token in ids]
+        if not (all(texts) and "".join(texts) == whole):  # else all have been seen, and none shares a character
+            texts = self._looked_up(ids, before)
+        if "".join(texts) != whole:
+            texts = pieces(ids, self.decode, before=before)
+        # Where even that does not join, `before` ended within a character: the first token stands for all.
+        return texts if "".join(texts) == whole else [whole, *[""] * (len(ids) - 1)]
+
+    def _looked_up(self, ids: Sequence[int], before: Sequence[int]) -> list[str]:
         texts: list[str] = []
         pending: list[int] = []
         context = before[-1:]
@@ -65,11 +79,7 @@ class TokenTexts:
                     continue
             texts.append(text)
             context, pending = [token], []
-        whole = continuation(before, ids, self.decode)
-        if "".join(texts) != whole:
-            texts = pieces(ids, self.decode, before=before)
-        # Where even that does not join, `before` ended within a character: the first token stands for all.
-        return texts if "".join(texts) == whole else [whole, *[""] * (len(ids) - 1)]
+        return texts
 
     def _own(self, token: int, context: Sequence[int]) -> str:
         """The token's text, or "" where it is none on its own."""

@@ -86,7 +86,7 @@ class PolicyActor(Trainee):
         """
 
         def score(micro: Batch) -> tuple[Tensor, ...]:
-            return self.score(micro, other=reference and reference.readout(micro))
+            return self.score(micro, other=reference.readout(micro) if reference else None)
 
         with reference.at_hand() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
@@ -147,7 +147,8 @@ class PolicyActor(Trainee):
         actor = self.actor
         assert micro.advantages is not None
         assert micro.weights is not None
-        logprobs, entropy, *exact = self.score(micro, other=self.reference and self.reference.readout(micro))
+        beside = self.reference.readout(micro) if self.reference else None
+        logprobs, entropy, *exact = self.score(micro, other=beside)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         losses, details = self.policy_loss(
             logprobs, old, micro.advantages, mask=micro.mask, cu_seqlens=micro.cu_seqlens, chosen=micro.chosen

@@ -37,7 +37,7 @@ class ChunkedLogprobs(torch.autograd.Function):
         targets: Tensor,
         scale: float,
         kernels: str = "triton",
-        *other: Tensor | None,
+        *other: Any,
     ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
@@ -156,7 +156,7 @@ def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None) ->
     return F.linear(hidden[rows].to(weight.dtype), weight, bias)
 
 
-def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Tensor | None]) -> Iterator[slice]:
+def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any]) -> Iterator[slice]:
     most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1)
     size = max(most // len(weight), MIN_CHUNK)
     return (slice(i, i + size) for i in range(0, len(hidden), size))

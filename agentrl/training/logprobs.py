@@ -69,8 +69,9 @@ class TokenLogprobs:
 
     def _kept(self, read: Readout) -> Readout:
         """A sharded model lets go of its head after the pass."""
-        sharded = bare(self.module) is not self.module
-        return Readout(*(None if x is None else x.clone() if sharded else x.detach() for x in read))
+        keep = torch.detach if bare(self.module) is self.module else torch.clone
+        weight, bias = (None if x is None else keep(x) for x in read[1:])
+        return Readout(read.hidden, weight, bias)
 
     def _own(self, batch: Batch, every_token: bool) -> tuple[Part, Tensor]:
         """This rank's part of a pass, and the tokens [N] to score whose position before it is in there."""

@@ -1,11 +1,14 @@
 """What a run leaves behind of its trajectories."""
 
+from threading import Event
+
 import pytest
 import torch
 
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.config import compose
 from agentrl.data.row import Row
+from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime import Journal
 from agentrl.tracking import load_trajectories, read_metrics
@@ -52,6 +55,7 @@ def test_advantages_are_written_with_what_was_packed(journal, rolled, tmp_path):
     with journal:
         journal.rolled(1, rolled)
         journal.weighed(kept, batch)
+        journal.written()
         assert written(tmp_path) == [
             [None],
             [[[2, 0.0], [1, 7.0], [1, 8.0], [1, 9.0], [1, 0.0]], None, [[2, 0.0], [1, 13.0], [1, 0.0]]],
@@ -76,6 +80,7 @@ def test_nothing_to_learn_is_written_at_the_end_of_the_step(journal, rolled, tmp
     with journal:
         journal.rolled(1, rolled)
         journal.step(1, {})
+        journal.written()
         assert len(written(tmp_path)) == 3
 
 
@@ -94,3 +99,37 @@ def test_the_rate_is_that_of_all_batches_a_step_sampled(journal, rolled, tmp_pat
         journal.step(1, {})
     (metrics,) = read_metrics(tmp_path / "metrics.jsonl")
     assert metrics["perf/rollout_tokens_per_s"] * metrics["time/rollout"] == pytest.approx(2 * (3 + 0 + 1))
+
+
+def test_the_run_does_not_wait_for_what_it_writes(journal, rolled, tmp_path):
+    going_on = Event()
+    journal._texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
+    with journal:
+        journal.rolled(1, rolled)
+        journal.step(1, {})
+        assert not (tmp_path / "rollouts/1.jsonl").exists()
+        going_on.set()
+        journal.written()
+        assert len(written(tmp_path)) == 3
+
+
+def test_a_dump_that_fails_ends_the_run_in_one_line(journal, rolled, tmp_path):
+    (tmp_path / "rollouts").write_text("in the way")
+    with journal:
+        journal.rolled(1, rolled)
+        journal.step(1, {})
+        with pytest.raises(UserError, match=r"1\.jsonl cannot be written: .*; free the disk, or set"):
+            journal.written()
+
+
+def test_what_ended_the_run_is_told_though_a_dump_failed_besides(journal, rolled, tmp_path, capsys):
+    (tmp_path / "rollouts").write_text("in the way")
+
+    def fail():
+        with journal:
+            journal.rolled(1, rolled)
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    assert "1.jsonl cannot be written" in capsys.readouterr().out
