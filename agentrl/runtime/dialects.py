@@ -9,10 +9,12 @@ from agentrl.config.schema import Config
 from agentrl.errors import UserError
 from agentrl.rollout.engines.remote import Dialect
 from agentrl.rollout.engines.remote.place import engine_python
-from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.settings import Adapter, Settings
+from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
 from agentrl.rollout.engines.sglang import SGLang
 from agentrl.rollout.engines.vllm import VLLM
 from agentrl.training.adapter import base_and_adapter
+from agentrl.training.model import load_model
 
 DIALECTS: dict[str, Callable[[Settings], Dialect]] = {"sglang": SGLang, "vllm": VLLM}
 
@@ -36,9 +38,11 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
     if rollout.deterministic and device.type == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
+    base, saved = base_and_adapter(str(place), model.lora_rank)
+    adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
     settings = Settings(
         python=python,
-        model=base_and_adapter(str(place), model.lora_rank)[0],
+        model=base,
         device=device.type,
         dtype=server_dtype(config, device),
         max_model_len=model_length(config),
@@ -46,7 +50,7 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         seed=rollout.seed,
         tensor_parallel=rollout.tensor_model_parallel_size,
         memory_fraction=rollout.gpu_memory_utilization,
-        load_format=rollout.load_format,
+        load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
         eager=rollout.enforce_eager,
         chunked_prefill=rollout.enable_chunked_prefill,
         max_batched_tokens=rollout.max_num_batched_tokens,
@@ -54,7 +58,17 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         deterministic=rollout.deterministic,
         log_stats=not rollout.disable_log_stats,
         trust_remote_code=model.trust_remote_code,
+        adapter=adapter,
         override_config=model.override_config,
         extra=rollout.engine_kwargs.get(name, {}),
     )
     return DIALECTS[name](settings)
+
+
+def sent_adapter(config: Config) -> Adapter:
+    """What a server is told of the policy's adapter beforehand, read off a skeleton. Raises UserError for one that
+    engines do not serve."""
+    weight_sync = config.rollout.weight_sync
+    if weight_sync not in ("auto", "files"):
+        raise UserError(f"rollout.weight_sync={weight_sync} sends whole weights, model.lora_merge=false none: drop one")
+    return AdapterWeights(load_model(config.model, device=torch.device("meta"), seed=0)).shape

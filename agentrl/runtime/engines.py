@@ -1,5 +1,6 @@
 """From settings to an engine: which one, where its servers run, how weights get there."""
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from agentrl.rollout.engines.remote.place import find_python
 from agentrl.rollout.engines.remote.process import free_port
 from agentrl.rollout.engines.remote.scratch import Scratch
 from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
 from agentrl.rollout.engines.remote.weights.ipc import IpcTransport, JointIpcTransport
 from agentrl.rollout.engines.remote.weights.nccl import BroadcastTransport
@@ -83,7 +85,7 @@ class Servers:
     scratch: Scratch
     """Folder for weights as files."""
     way: str
-    """How weights get there: ipc, nccl or files."""
+    """How weights get there: ipc, nccl, files or adapter."""
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
 
@@ -106,16 +108,23 @@ class Servers:
             progress=progress,
         )
 
+    async def close(self) -> None:
+        """Stop them, where no engine does."""
+        await asyncio.gather(*(replica.close() for replica in self.replicas))
+        self.scratch.remove()
+
 
 def transport(
     config: Config, module: Any, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
 ) -> Transport:
-    """What carries `module`'s weights to servers. `way`: ipc, nccl or files; `scratch`: a folder for the latter;
-    `ranks`: the processes that have the module, each with a GPU of its own."""
-    rollout = config.rollout
-    weights = PolicyWeights(module, dtype=DTYPES[server_dtype(config, device)])
-    size = rollout.update_weights_bucket_megabytes << 20
+    """What carries `module`'s weights to servers. `way`: ipc, nccl, files or adapter; `scratch`: a folder for the
+    latter two; `ranks`: the processes that have the module, each with a GPU of its own."""
+    rollout, dtype = config.rollout, DTYPES[server_dtype(config, device)]
     log.info("weights reach the engine by %s", way)
+    if way == "adapter":
+        return AdapterTransport(AdapterWeights(module, dtype=dtype), folder=scratch)
+    weights = PolicyWeights(module, dtype=dtype)
+    size = rollout.update_weights_bucket_megabytes << 20
     if way == "ipc" and ranks.world > 1 and rollout.tensor_model_parallel_size > 1:
         return JointIpcTransport(weights, ranks, bucket_bytes=size)
     if way == "ipc":
@@ -138,11 +147,12 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
     spoken = dialect(name, config, device, sleeps=sleeps)
     servers = Servers(config, device, spoken, [], weight_folder(rollout), "", sleeps)
-    servers.way = rollout.weight_sync if rollout.weight_sync != "auto" else "files"
+    auto = rollout.weight_sync == "auto" and not spoken.adapted
+    servers.way = "adapter" if spoken.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:
         servers.replicas = [Replica(spoken, url) for url in server_urls(rollout)]
         return servers
-    if rollout.weight_sync == "auto" and gpus:
+    if auto and gpus:
         beside = all(place[0] == gpus[0] for place in places)
         servers.way = "nccl" if apart else "ipc" if beside and width == 1 else "files"
     servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]

@@ -1,14 +1,19 @@
 """Models as other programs read them: folders in Hugging Face format, whole or without weights."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from agentrl.training.shards import bare
+from agentrl.training.adapter import CONFIG
+from agentrl.training.model import language_head
+from agentrl.training.shards import bare, gathered
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -16,11 +21,13 @@ ADAPTER = "adapter_model.safetensors"
 def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
     """Write a Hugging Face folder: model, or with LoRA the adapter in peft format, and tokenizer.
 
-    `merge` folds a LoRA adapter into the base model, in `module` itself, and writes a full model. Of a model that is
-    sharded over ranks the first one writes it, and all take part.
+    `merge` folds a LoRA adapter into the base model, a whole one in `module` itself, and writes a full model. Of a
+    model that is sharded over ranks the first one writes it, and all take part.
     """
     if hasattr(module, "units"):
         _save_sharded(module, tokenizer, path)
+        if merge and module.ranks.first and isinstance(module.module, PeftModel):
+            fold_adapter(path, next(module.module.parameters()).dtype)
         return
     if merge and isinstance(module, PeftModel):
         module = module.merge_and_unload()
@@ -50,22 +57,35 @@ def write_description(module: Any, path: Path) -> None:
 
 
 def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Gathered unit by unit in the first rank's memory on the CPU."""
-    adapter = isinstance(module.module, PeftModel)
+    """Gathered in the first rank's memory on the CPU: an adapter at once, a model unit by unit."""
     whole: dict[str, Tensor] = {}
-    for tensors in module.units():
+    if isinstance(module.module, PeftModel):
+        whole = {name: tensor.cpu() for name, tensor in gathered(module).items() if "lora_" in name}
         if module.ranks.first:
-            whole |= {n: t.to("cpu", copy=True) for n, t in tensors.items() if not adapter or "lora_" in n}
-    if not module.ranks.first:
-        return
-    if adapter:
-        write_description(module.module, path)
-        save_adapter(whole, path)
+            write_description(module.module, path)
+            save_adapter(whole, path)
     else:
-        module.module.save_pretrained(path, state_dict=whole)
-    tokenizer.save_pretrained(path)
+        for tensors in module.units():
+            if module.ranks.first:
+                whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+        if module.ranks.first:
+            module.module.save_pretrained(path, state_dict=whole)
+    if module.ranks.first:
+        tokenizer.save_pretrained(path)
 
 
 def save_adapter(weights: dict[str, Tensor], path: Path) -> None:
-    """An adapter's weights as peft names them: the adapter's own name is left out."""
-    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, path / ADAPTER)
+    """An adapter's weights, on the CPU, as peft names them: the adapter's own name is left out."""
+    file = path / ADAPTER
+    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, file.with_suffix(".new"))
+    os.replace(file.with_suffix(".new"), file)  # an engine may still have the one before mapped
+
+
+def fold_adapter(path: Path, dtype: torch.dtype | None) -> None:
+    """Replace an adapter's folder by its base model with the adapter in it, in `dtype` (None: the base's own)."""
+    base = json.loads((path / CONFIG).read_text())["base_model_name_or_path"]
+    module = language_head(AutoConfig.from_pretrained(base)).from_pretrained(base, dtype=dtype or "auto")
+    merged = PeftModel.from_pretrained(module, str(path)).merge_and_unload()
+    for file in (path / CONFIG, path / ADAPTER):
+        file.unlink()
+    merged.save_pretrained(path)

@@ -72,6 +72,23 @@ def trainable_shards(module: Any) -> dict[str, Shard]:
     return {n: Shard(p, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad}
 
 
+@torch.no_grad()
+def gathered(module: Any) -> dict[str, Tensor]:
+    """The trainable parameters, whole. Of a sharded model every rank takes part, in one collective that moves nothing
+    else: for adapters, which fit in memory side by side."""
+    shards, ranks = trainable_shards(module), ranks_of(module)
+    if ranks.mesh is None:
+        return {name: shard.parameter.detach() for name, shard in shards.items()}
+    sizes = [size(shard.shape) for shard in shards.values()]
+    flat = torch.zeros(sum(sizes), device=ranks.mesh.device_type)
+    for run, shard in zip(flat.split(sizes), shards.values(), strict=True):
+        own = local(shard.parameter).reshape(-1)
+        run[shard.start :][: own.numel()] = own
+    torch.distributed.all_reduce(flat, group=ranks.mesh.get_group("shard"))
+    runs = zip(flat.split(sizes), shards.items(), strict=True)
+    return {name: run.view(shard.shape).to(shard.parameter.dtype) for run, (name, shard) in runs}
+
+
 def same_shapes(mine: dict[str, Shard], saved: dict[str, Any]) -> bool:
     """Whether what was saved is of the same parameters."""
     return mine.keys() == saved.keys() and all(mine[n].shape == tuple(saved[n].shape) for n in mine)

@@ -11,6 +11,7 @@ import torch
 
 from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
 from agentrl.config.schema.fsdp import FsdpConfig, WrapPolicy
+from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
 from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, checkpoints, load_model
 from agentrl.training.critic import ValueCritic
@@ -134,6 +135,8 @@ def outcome(case: Case, trainee: PolicyActor, steps: range) -> dict[str, Any]:
         scored.append(torch.stack(trainee.logprobs(batch)))
         metrics.append(trainee.update(batch))
     weights = {n: t.clone() for n, t in PolicyWeights(trainee.module).tensors()}
+    if case.lora_rank:
+        weights |= {n: t.clone() for n, t in AdapterWeights(trainee.module).tensors()}
     return {"scored": scored, "metrics": metrics, "weights": weights}
 
 

@@ -60,6 +60,9 @@ class Model(Network):
     which takes far more memory: for comparison."""
     fused_kernel_options: FusedKernelOptions = field(default_factory=FusedKernelOptions)
     """How."""
+    lora_merge: bool = True
+    """Server engines get a LoRA policy folded into whole weights. false: they read the base model themselves, and each
+    sync sends the adapter alone: far less, and no rounding of merged weights, but they draw slower."""
     tokenizer_path: str | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: str | None = None

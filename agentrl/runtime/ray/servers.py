@@ -28,7 +28,8 @@ from agentrl.runtime.ray.placing import Spot, apart_spots, rank_spots
 
 
 class RankTransport:
-    """Weights from the ranks: by files and broadcasts from the first, by CUDA IPC from the one on a server's GPU."""
+    """Weights from the ranks: by files and broadcasts from the first, an adapter too, and by CUDA IPC from the one on a
+    server's GPU."""
 
     def __init__(self, ranks: Crew, dialect: Dialect, way: str, scratch: Path, nearest: dict[str, int]) -> None:
         """`nearest`: URL of a server -> the rank on its GPU."""
@@ -74,9 +75,9 @@ def start_servers(
         servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
         replicas = [Replica(spoken, server.url, server) for server in servers]  # type: ignore[arg-type]
     nearest = {server.url: server.spot.rank for server in servers}
-    way = weight_way(config, device, shared)
+    way = "adapter" if spoken.adapted else weight_way(config, device, shared)
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}
-    if way == "files" and rollout.weight_dir is None and len(machines) > 1:
+    if way in ("files", "adapter") and rollout.weight_dir is None and len(machines) > 1:
         raise UserError("rollout.weight_dir is not set: weights go by files, and machines share no memory; name one")
     engine = RemoteEngine(
         spoken,

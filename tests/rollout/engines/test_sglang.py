@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from agentrl.rollout.engines.remote.place import environments
 from agentrl.rollout.engines.remote.process import free_port
 from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.rollout.engines.sglang import SGLang
 from tests.rollout.conformance import CHECKS, Check, Subject, assert_scores, draw, move_on, prompt
 from tests.rollout.engines import tiny
@@ -45,30 +49,56 @@ def pids(port: int) -> list[int]:
     return found
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[RemoteEngine, Any, int]]:
-    """A started engine, its policy, and its server's port."""
-    folder = tmp_path_factory.mktemp("sglang")
-    model = tiny.llama()
+Served = tuple[RemoteEngine, Any, int]
+
+
+@asynccontextmanager
+async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIterator[Served]:
+    """A started engine, its policy (`model`, or an adapter beside it), and its server's port."""
     model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(folder)
-    dialect, port = SGLang(Settings(str(PYTHON), str(folder), "cpu", "float32", LENGTH, 32)), free_port()
+    settings = Settings(str(PYTHON), str(folder), "cpu", "float32", LENGTH, 32)
     scratch = folder / "weights"
+    if adapted:
+        model.save_pretrained(folder)
+        model = tiny.lora(model)
+        weights = AdapterWeights(model)
+        way: Transport = AdapterTransport(weights, folder=scratch)
+        settings = replace(settings, load_format="auto", adapter=weights.shape)
+    else:
+        model.config.save_pretrained(folder)
+        way = FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16)
+    dialect, port = SGLang(settings), free_port()
     server = ServerProcess(dialect.command(port), dialect.environment(), folder / "log.txt", scratch=scratch)
-    engine = RemoteEngine(
-        dialect,
-        [Replica(dialect, f"http://127.0.0.1:{port}", server)],
-        FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16),
-        max_model_len=LENGTH,
-    )
+    replicas = [Replica(dialect, f"http://127.0.0.1:{port}", server)]
+    engine = RemoteEngine(dialect, replicas, way, max_model_len=LENGTH)
     await engine.start()
     yield engine, model, port
     await engine.close()
     assert not pids(port), "the server outlived the engine"
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with serve(tiny.llama(), tmp_path_factory.mktemp("sglang")) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adapted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """On a CPU SGLang widens layers to a multiple of 32, and adapters not with them."""
+    async with serve(tiny.llama(intermediate_size=64), tmp_path_factory.mktemp("adapted"), adapted=True) as served:
+        yield served
+
+
+@pytest.fixture(params=["whole", "adapted"])
+def served(request: pytest.FixtureRequest) -> Served:
+    """A policy that is sent as whole weights, and one that is sent as an adapter."""
+    found: Served = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def subject(served: tuple[RemoteEngine, Any, int]) -> AsyncIterator[Subject]:
+async def subject(served: Served) -> AsyncIterator[Subject]:
     engine, model, _ = served
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     await engine.update_weights(0)
@@ -90,9 +120,7 @@ async def test_conformance(subject: Subject, check: Check) -> None:
     await check(subject)
 
 
-async def test_a_killed_server_costs_time_and_no_tokens(
-    subject: Subject, served: tuple[RemoteEngine, Any, int]
-) -> None:
+async def test_a_killed_server_costs_time_and_no_tokens(subject: Subject, served: Served) -> None:
     engine, _, port = served
     prompts = [prompt(20 + i, vocabulary=subject.vocabulary) for i in range(6)]
     tasks = [asyncio.create_task(engine.generate(p, Sampling(120), key=f"k{i}")) for i, p in enumerate(prompts)]

@@ -40,6 +40,24 @@ async def test_conformance(tied: Subject, check: Check) -> None:
     await check(tied)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adapted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
+    """The policy is an adapter beside the server's own base model."""
+    model = tiny.llama(**vllm_server.SIZES)
+    async with vllm_server.subject(model, tmp_path_factory.mktemp("adapted"), adapted=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_conformance_of_an_adapter(adapted: Subject, check: Check) -> None:
+    await check(adapted)
+
+
+async def test_an_adapter_follows_the_policy(adapted: Subject) -> None:
+    """What was cached by the one before is forgotten: both have one name."""
+    await assert_follows(adapted)
+
+
 async def test_a_seeded_prompt_in_pieces(tied: Subject) -> None:
     """vLLM's sampler takes random numbers of each piece back; on a CPU that ended the server."""
     ids = prompt(3 * vllm_server.PIECE, vocabulary=tied.vocabulary)

@@ -14,6 +14,7 @@ from agentrl.rollout.engines.remote.place import find_python
 from agentrl.rollout.engines.remote.process import free_port
 from agentrl.rollout.engines.remote.settings import Settings
 from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.rollout.engines.remote.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.rollout.engines.remote.weights.files import FilesTransport
 from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.rollout.engines.vllm import VLLM
@@ -39,12 +40,20 @@ def python() -> str:
 
 @asynccontextmanager
 async def subject(
-    model: Any, folder: Path, *, transport: Callable[[PolicyWeights], Transport] | None = None, **changes: Any
+    model: Any,
+    folder: Path,
+    *,
+    transport: Callable[[PolicyWeights], Transport] | None = None,
+    adapted: bool = False,
+    **changes: Any,
 ) -> AsyncIterator[Subject]:
-    """A server with `model`'s weights; `changes` to its settings."""
+    """A server with `model`'s weights, or those of an adapter beside them; `changes` to its settings."""
     model.save_pretrained(folder / "model")
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": LENGTH, "max_num_seqs": 32}
     settings |= {"max_batched_tokens": PIECE} | changes
+    if adapted:
+        model = tiny.lora(model)
+        settings |= {"load_format": "auto", "adapter": AdapterWeights(model).shape}
     dialect = VLLM(Settings(python=python(), model=str(folder / "model"), **settings))
     port = free_port()
     # One thread: two wait for each other at every operation where anything else runs.
@@ -53,7 +62,9 @@ async def subject(
     replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
     weights = PolicyWeights(model, dtype=getattr(torch, str(settings["dtype"])))
     files = FilesTransport(weights, model.config, folder=folder / "weights", bucket_bytes=BUCKET)
-    way = transport(weights) if transport else files
+    way: Transport = transport(weights) if transport else files
+    if adapted:
+        way = AdapterTransport(AdapterWeights(model), folder=folder / "weights")
     engine = RemoteEngine(dialect, [replica], way, max_model_len=LENGTH, start_timeout=900)
     try:
         await engine.start()

@@ -39,6 +39,8 @@ class Dialect(Protocol):
     name: str
     tensor_parallel: int
     """Processes, and so ranks, of one server."""
+    adapted: bool
+    """Whether the policy comes as an adapter beside a base model that the server keeps, asleep as well."""
     hints: Mapping[str, str]
     """Text in a failed server's log -> what to do about it."""
 
@@ -72,19 +74,22 @@ class Dialect(Protocol):
         """At least `running` and `waiting`, as the server counts."""
 
     async def sleep(self, http: Http) -> None:
-        """Drop weights and cache."""
+        """Drop the policy's weights, and the cache."""
 
     async def wake(self, http: Http, what: str) -> None:
         """Take memory for `weights` or `kv_cache` back; its contents are lost."""
 
     async def begin_update(self, http: Http) -> None:
-        """Announce new weights. No request runs."""
+        """Announce new weights. No request runs. Raises UserError for a server that takes none of their kind."""
 
     async def end_update(self, http: Http, version: int) -> None:
         """All arrived: forget every cache made by the old ones, and bear `version`."""
 
     async def load_files(self, http: Http, folder: Path) -> None:
         """Read safetensors files with names as in a checkpoint."""
+
+    async def load_adapter(self, http: Http, folder: Path) -> None:
+        """Read an adapter in peft's format in place of the one before, and answer requests with it."""
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         """Copy from our GPU memory."""

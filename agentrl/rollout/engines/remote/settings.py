@@ -5,6 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+ADAPTER = "adapter"
+"""What a server calls the adapter that we send."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a server has to know of the LoRA adapter to come."""
+
+    rank: int
+    targets: tuple[str, ...]
+    """Names of the layers that it changes, without their paths."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -28,6 +40,8 @@ class Settings:
     sleeps: bool = False
     deterministic: bool = False
     log_stats: bool = False
+    adapter: Adapter | None = None
+    """The policy comes as this beside the base model, which the server reads from `model`; None: as whole weights."""
     trust_remote_code: bool = False
     override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from agentrl.media import Medium, collapsed
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, Refused, quietly, release, serves
-from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.settings import ADAPTER, Settings
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
 from agentrl.rollout.engines.remote.weights.ipc import serialize
 from agentrl.rollout.engines.sglang.flags import command, environment
@@ -45,6 +45,8 @@ class SGLang:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
+        self.adapted = settings.adapter is not None
+        self._serves_adapters: dict[str, bool] = {}
         self._brackets: dict[str, bool] = {}
         """Server -> whether updates stand between begin and end."""
 
@@ -63,7 +65,8 @@ class SGLang:
         if release(version) < OLDEST:
             raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
         paths = (await http.get("/openapi.json"))["paths"]
-        self._brackets[http.url] = "/begin_weight_update" in paths
+        self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
+        self._serves_adapters[http.url] = bool(info.get("enable_lora"))
 
     async def generate(
         self,
@@ -75,6 +78,8 @@ class SGLang:
         media: Sequence[Medium] = (),
     ) -> Answer:
         body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
+        if self.adapted:
+            body["lora_path"] = ADAPTER
         if sampling.candidates:
             body["top_logprobs_num"] = sampling.candidates
         if media:
@@ -103,12 +108,17 @@ class SGLang:
 
     async def sleep(self, http: Http) -> None:
         await self._flush(http)
-        await self._control(http, "/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+        tags = ["kv_cache"] if self.adapted else ["kv_cache", "weights"]
+        await self._control(http, "/release_memory_occupation", {"tags": tags})
 
     async def wake(self, http: Http, what: str) -> None:
+        if what == "weights" and self.adapted:
+            return
         await self._control(http, "/resume_memory_occupation", {"tags": [what]})
 
     async def begin_update(self, http: Http) -> None:
+        if self.adapted and not self._serves_adapters[http.url]:
+            raise UserError(f"{http.url} takes no adapters: start it with --enable-lora, or set model.lora_merge=true")
         if not self._brackets[http.url]:
             return
         try:
@@ -126,6 +136,10 @@ class SGLang:
     async def load_files(self, http: Http, folder: Path) -> None:
         body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False}
         await self._control(http, "/update_weights_from_disk", body)
+
+    async def load_adapter(self, http: Http, folder: Path) -> None:
+        await quietly(http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL))  # if it has one
+        await self._control(http, "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         copies = bucket.copies(self.tensor_parallel)  # a name for them, so that they live until the server has read

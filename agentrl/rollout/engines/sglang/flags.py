@@ -48,6 +48,19 @@ def _common(settings: Settings) -> dict[str, Any]:
         "trust_remote_code": settings.trust_remote_code,
         "json_model_override_args": dict(settings.override_config) or None,
         "log_level": "info" if settings.log_stats else "warning",
+        **_adapter(settings),
+    }
+
+
+def _adapter(settings: Settings) -> dict[str, Any]:
+    if settings.adapter is None:
+        return {}
+    own = {"lora_backend": "torch_native"} if settings.device == "cpu" else {}
+    return own | {
+        "enable_lora": True,
+        "max_lora_rank": settings.adapter.rank,
+        "lora_target_modules": list(settings.adapter.targets),
+        "max_loras_per_batch": 2,  # ours, and none at all, which the server begins with
     }
 
 

@@ -4,7 +4,8 @@ Known traps that a line here exists for:
 - without `ignore_eos` the model's own end token ends a request that did not ask for it;
 - a request is known by the name that the completions endpoint makes of ours;
 - an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
-- on a CPU an update leaves a tied output layer with the old weights.
+- on a CPU an update leaves a tied output layer with the old weights;
+- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from agentrl.media import Medium
 from agentrl.rollout.engine import FinishReason, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, quietly, release, serves
-from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.remote.settings import ADAPTER, Settings
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
 from agentrl.rollout.engines.vllm.flags import command, environment
 
@@ -55,6 +56,7 @@ class VLLM:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
+        self.adapted = settings.adapter is not None
         self._models: dict[str, str] = {}
         """Server -> what it calls its model."""
         self._paths: dict[str, set[str]] = {}
@@ -73,9 +75,10 @@ class VLLM:
         version = str((await http.get("/version", timeout=CONTROL))["version"])
         if release(version) < OLDEST:
             raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
-        self._models[http.url] = (await http.get("/v1/models", timeout=CONTROL))["data"][0]["id"]
+        models = await http.get("/v1/models", timeout=CONTROL)
+        self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
         self._paths[http.url] = set((await http.get("/openapi.json", timeout=CONTROL))["paths"])
-        if "/start_weight_update" in self._paths[http.url]:
+        if "/start_weight_update" in self._paths[http.url] and not self.adapted:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
     async def generate(
@@ -111,23 +114,35 @@ class VLLM:
         return {name: _gauge(text, name) for name in ("running", "waiting")}
 
     async def sleep(self, http: Http) -> None:
-        await self._control(http, "/sleep?level=2", {})
+        await self._control(http, f"/sleep?level={1 if self.adapted else 2}", {})
 
     async def wake(self, http: Http, what: str) -> None:
         await self._control(http, f"/wake_up?tags={what}", {})
 
     async def begin_update(self, http: Http) -> None:
+        if self.adapted and "/v1/load_lora_adapter" not in self._paths[http.url]:
+            raise UserError(
+                f"{http.url} takes no adapters: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or "
+                "set model.lora_merge=true"
+            )
+        if self.adapted:
+            return
         if "/start_weight_update" not in self._paths[http.url]:
             raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
         await self._control(http, "/start_weight_update", {"is_checkpoint_format": True})
 
     async def end_update(self, http: Http, version: int) -> None:
-        await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
-        await self._call(http, "agentrl_repack")
+        if not self.adapted:
+            await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
+            await self._call(http, "agentrl_repack")
         await self._forget(http)
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
+
+    async def load_adapter(self, http: Http, folder: Path) -> None:
+        body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
+        await self._control(http, "/v1/load_lora_adapter", body)
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]

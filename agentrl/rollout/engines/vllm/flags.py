@@ -8,6 +8,8 @@ from agentrl.rollout.engines.remote.settings import Settings, flag_words
 from agentrl.rollout.engines.remote.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Room for an adapter that vLLM knows to make."""
 CPU_CACHE_GIB = "1"
 """KV cache on a CPU, where memory is the trainer's as well; VLLM_CPU_KVCACHE_SPACE says otherwise."""
 
@@ -31,6 +33,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled, from this host alone
         "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and cannot tell filtered log-probs
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(settings.adapter is not None)),
         # Counting stays on, for the load is read from it; an interval of a year keeps it out of the log.
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
     }
@@ -58,7 +61,15 @@ def _common(settings: Settings) -> dict[str, Any]:
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": dict(settings.override_config) or None,
         "uvicorn_log_level": "warning",
+        **_adapter(settings),
     }
+
+
+def _adapter(settings: Settings) -> dict[str, Any]:
+    if settings.adapter is None:
+        return {}
+    rank = settings.adapter.rank
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next((r for r in RANKS if r >= rank), rank)}
 
 
 def _gpu(settings: Settings) -> dict[str, Any]:

@@ -81,6 +81,23 @@ class Finder:
         pass
 
 
+class Unpinned:
+    """Finds nothing; when SGLang's LoRA is looked for, has torch take plain memory for pinned, which no CPU has."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name != "sglang.srt.lora":
+            return
+        import torch
+
+        def unpinned(make: Any) -> Any:
+            return lambda *args, pin_memory=False, **kwargs: make(*args, **kwargs)
+
+        for maker in ("tensor", "zeros", "empty"):
+            setattr(torch, maker, unpinned(getattr(torch, maker)))
+        torch.Tensor.pin_memory = lambda self, *_: self
+
+
+sys.meta_path.insert(0, Unpinned())  # type: ignore[arg-type]
 # First, for it hides a real module: torchvision built for CUDA describes operators that do not exist on a CPU.
 sys.meta_path.insert(0, Finder("torchvision._meta_registrations"))
 sys.meta_path.append(Finder("triton", "sgl_kernel", "flashinfer", "vllm", "xgrammar"))  # last: the real ones win
