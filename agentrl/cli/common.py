@@ -1,6 +1,7 @@
 """What the commands that take a configuration share: their arguments, and loading it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ def load_config(
     from agentrl.config import TRAINING, resolve
     from agentrl.config.schema import Config
 
+    started_once()
     schema, checks = schema or Config, TRAINING if checks is None else checks
     if args.help_keys is not None:
         from agentrl.cli.keys import print_keys
@@ -67,6 +69,15 @@ def load_config(
         print_config(resolved.config, checks)
         raise SystemExit(0)
     return resolved.config
+
+
+def started_once() -> None:
+    """Raises UserError under torchrun, whose processes would all do the whole work, in the same folder."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"torchrun has started this command {os.environ['WORLD_SIZE']} times: leave torchrun out, and say how many "
+            "processes there are with trainer.n_gpus_per_node and trainer.nnodes"
+        )
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -34,17 +34,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
+    from agentrl.config.checks.algorithm import cluster
     from agentrl.config.checks.files import model_files, resume
     from agentrl.config.schema.sft import SftConfig
 
-    config = load_config(args, schema=SftConfig, default="sft", checks=(model_files, resume))
+    config = load_config(args, schema=SftConfig, default="sft", checks=(cluster, model_files, resume))
     from rich.console import Console
 
-    from agentrl.training.sft import sft
+    from agentrl.runtime.opening import open_sft
+    from agentrl.runtime.restarts import persist
+    from agentrl.training.sft import checkpoint_folder, sft
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:
-        result = sft(config, on_step)
+        result = persist(lambda config: sft(config, on_step, open_sft), config, checkpoint_folder(config.trainer))
     report(console, result)
     return 0
 
@@ -66,9 +69,17 @@ def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("loss {task.fields[loss]:.4f}")
-    with Progress(TextColumn("sft"), *columns, console=console) as bar:
-        task = bar.add_task("sft", total=None, loss=float("nan"))
-        yield lambda step, total, metrics: bar.update(task, completed=step, total=total, loss=metrics["loss"])
+    bar = Progress(TextColumn("sft"), *columns, console=console)
+    task = bar.add_task("sft", total=None, loss=float("nan"))
+
+    def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
+        bar.start()  # not before: until then a line says what the start waits for
+        bar.update(task, completed=step, total=total, loss=metrics["loss"])
+
+    try:
+        yield on_step
+    finally:
+        bar.stop()
 
 
 def line(console: "Console", step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:

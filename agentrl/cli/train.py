@@ -27,10 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train."""
     config = load_config(args)
+    from agentrl.runtime.checkpoints import folder_of
     from agentrl.runtime.restarts import persist
     from agentrl.train import train
 
-    persist(train, config)
+    persist(train, config, folder_of(config.trainer))
     return 0
 
 

@@ -36,6 +36,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "critic.model.dtype": DTYPES,
     "critic.optim.lr_scheduler_type": SCHEDULES,
     "data.truncation": ("error", "left", "right", "middle"),
+    "fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
+    "fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
     "model.dtype": DTYPES,
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
     "optim.lr_scheduler_type": SCHEDULES,

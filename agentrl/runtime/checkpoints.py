@@ -65,4 +65,9 @@ class Checkpoints:
 
     @property
     def _folder(self) -> Path:
-        return Path(self.trainer.default_local_dir) / FOLDER
+        return folder_of(self.trainer)
+
+
+def folder_of(trainer: Trainer) -> Path:
+    """Where the checkpoints of a run lie."""
+    return Path(trainer.default_local_dir) / FOLDER

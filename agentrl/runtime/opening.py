@@ -1,7 +1,9 @@
 """Which runtime a configuration asks for."""
 
 from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.runtime import Runtime
+from agentrl.training.sft import Run, SftRun
 
 
 def open_runtime(config: Config) -> Runtime:
@@ -13,6 +15,16 @@ def open_runtime(config: Config) -> Runtime:
     from agentrl.runtime.ray import open_on_ray
 
     return open_on_ray(config)
+
+
+def open_sft(config: SftConfig) -> SftRun:
+    """The same for `agentrl sft`."""
+    trainer = config.trainer
+    if trainer.nnodes * trainer.n_gpus_per_node == 1:
+        return Run(config)
+    from agentrl.runtime.ray import open_sft_on_ray
+
+    return open_sft_on_ray(config)
 
 
 def processes(trainer: Trainer, rollout: Rollout) -> int:

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from agentrl.config.schema import Config, Trainer
 from agentrl.errors import InfraError
-from agentrl.runtime.checkpoints import FOLDER
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,9 @@ class WorkerDied(InfraError):
     """A process of the run is gone, and with it what it held since the last checkpoint."""
 
 
-def persist(run: Callable[[Config], None], config: Config) -> None:
-    """`run(config)`, and again, from the newest checkpoint, each time that a worker died: `trainer.max_restarts` times.
+def persist(run: Callable[[Any], T], config: Any, folder: Path) -> T:
+    """`run(config)`, and again, from the newest checkpoint in `folder`, each time that a worker died:
+    `trainer.max_restarts` times.
 
     Raises WorkerDied when that was not enough.
     """
@@ -31,18 +33,17 @@ def persist(run: Callable[[Config], None], config: Config) -> None:
             return run(config)
         except WorkerDied as died:
             log.warning("%s; the run goes on by itself (restart %d of %d)", died, restart + 1, trainer.max_restarts)
-            config = replace(config, trainer=resuming(trainer, began))
+            config = replace(config, trainer=resuming(trainer, folder, began))
     return run(config)
 
 
-def resuming(trainer: Trainer, began: float) -> Trainer:
+def resuming(trainer: Any, folder: Path, began: float) -> Any:
     """The settings to go on with: from the newest checkpoint written since `began` (seconds since the epoch).
 
     Without one the run begins as it began; a checkpoint of an older run in the same folder is not taken for its own.
     """
     if trainer.resume_mode == "auto":
         return trainer
-    folder = Path(trainer.default_local_dir) / FOLDER
     own = [path for path in folder.glob("global_step_*") if path.stat().st_mtime >= began]
     if not own:
         return trainer

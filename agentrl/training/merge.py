@@ -1,18 +1,16 @@
 """From a checkpoint, however many processes wrote it, to a folder that transformers and engines load."""
 
-import json
 import shutil
 from pathlib import Path
 
 import torch
-from peft import PeftModel
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from agentrl.errors import UserError
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
-from agentrl.training.export import ADAPTER, save_adapter
+from agentrl.training.export import fold_adapter, save_adapter
 from agentrl.training.model import DTYPES, language_head
 
 
@@ -31,7 +29,7 @@ def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: boo
     if (described / CONFIG).is_file():
         _write_adapter(described, weights, out)
         if adapter:
-            _fold(out, dtype)
+            fold_adapter(out, DTYPES[dtype] if dtype else None)
     else:
         _write_model(described, weights, out)
     AutoTokenizer.from_pretrained(described).save_pretrained(out)
@@ -55,17 +53,6 @@ def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> No
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_bytes((described / CONFIG).read_bytes())
     save_adapter(weights, out)
-
-
-def _fold(out: Path, dtype: str | None) -> None:
-    """Replace an adapter's folder by its base model with the adapter in it."""
-    base = json.loads((out / CONFIG).read_text())["base_model_name_or_path"]
-    head = language_head(AutoConfig.from_pretrained(base))
-    module = head.from_pretrained(base, dtype=DTYPES[dtype] if dtype else "auto")
-    merged = PeftModel.from_pretrained(module, str(out)).merge_and_unload()
-    for file in (out / CONFIG, out / ADAPTER):
-        file.unlink()
-    merged.save_pretrained(out)
 
 
 def _cast(tensor: Tensor, dtype: str | None) -> Tensor:

@@ -66,8 +66,7 @@ def _neighbours(world: int, size: int) -> dist.ProcessGroup | None:
 def _check(world: int, sequence_parallel: int, shard: int) -> None:
     if world % sequence_parallel:
         raise UserError(
-            f"actor.ulysses_sequence_parallel_size={sequence_parallel} does not divide {world} processes; "
-            "choose a divisor"
+            f"ulysses_sequence_parallel_size={sequence_parallel} does not divide {world} processes; choose a divisor"
         )
     if world % shard:
-        raise UserError(f"actor.fsdp_config.fsdp_size={shard} does not divide {world} processes; choose a divisor")
+        raise UserError(f"fsdp_config.fsdp_size={shard} does not divide {world} processes; choose a divisor")

@@ -1,20 +1,19 @@
 """Supervised fine-tuning: the policy's own pieces (packing, chunked log-probs, optimizer) with another loss.
 
 Invariants: only what the assistant says is trained on, its end-of-turn included; the loss of a step is the mean over
-its assistant tokens, however they are cut into forward passes; a run that goes on from a checkpoint takes the steps
-that an unbroken one would have taken.
+its assistant tokens, however they are cut into forward passes and dealt out to ranks; a run that goes on from a
+checkpoint takes the steps that an unbroken one would have taken.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
 
-from agentrl.algorithms import token_weights
 from agentrl.chat import Chat, Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema.sft import SftConfig, SftTrainer
@@ -27,12 +26,14 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import save_pretrained
-from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.model import load_model, load_tokenizer
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
-from agentrl.training.passes import Cut
-from agentrl.training.trainee import Steps, Trainee
+from agentrl.training.passes import Cut, spread
+from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.sharding import place
+from agentrl.training.student import Loss, Student
+from agentrl.training.trainee import Steps
 
 __all__ = ["SftResult", "read_conversations", "sft"]
 
@@ -66,16 +67,35 @@ class SftResult:
     """Of the last validation."""
 
 
-def sft(config: SftConfig, on_step: OnStep) -> SftResult:
-    """Train, write the model to `trainer.output_dir`, and say what came of it. Raises UserError."""
-    run = Run(config)
-    run.resume()
-    with closing(_loggers(config, run.step)) as loggers:
-        while run.step < run.total:
-            metrics = run.next_step()
-            loggers.log(run.step, {LOGGED[name]: value for name, value in metrics.items()})
-            on_step(run.step, run.total, metrics)
-    return run.finish()
+class SftRun(Protocol):
+    """A supervised run, in this process (`Run`) or on many."""
+
+    def resume(self) -> tuple[int, int]:
+        """Go on from where `trainer.resume_mode` says: (steps taken, all steps). Raises UserError."""
+
+    def next_step(self) -> dict[str, float]:
+        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens, val_loss."""
+
+    def finish(self) -> SftResult:
+        """Write the model."""
+
+    def close(self) -> None:
+        """End what runs for it."""
+
+
+def sft(config: SftConfig, on_step: OnStep, open_run: "Callable[[SftConfig], SftRun] | None" = None) -> SftResult:
+    """Train, write the model to `trainer.output_dir`, and say what came of it. Raises UserError.
+
+    `open_run`: where that happens; None: in this process.
+    """
+    with closing((open_run or Run)(config)) as run:
+        begun, total = run.resume()
+        with closing(_loggers(config, begun)) as loggers:
+            for step in range(begun + 1, total + 1):
+                metrics = run.next_step()
+                loggers.log(step, {LOGGED[name]: value for name, value in metrics.items()})
+                on_step(step, total, metrics)
+        return run.finish()
 
 
 def _loggers(config: SftConfig, step: int) -> Loggers:
@@ -94,52 +114,12 @@ def _loggers(config: SftConfig, step: int) -> Loggers:
     )
 
 
-@dataclass
-class Loss:
-    """What a step is told of itself."""
-
-    value: float = 0.0
-    grad_norm: float = 0.0
-
-    def mini_batch(self, grad_norm: float | None) -> None:
-        """An optimizer step was taken."""
-        self.grad_norm = grad_norm or 0.0
-
-
-class Student(Trainee):
-    """Learns finished conversations."""
-
-    def __init__(self, module: nn.Module, **how: Any) -> None:
-        """`how`: as a Trainee has it."""
-        super().__init__(module, **how)
-        self.score = TokenLogprobs(module)
-
-    def weigh(self, mini: Batch) -> Tensor:
-        """Every assistant token weighs the same."""
-        return token_weights(mini.mask, mini.cu_seqlens, "token-mean")
-
-    def loss(self, micro: Batch, report: Any) -> Tensor:
-        """Cross-entropy."""
-        assert micro.weights is not None
-        logprobs, _ = self.score(micro)
-        loss = -(logprobs * micro.weights).sum()
-        report.value += float(loss.detach())
-        return loss
-
-    @torch.no_grad()
-    def measured(self, batch: Batch) -> float:
-        """The mean loss of a batch in nats a token, without learning from it."""
-        batch.weights, report = self.weigh(batch), Loss()
-        for rows in self.cut.passes(batch):
-            self.loss(batch.select(rows), report)
-        return report.value
-
-
 class Run:
-    """A supervised run: what it trains, where it stands."""
+    """A supervised run as one of its ranks sees it: all of them make the same calls, and get the same answers."""
 
-    def __init__(self, config: SftConfig) -> None:
+    def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config
+        self.ranks = ranks
         data, trainer = config.data, config.trainer
         self.device = device_for(trainer.device)
         if self.device.type == "cpu":
@@ -154,26 +134,22 @@ class Run:
         size = min(data.train_batch_size, len(rows))
         self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
         self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
-        self.module = load_model(config.model, device=self.device, seed=trainer.seed)
+        self.module = place(self._load, ranks, config.fsdp_config, device=self.device)
         self.student = self._student(size)
         self.step = 0
         self.losses: list[float] = []
         self.val_loss: float | None = None
 
     def next_step(self) -> dict[str, float]:
-        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens, val_loss."""
+        """As `SftRun` says."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
         lr, report, trainer = self.student.optimizer.lr, Loss(), self.config.trainer
         self.student.learn(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
         self.step += 1
-        self.losses.append(report.value)
-        metrics = {
-            "loss": report.value,
-            "grad_norm": report.grad_norm,
-            "lr": lr,
-            "tokens": float(batch.num_tokens),
-        }
+        loss = self.student.summed(report)
+        self.losses.append(loss)
+        metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
         if self.held_out and self._due(trainer.test_freq):
             metrics["val_loss"] = self.val_loss = self.validate()
         if trainer.save_freq > 0 and self._due(trainer.save_freq):
@@ -188,18 +164,17 @@ class Run:
         losses = [self.student.measured(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
-    def resume(self) -> None:
-        """Go on from where `trainer.resume_mode` says. Raises UserError."""
-        trainer = self.config.trainer
-        path = checkpoints.source(_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
-        if path is None:
-            return
-        self.step, state = checkpoints.load(path)
-        self.student.load_state_dict(state["model"])
-        self.loader.load_state_dict(state["rows"])
+    def resume(self) -> tuple[int, int]:
+        """As `SftRun` says."""
+        path = self.ranks.share(self._source() if self.ranks.first else None)
+        if path is not None:
+            self.step, state = checkpoints.load(path, ranks=self.ranks)
+            self.student.load_state_dict(state["model"])
+            self.loader.load_state_dict(state["rows"])
+        return self.step, self.total
 
     def finish(self) -> SftResult:
-        """Write the model."""
+        """As `SftRun` says."""
         trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
@@ -209,14 +184,26 @@ class Run:
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
 
+    def close(self) -> None:
+        """Nothing else runs for it."""
+
+    def _load(self, device: torch.device) -> Any:
+        return load_model(self.config.model, device=device, seed=self.config.trainer.seed)
+
+    def _source(self) -> Path | None:
+        trainer = self.config.trainer
+        return checkpoints.source(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
+
     def _due(self, every: int) -> bool:
         return self.step == self.total or (every > 0 and self.step % every == 0)
 
     def _save(self) -> None:
-        trainer, folder = self.config.trainer, _folder(self.config.trainer)
+        folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
-        checkpoints.save(folder, self.step, state, lambda out: save_pretrained(self.module, self.tokenizer, out))
-        checkpoints.prune(folder, trainer.max_ckpt_to_keep)
+        write_model = partial(save_pretrained, self.module, self.tokenizer)
+        checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks)
+        if self.ranks.first:
+            checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)
 
     def _held_out(self, chat: Chat) -> Sequence[Ledger]:
         data = self.config.data
@@ -230,12 +217,20 @@ class Run:
         return pack_ledgers(ledgers).to(self.device)
 
     def _student(self, size: int) -> Student:
-        trainer = self.config.trainer
-        optimizer = Optimizer(self.module, self.config.optim, grad_clip=trainer.grad_clip, total_steps=self.total)
+        config, trainer, ranks = self.config, self.config.trainer, self.ranks
+        optimizer = Optimizer(
+            self.module,
+            config.optim,
+            grad_clip=trainer.grad_clip,
+            total_steps=self.total,
+            ranks=ranks,
+            offload=config.fsdp_config.optimizer_offload,
+        )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
-        cut = Cut(max_tokens=trainer.max_token_len_per_gpu)
+        cut = spread(Cut(max_tokens=trainer.max_token_len_per_gpu), self.module, ranks=ranks, balance=True)
         return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
 
 
-def _folder(trainer: SftTrainer) -> Path:
+def checkpoint_folder(trainer: SftTrainer) -> Path:
+    """Where checkpoints of a run lie."""
     return Path(trainer.output_dir) / "checkpoints"

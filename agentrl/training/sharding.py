@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agentrl.config.schema.actor import FsdpConfig
+from agentrl.config.schema.fsdp import Sharding
 from agentrl.training.attention import is_packed
 from agentrl.training.ranks import Ranks
 from agentrl.training.ulysses import check_heads
@@ -24,7 +24,7 @@ Load = Callable[[torch.device], Any]
 def place(
     load: Load,
     ranks: Ranks,
-    fsdp_config: FsdpConfig,
+    fsdp_config: Sharding,
     *,
     device: torch.device,
     strategy: str = "fsdp2",
@@ -50,7 +50,7 @@ def shard(
     skeleton: nn.Module,
     source: nn.Module | None,
     ranks: Ranks,
-    fsdp_config: FsdpConfig,
+    fsdp_config: Sharding,
     *,
     device: torch.device,
     strategy: str,
@@ -88,7 +88,7 @@ def shard(
 
 
 def reshards(
-    fsdp_config: FsdpConfig,
+    fsdp_config: Sharding,
     module: nn.Module,
     dtypes: tuple[torch.dtype | None, torch.dtype],
     ranks: Ranks,
@@ -106,7 +106,7 @@ def reshards(
     return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
-def computing(fsdp_config: FsdpConfig, stored: set[torch.dtype], device: torch.device) -> torch.dtype | None:
+def computing(fsdp_config: Sharding, stored: set[torch.dtype], device: torch.device) -> torch.dtype | None:
     """What layers compute in; None: in what parameters are stored in."""
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":

@@ -239,10 +239,14 @@ def test_the_command_shows_lines_and_gives_its_verdict(
     (tmp_path / "fine.yaml").write_text("rollout: {n: 4}\ndata: {train_batch_size: 16}\n")
     assert main(["config", "check", str(tmp_path / "fine.yaml")]) == 0
     (tmp_path / "sft.sh").write_text(
-        "torchrun -m verl.trainer.fsdp_sft_trainer optim.lr=1e-4 model.partial_pretrain=x\n"
+        "N=4\ntorchrun --standalone --nnodes=1 --nproc_per_node=$N -m verl.trainer.fsdp_sft_trainer \\\n"
+        "  optim.lr=1e-4 model.partial_pretrain=x model.fsdp_config.cpu_offload=true\n"
     )
     assert main(["config", "check", str(tmp_path / "sft.sh")]) == 0
-    assert "settings of agentrl sft" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "settings of agentrl sft" in shown
+    assert "trainer.n_gpus_per_node=4" in shown
+    assert "fsdp_config.offload_policy" in shown
 
 
 def test_what_is_no_configuration_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
+from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import InfraError, UserError
 from agentrl.runtime import open_runtime
+from agentrl.runtime.opening import open_sft
 from agentrl.runtime.restarts import WorkerDied
 from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
+from agentrl.training.sft import SftResult, sft
 from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
@@ -81,6 +86,73 @@ def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cl
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     train(changed(whole, tmp_path))  # alone, from the checkpoint of the two
     assert figures(both)[-1] == pytest.approx(expected[-1], rel=1e-4, abs=1e-5)
+
+
+def supervised(
+    task: Path, folder: Path, stop_at: int = 0, **trainer: Any
+) -> tuple[list[list[float]], SftResult | None]:
+    """A run on demonstrations: loss, gradient norm and validation loss of each step, and what came of it."""
+    settings = {"output_dir": str(folder), "total_training_steps": 3, "save_freq": 1, "test_freq": 1} | trainer
+    config = compose(
+        [
+            f"model.path={task / 'model'}",
+            f"model.lora_rank={settings.pop('lora_rank', 0)}",
+            f"data.train_files={task / 'data/sft.jsonl'}",
+            "data.train_max_samples=13",  # the second batch of an epoch is smaller, and odd
+            f"data.val_files={task / 'data/sft.jsonl'}",
+            "data.val_max_samples=3",
+            "data.train_batch_size=8",
+            "optim.lr=1e-3",
+            "trainer.device=cpu",
+            "trainer.max_token_len_per_gpu=400",
+            *(f"trainer.{key}={value}" for key, value in settings.items()),
+        ],
+        config_name="sft",
+        schema=SftConfig,
+        checks=(),
+    )
+    seen = []
+
+    def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
+        seen.append([metrics[name] for name in ("loss", "grad_norm", "val_loss")])
+        if step == stop_at:
+            raise KeyboardInterrupt
+
+    try:
+        return seen, sft(config, on_step, open_sft)
+    except KeyboardInterrupt:
+        return seen, None
+
+
+def weights(result: SftResult | None) -> dict[str, torch.Tensor]:
+    assert result is not None
+    return load_file(result.path / "model.safetensors")
+
+
+@pytest.mark.timeout(300)
+def test_supervised_training_on_two_ranks_is_that_of_one_process(task: Path, cluster: None, tmp_path: Path) -> None:
+    """Losses to 1e-4, weights to 1e-4 (a step moves them by 1e-3); and one process goes on from two."""
+    expected, alone = supervised(task, tmp_path / "alone")
+    begun, nothing = supervised(task, tmp_path / "two", n_gpus_per_node=2, stop_at=2)
+    assert nothing is None
+    rest, resumed = supervised(task, tmp_path / "two")
+    assert (len(begun), len(rest)) == (2, 1)
+    for mine, theirs in zip(begun + rest, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    torch.testing.assert_close(weights(resumed), weights(alone), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_supervised_training_of_an_adapter_that_splits_tokens(task: Path, cluster: None, tmp_path: Path) -> None:
+    """Sequence parallel; what is written is the base model with the adapter in it."""
+    lora = {"lora_rank": 4, "total_training_steps": 2}
+    expected, alone = supervised(task, tmp_path / "alone", **lora)
+    found, both = supervised(task, tmp_path / "two", n_gpus_per_node=2, ulysses_sequence_parallel_size=2, **lora)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    torch.testing.assert_close(weights(both), weights(alone), atol=1e-4, rtol=0)
+    assert not (tmp_path / "two/adapter_model.safetensors").exists()
 
 
 def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -> None:

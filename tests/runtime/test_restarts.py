@@ -31,7 +31,7 @@ class Run:
 
 def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     run = Run(deaths=2)
-    persist(run, config(tmp_path))
+    persist(run, config(tmp_path), tmp_path / "checkpoints")
     assert run.seen == [("auto", None)] * 3
 
 
@@ -40,7 +40,7 @@ def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
     old.mkdir(parents=True)
     os.utime(old, (1, 1))
     run = Run(deaths=2)
-    persist(run, config(tmp_path, resume_mode="disable"))
+    persist(run, config(tmp_path, resume_mode="disable"), tmp_path / "checkpoints")
     steps = [tmp_path / f"checkpoints/global_step_{i}" for i in (1, 2)]
     assert run.seen == [("disable", None), ("resume_path", str(steps[0])), ("resume_path", str(steps[1]))]
 
@@ -48,7 +48,7 @@ def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
 def test_gives_up(tmp_path: Path) -> None:
     run = Run(deaths=5)
     with pytest.raises(WorkerDied):
-        persist(run, config(tmp_path, max_restarts=2))
+        persist(run, config(tmp_path, max_restarts=2), tmp_path / "checkpoints")
     assert len(run.seen) == 3
 
 

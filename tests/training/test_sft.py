@@ -232,7 +232,7 @@ def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank)
     assert finished.steps == 6
 
 
-def test_the_command(home, tmp_path, capfd):
+def test_the_command(home, tmp_path, capfd, monkeypatch):
     arguments = [
         "sft",
         f"model.path={home / 'model'}",
@@ -247,5 +247,10 @@ def test_the_command(home, tmp_path, capfd):
     assert [line.split()[2] for line in shown.splitlines() if line.startswith("sft step")] == ["1/3", "2/3", "3/3"]
     assert "24 conversations, 3 steps, final loss" in shown
     assert (tmp_path / "out" / "model.safetensors").is_file()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(arguments) == 2
+    assert "leave torchrun out" in capfd.readouterr().err
+    monkeypatch.undo()
     assert main(["sft", "model.path=null"]) == 2
     assert main([*arguments, "optim.lr_scheduler_type=wrong"]) == 2

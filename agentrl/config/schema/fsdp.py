@@ -22,7 +22,7 @@ class MixedPrecision:
 
 
 @dataclass
-class FsdpConfig:
+class Sharding:
     """FSDP: every process holds a part of parameters, gradients and optimizer (arXiv 2304.11277)."""
 
     fsdp_size: int = -1
@@ -35,14 +35,20 @@ class FsdpConfig:
     """Gather the next unit while one computes."""
     offload_policy: bool = False
     """Parameters, gradients and optimizer live in the CPU's memory; the optimizer steps there."""
-    param_offload: bool = False
-    """Parameters wait in the CPU's memory while trajectories are sampled."""
     optimizer_offload: bool = False
     """AdamW's moments wait in the CPU's memory between optimizer steps."""
     wrap_policy: WrapPolicy = field(default_factory=WrapPolicy)
     """Units."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     """Number formats."""
+
+
+@dataclass
+class FsdpConfig(Sharding):
+    """The same of a model in a run that samples."""
+
+    param_offload: bool = False
+    """Parameters wait in the CPU's memory while trajectories are sampled."""
 
 
 @dataclass

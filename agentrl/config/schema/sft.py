@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.actor import Optim
+from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
+from agentrl.config.schema.trainer import RayInit
 
 
 @dataclass
@@ -73,6 +75,18 @@ class SftTrainer:
     """Fold LoRA adapters into the model before it is written; false writes the adapter alone."""
     device: str = "auto"
     """cpu, cuda, or auto: cuda where there is one."""
+    nnodes: int = 1
+    """Machines that train."""
+    n_gpus_per_node: int = 1
+    """GPUs of each, with a process to a GPU; with device=cpu: processes. More than one process in all run on Ray."""
+    ulysses_sequence_parallel_size: int = 1
+    """Neighbouring processes that split the tokens of a pass among them, for conversations too long for one GPU."""
+    max_restarts: int = 3
+    """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
+    ray_wait_register_center_timeout: float = 300.0
+    """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    nccl_timeout: float = 1800.0
+    """With several processes: seconds that one waits for the others in the middle of a step, before the run fails."""
     seed: int = 0
     """Seed of new weights (LoRA)."""
     log_freq: int = 10
@@ -93,5 +107,9 @@ class SftConfig:
     """What is trained."""
     optim: Optim = field(default_factory=_optim)
     """Optimizer and schedule."""
+    fsdp_config: Sharding = field(default_factory=Sharding)
+    """How processes share the model."""
     trainer: SftTrainer = field(default_factory=SftTrainer)
     """The run."""
+    ray_init: RayInit = field(default_factory=RayInit)
+    """Ray, where several processes need it."""

@@ -22,6 +22,8 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^{}$]*))?\}|\$([A-Za-z_]\w*
 UNSET = re.compile("\x02(\\w+)\x03")
 """What only a shell knows, marked."""
 ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
+LAUNCHED = re.compile(r"--(nnodes|nproc[-_]per[-_]node)=(\d+)")
+"""How many processes torchrun starts."""
 PWD = re.compile(r"\$\(pwd\)|`pwd`")
 COMMAND = re.compile(r"\$\([^()]*\)|`[^`]*`")
 
@@ -68,6 +70,9 @@ class Script:
         elif word.startswith(("--config-name=", "--config-path=")):
             option, _, value = word.partition("=")
             self.options[option] = (line, value)
+        elif launched := LAUNCHED.fullmatch(word):
+            key = "nnodes" if launched[1] == "nnodes" else "n_gpus_per_node"
+            self.source.settings.append(Given(self.file, line, f"trainer.{key}", int(launched[2])))
         elif ARGUMENT.fullmatch(word) and not word.startswith("-"):
             self._setting(line, word)
 

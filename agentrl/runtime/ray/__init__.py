@@ -4,18 +4,38 @@
     rank 0..N-1   Rank: a Learner each, in one torch.distributed group, and where engines share its GPU a Host
     host 0..M-1   Host: an hf engine on a copy of the policy; or a ServerHost with an SGLang or vLLM server
 
+`agentrl sft` has ranks alone.
+
 Ray is imported below this package only.
 """
 
 import os
 
 from agentrl.config.schema import Config
+from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import UserError
 from agentrl.runtime.runtime import Runtime
+from agentrl.training.sft import SftRun
 
 
 def open_on_ray(config: Config) -> Runtime:
     """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
+    need_ray()
+    from agentrl.runtime.ray.runtime import RayRuntime
+
+    return RayRuntime(config)
+
+
+def open_sft_on_ray(config: SftConfig) -> SftRun:
+    """The same for supervised training."""
+    need_ray()
+    from agentrl.runtime.ray.sft import RaySft
+
+    return RaySft(config)
+
+
+def need_ray() -> None:
+    """Raises UserError where it is not installed."""
     # Ray would print a paragraph of its own about a worker's death, between the lines of the live view.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
@@ -25,6 +45,3 @@ def open_on_ray(config: Config) -> Runtime:
             "several processes need Ray: `pip install 'agentrl[ray]'`, or set trainer.nnodes=1, "
             "trainer.n_gpus_per_node=1 and rollout.nnodes=0"
         ) from None
-    from agentrl.runtime.ray.runtime import RayRuntime
-
-    return RayRuntime(config)

@@ -10,7 +10,7 @@ import ray
 from ray._private.services import find_bootstrap_address
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
-from agentrl.config.schema import RayInit, Trainer
+from agentrl.config.schema import RayInit
 from agentrl.errors import UserError
 from agentrl.tracking import Waiting
 
@@ -65,11 +65,11 @@ def write_timeline(file: str) -> None:
     ray.timeline(os.path.abspath(os.path.expanduser(file)))
 
 
-def on_gpus(trainer: Trainer) -> bool:
+def on_gpus(device: str) -> bool:
     """Whether `trainer.device` means GPUs in this cluster; the controller's own machine need not have one."""
-    if trainer.device == "auto":
+    if device == "auto":
         return ray.cluster_resources().get("GPU", 0) > 0
-    return trainer.device == "cuda"
+    return device == "cuda"
 
 
 def reserve(

@@ -1,14 +1,15 @@
 """The ranks as one: every call goes to all of them, and rank 0's answer comes back."""
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from agentrl.runtime.ray.cluster import passed_on, reserve
 from agentrl.runtime.ray.failures import answers
 from agentrl.runtime.ray.host import Place
 
@@ -33,6 +34,11 @@ class Crew:
         refs = [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
         return answers(refs, self.names)
 
+    def meet(self) -> None:
+        """Let them join into one torch.distributed group, at the first one's address."""
+        first, world = self.places[0], len(self.actors)
+        self.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
+
     def check(self) -> None:
         """Raises WorkerDied when one is gone."""
         self.call("place")
@@ -40,28 +46,35 @@ class Crew:
 
 def hire(
     kind: type,
-    what: str,
-    group: PlacementGroup,
-    bundles: Sequence[int],
+    config: Any,
+    section: str,
+    machines: int,
+    each: int,
     *,
-    gpus: float,
-    arguments: tuple[Any, ...],
+    gpus: bool,
     stack: ExitStack,
+    surroundings: dict[str, str] | None = None,
     nsight: dict[str, Any] | None = None,
 ) -> Crew:
-    """Start an actor of `kind` in each of the bundles; returns when all run. `stack` ends them.
+    """Start `each` actors of `kind` on each of `machines`; returns when all run. `stack` ends them.
 
-    `nsight`: options of `nsys profile`, under which they then run.
+    `section`, trainer or rollout, asks for them. `surroundings`: variables besides those of this process. `nsight`:
+    options of `nsys profile`, under which they then run. Raises UserError where the cluster has no room for them.
     """
+    keys = f"{section}.nnodes={machines} with {section}.n_gpus_per_node={each}"
+    timeout = config.trainer.ray_wait_register_center_timeout
+    group, bundles = reserve(keys, machines, each, gpus=gpus, timeout=timeout, stack=stack)
+    threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
     actors: list[Any] = []
     for bundle in bundles:
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-        options = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": place, "max_concurrency": CALLS}
+        options = {"num_cpus": 1, "num_gpus": int(gpus), "scheduling_strategy": place, "max_concurrency": CALLS}
         if nsight:
             options["runtime_env"] = {"nsight": nsight}
-        actors.append(ray.remote(kind).options(**options).remote(*arguments))
+        actor: Any = ray.remote(kind).options(**options)
+        actors.append(actor.remote(config, os.getcwd(), passed_on() | (surroundings or {}), threads))
         stack.callback(ray.kill, actors[-1])
-    names = [f"{what} {i}" for i in range(len(actors))]
+    names = [f"{'rank' if section == 'trainer' else 'sampler'} {i}" for i in range(len(actors))]
     places = answers([actor.place.remote() for actor in actors], names)
     names = [f"{name} on {place.address}" for name, place in zip(names, places, strict=True)]
     return Crew(actors, names, places)

@@ -1,4 +1,4 @@
-"""A worker that samples: an hf engine on a copy of the policy of its own.
+"""A worker, and one that samples: an hf engine on a copy of the policy of its own.
 
 Heavy modules are imported when a worker starts, not with this file: by then its surroundings are set.
 """
@@ -29,17 +29,16 @@ class Place:
     """A free one."""
 
 
-class Host:
+class Worker:
     """An actor. Its calls come from the controller only, and in order where that matters."""
 
-    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        """`folder`: the controller's, for relative paths. `threads`: of an operation on a CPU; 0: PyTorch's choice."""
+    def __init__(self, config: Any, folder: str, surroundings: dict[str, str], threads: int) -> None:
+        """`config`: any with a trainer. `folder`: the controller's, for relative paths. `threads`: of an operation on a
+        CPU; 0: PyTorch's choice."""
         for name, value in surroundings.items():
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
-        import torch
-
         from agentrl.training import device_for, tune_cpu
 
         device = "cuda" if ray.get_gpu_ids() else "cpu"
@@ -47,8 +46,6 @@ class Host:
         self.device = device_for(device)
         if device == "cpu":
             tune_cpu(threads or None)
-        self.engine: Any = None
-        self.parameters: dict[str, torch.Tensor] = {}
 
     async def place(self) -> Place:
         """Where this is."""
@@ -57,6 +54,15 @@ class Host:
         node = ray.get_runtime_context().get_node_id()
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Place(node, ray.util.get_node_ip_address(), gpus, free_port())
+
+
+class Host(Worker):
+    """Samples."""
+
+    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, surroundings, threads)
+        self.engine: Any = None
+        self.parameters: dict[str, Any] = {}
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and make ready to sample."""

@@ -1,4 +1,4 @@
-"""A worker that trains: one rank's learner, and beside it an engine where engines share the GPUs that train."""
+"""Workers that train together; those of `agentrl train` have an engine beside where engines share their GPUs."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,25 +8,20 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.rollout.engines.remote import Dialect, Replica
-from agentrl.runtime.ray.host import Host
+from agentrl.runtime.ray.host import Host, Worker
 
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
 
-class Rank(Host):
-    """An actor. Every method but an engine's is called on all ranks, in the same order."""
+class Member(Worker):
+    """One of those that train together: a learner in a torch.distributed group. All get the same calls, in order."""
 
-    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, surroundings, threads)
-        self.learner: Any = None
-        self.first = False
-        self._leaving: Iterator[dict[str, Any]] = iter(())
-        self._transport: Any = None
-        self._replicas: dict[str, Replica] = {}
+    learner: Any = None
+    first = False
 
     async def join(self, rank: int, world: int, address: str, port: int) -> None:
-        """Meet the other ranks at `address`, rank 0's, and load this one's share of the policy."""
+        """Meet the others at `address`, rank 0's, and make this one's learner."""
         os.environ |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
@@ -34,16 +29,36 @@ class Rank(Host):
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
         }
-        from agentrl.runtime.learner import Learner
-        from agentrl.training.ranks import Ranks
-
         self.first = rank == 0
-        self.learner = Learner(self.config, self._meet() if world > 1 else Ranks())
+        self.learner = self._learner(world)
 
     async def call(self, name: str, *args: Any) -> Any:
         """A method of the learner; rank 0 answers for all."""
         answer = getattr(self.learner, name)(*args)
         return at_home(answer) if self.first else None
+
+    def _learner(self, world: int) -> Any:
+        raise NotImplementedError
+
+    def _meet(self, world: int, sequence_parallel: int, fsdp_size: int) -> Any:
+        """Its place in the group: `Ranks`."""
+        from agentrl.training.parallel import join_ranks
+        from agentrl.training.ranks import ALONE
+
+        if world == 1:
+            return ALONE
+        timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
+        return join_ranks(self.device, sequence_parallel=sequence_parallel, fsdp_size=fsdp_size, timeout=timeout)
+
+
+class Rank(Member, Host):
+    """A rank of `agentrl train`. Every method but an engine's is called on all ranks, in the same order."""
+
+    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, surroundings, threads)
+        self._leaving: Iterator[dict[str, Any]] = iter(())
+        self._transport: Any = None
+        self._replicas: dict[str, Replica] = {}
 
     async def sync(self, version: int) -> None:
         """Give the engine in this worker the policy's present weights."""
@@ -84,13 +99,12 @@ class Rank(Host):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _meet(self) -> Any:
-        from agentrl.training.parallel import join_ranks
+    def _learner(self, world: int) -> Any:
+        from agentrl.runtime.learner import Learner
 
-        fsdp_config = self.config.actor.fsdp_config
-        width = self.config.actor.ulysses_sequence_parallel_size
-        timeout = timedelta(seconds=self.config.trainer.nccl_timeout)
-        return join_ranks(self.device, sequence_parallel=width, fsdp_size=fsdp_config.fsdp_size, timeout=timeout)
+        actor = self.config.actor
+        ranks = self._meet(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config.fsdp_size)
+        return Learner(self.config, ranks)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         """Every parameter that training changes, whole, good until the next; all ranks iterate together."""

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +24,7 @@ from agentrl.rollout.engines.remote.weights.nccl import AGREED
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.engines import engine_name
 from agentrl.runtime.opening import sampling_per_node
-from agentrl.runtime.ray.cluster import connect, on_gpus, passed_on, reserve
+from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.crew import Crew, hire
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.host import Host
@@ -101,29 +100,23 @@ class RayRuntime:
         """From the cluster up; what is opened last is closed first."""
         trainer, stack = config.trainer, self.stack
         connect(config.ray_init, stack)
-        self.gpus = on_gpus(trainer)
-        keys = f"trainer.nnodes={trainer.nnodes} with trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
+        self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
-            self.ranks = self._hire(Rank, config, keys, trainer.nnodes, trainer.n_gpus_per_node)
+            self.ranks = self._hire(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
             self.runner = stack.enter_context(asyncio.Runner())
             engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
             waiting("the policy is loaded")
-            first, world = self.ranks.places[0], len(self.ranks.actors)
-            self.ranks.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
+            self.ranks.meet()
             self.runner.run(engine.start())
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run)
         stack.callback(self.rollouts.close)
 
-    def _hire(self, kind: type, config: Config, keys: str, machines: int, each: int) -> Crew:
-        timeout = config.trainer.ray_wait_register_center_timeout
-        group, bundles = reserve(keys, machines, each, gpus=self.gpus, timeout=timeout, stack=self.stack)
-        threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
+    def _hire(self, kind: type, config: Config, section: str, machines: int, each: int) -> Crew:
         agreed = AGREED if config.rollout.nnodes else {}  # before a rank's first use of NCCL, which reads it once
-        arguments = config, os.getcwd(), passed_on() | agreed, threads
-        what = "rank" if kind is Rank else "sampler"
-        gpus = 1.0 if self.gpus else 0.0
         nsight = config.trainer.worker_nsight_options if kind is Rank else None
-        return hire(kind, what, group, bundles, gpus=gpus, arguments=arguments, stack=self.stack, nsight=nsight)
+        return hire(
+            kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, surroundings=agreed, nsight=nsight
+        )
 
     def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
         """What samples: servers, or the hf engine in the ranks or in workers of its own."""
@@ -139,8 +132,7 @@ class RayRuntime:
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)
-        keys = f"rollout.nnodes={rollout.nnodes} with rollout.n_gpus_per_node={each}"
-        hosts = self._hire(Host, config, keys, rollout.nnodes, each)
+        hosts = self._hire(Host, config, "rollout", rollout.nnodes, each)
         most = rollout.update_weights_bucket_megabytes << 20
         return RayEngine(hosts.actors, hosts.names, lambda version: carry(self.ranks, hosts, version, most))
 
