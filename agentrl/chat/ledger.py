@@ -106,13 +106,14 @@ class Ledger:
     def _plausible(self) -> bool:
         """Whether every token passes `_check_token`, found out column by column: this runs on every trajectory."""
         kinds = set(zip(self.mask, self.sources, strict=True))
-        others = set(zip(self.sources, self.logprobs, self.versions, strict=True))
+        off = [not mask for mask in self.mask]
         sampled = list(compress(self.logprobs, self.mask))
         return (
             all(mask == (source == Source.MODEL) for mask, source in kinds)
             and self.sources[: self.prompt_length].count(Source.PROMPT) == self.prompt_length
             and Source.PROMPT not in self.sources[self.prompt_length :]
-            and all(p == 0.0 and v == NO_VERSION for source, p, v in others if source != Source.MODEL)
+            and not any(compress(self.logprobs, off))
+            and set(compress(self.versions, off)) <= {NO_VERSION}
             and min(compress(self.versions, self.mask), default=0) >= 0
             and isfinite(sum(sampled))
             and max(sampled, default=0.0) <= LOGPROB_SLACK

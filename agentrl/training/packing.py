@@ -5,10 +5,15 @@ a turn's reward on the last model token of that turn, in whichever ledger trains
 token with mask 0, where some estimators would lose it.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, compress, groupby
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from agentrl.chat.ledger import Ledger
 from agentrl.rollout.trajectory import Outcome, Trajectory
@@ -57,9 +62,14 @@ def rewarded(
     if len(kept) < len(owners):
         batch = batch.select(kept)
         batch.group = batch.group.unique(return_inverse=True)[1]
-    members = [trajectories[i] for i in dict.fromkeys(batch.trajectory.tolist())]
-    rewards = [reward for member in members for reward in _token_rewards(member, _teaching(member), weights)]
-    return replace(batch, rewards=torch.tensor(rewards, dtype=torch.float32, device=batch.ids.device))
+    earned, bounds = defaultdict[int, float](float), batch.cu_seqlens.tolist()
+    for owner, sequences in groupby(range(batch.num_sequences), key=batch.trajectory.tolist().__getitem__):
+        first = next(sequences)
+        for (ledger, token), reward in _rewards(trajectories[owner], weights):
+            earned[bounds[first + ledger] + token] += reward
+    rewards = torch.zeros(batch.num_tokens)
+    rewards[list(earned)] = torch.tensor(list(earned.values()))
+    return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
 def _teaching(trajectory: Trajectory) -> list[Ledger]:
@@ -77,10 +87,10 @@ def pack_ledgers(
     own = list(range(len(ledgers)))
     positions = [torch.arange(n) for n in lengths]
     return Batch(
-        ids=torch.tensor([t for ledger in ledgers for t in ledger.ids], dtype=torch.long),
+        ids=_column((ledger.ids for ledger in ledgers), np.int64, sum(lengths)),
         positions=torch.cat(positions) if positions else torch.empty(0, dtype=torch.long),
-        mask=torch.tensor([m for ledger in ledgers for m in ledger.mask], dtype=torch.bool),
-        rollout_logprobs=torch.tensor([x for ledger in ledgers for x in ledger.logprobs], dtype=torch.float32),
+        mask=_column((ledger.mask for ledger in ledgers), np.bool_, sum(lengths)),
+        rollout_logprobs=_column((ledger.logprobs for ledger in ledgers), np.float32, sum(lengths)),
         rewards=torch.zeros(sum(lengths)),
         cu_seqlens=bounds_of(lengths),
         trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
@@ -89,25 +99,25 @@ def pack_ledgers(
     )
 
 
-def _token_rewards(trajectory: Trajectory, ledgers: list[Ledger], weights: dict[str, float]) -> list[float]:
-    """Rewards of a trainable trajectory's tokens, ledger after ledger."""
-    rewards = [[0.0] * len(ledger) for ledger in ledgers]
-    ends = _turn_ends(ledgers)
-    final = ends[max(ends)]
-    rewards[final[0]][final[1]] += trajectory.reward or 0.0
-    for earned in trajectory.turn_rewards:
-        ledger, token = _spot(ends, earned.turn)
-        rewards[ledger][token] += weights[earned.source] * earned.value
-    return [reward for column in rewards for reward in column]
+def _column(parts: Iterable[Sequence[Any]], dtype: Any, count: int) -> Tensor:
+    """One after another; several times as fast as a tensor made of a list."""
+    return torch.from_numpy(np.fromiter(chain.from_iterable(parts), dtype, count))
+
+
+def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
+    """What a trainable trajectory earned, each with its place among the ledgers that teach."""
+    ends = _turn_ends(_teaching(trajectory))
+    turns = [(_spot(ends, earned.turn), weights[earned.source] * earned.value) for earned in trajectory.turn_rewards]
+    return [(ends[max(ends)], trajectory.reward or 0.0), *turns]
 
 
 def _turn_ends(ledgers: list[Ledger]) -> dict[int, Spot]:
     """Where each turn's last model token lies, by turn; a later ledger wins."""
     ends: dict[int, Spot] = {}
     for i, ledger in enumerate(ledgers):
-        for t, (made_by_model, turn) in enumerate(zip(ledger.mask, ledger.turns, strict=True)):
-            if made_by_model:
-                ends[turn] = (i, t)
+        # Of equal keys a dict keeps the last.
+        last = dict(zip(compress(ledger.turns, ledger.mask), compress(range(len(ledger)), ledger.mask), strict=True))
+        ends |= {turn: (i, token) for turn, token in last.items()}
     return ends
 
 
