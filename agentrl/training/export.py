@@ -1,6 +1,7 @@
 """Models as other programs read them: folders in Hugging Face format, whole or without weights."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from agentrl.training.adapter import CONFIG
 from agentrl.training.model import language_head
-from agentrl.training.shards import bare
+from agentrl.training.shards import bare, gathered
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -56,25 +57,28 @@ def write_description(module: Any, path: Path) -> None:
 
 
 def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Gathered unit by unit in the first rank's memory on the CPU."""
-    adapter = isinstance(module.module, PeftModel)
+    """Gathered in the first rank's memory on the CPU: an adapter at once, a model unit by unit."""
     whole: dict[str, Tensor] = {}
-    for tensors in module.units():
+    if isinstance(module.module, PeftModel):
+        whole = {name: tensor.cpu() for name, tensor in gathered(module).items() if "lora_" in name}
         if module.ranks.first:
-            whole |= {n: t.to("cpu", copy=True) for n, t in tensors.items() if not adapter or "lora_" in n}
-    if not module.ranks.first:
-        return
-    if adapter:
-        write_description(module.module, path)
-        save_adapter(whole, path)
+            write_description(module.module, path)
+            save_adapter(whole, path)
     else:
-        module.module.save_pretrained(path, state_dict=whole)
-    tokenizer.save_pretrained(path)
+        for tensors in module.units():
+            if module.ranks.first:
+                whole |= {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+        if module.ranks.first:
+            module.module.save_pretrained(path, state_dict=whole)
+    if module.ranks.first:
+        tokenizer.save_pretrained(path)
 
 
 def save_adapter(weights: dict[str, Tensor], path: Path) -> None:
-    """An adapter's weights as peft names them: the adapter's own name is left out."""
-    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, path / ADAPTER)
+    """An adapter's weights, on the CPU, as peft names them: the adapter's own name is left out."""
+    file = path / ADAPTER
+    save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, file.with_suffix(".new"))
+    os.replace(file.with_suffix(".new"), file)  # an engine may still have the one before mapped
 
 
 def fold_adapter(path: Path, dtype: torch.dtype | None) -> None:
