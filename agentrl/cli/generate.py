@@ -9,15 +9,18 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
+    from agentrl.config.schema import Config
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.data import Row
     from agentrl.evaluation.generating import Generator, OnRow
+
+Settings = TypeVar("Settings", bound="Config")
 
 HELP = "answer rows with a model and keep the answers"
 
@@ -91,7 +94,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     return generator, rows
 
 
-def scoring_something(config: "EvalConfig") -> "EvalConfig":
+def scoring_something(config: "Settings") -> "Settings":
     """A run wants a score for what it samples; where nothing gives one, every answer gets 0."""
     from dataclasses import replace
 

@@ -34,7 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
-    config: Config = load_config(args, checks=_checks())
+    from agentrl.cli.generate import scoring_something
+
+    asked: Config = load_config(args, checks=_checks())
+    config = scoring_something(asked)
     from rich.console import Console
 
     from agentrl.runtime import LocalRuntime
@@ -50,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
             console.print(conversation(trajectory, runtime.decode))
         if args.out:
             write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
+    if config is not asked:
+        console.print("[dim]nothing is set that scores these conversations: each reward is 0[/]")
     metrics = rollout_metrics(trajectories)
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:

@@ -161,9 +161,9 @@ def open_loggers(
     return Loggers(loggers)
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
+def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """The steps of a metrics.jsonl, oldest first; null becomes NaN and a torn last line is left out."""
-    records = [json.loads(line) for _, line in _lines(path)]
+    records = [json.loads(line) for _, line in _lines(Path(path))]
     return [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
 
 

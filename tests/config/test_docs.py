@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.main import main
 from agentrl.config import compose
 from agentrl.config.keys import home, schema_keys, schema_sections
 from agentrl.config.schema import Config
@@ -17,21 +16,6 @@ PAGE = (ROOT / "docs" / "config.md").read_text()
 SECTIONS = "data|model|actor|rollout|reward|algorithm|trainer"
 KEY = re.compile(rf"(?<![\w./])(?:{SECTIONS})(?:\.[a-z_]+)+(?==)")
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("tools/*"), *ROOT.glob("interactions/*")])
-
-
-def shown() -> list[tuple[str, str]]:
-    """Commands and the error lines below them."""
-    return re.findall(r"^\$ agentrl (.+)\n(error: .+)$", PAGE, re.MULTILINE)
-
-
-@pytest.mark.parametrize(("command", "line"), shown())
-def test_mistakes_read_as_shown(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split(command)) == 2
-    assert capsys.readouterr().err == f"{line}\n"
-
-
-def test_there_are_mistakes_shown() -> None:
-    assert len(shown()) >= 5
 
 
 def test_the_example_experiment_composes(tmp_path: Path) -> None:

@@ -1,70 +1,122 @@
-"""Every command that a page shows is one that this version takes: the option exists, the key exists, the file is there.
+"""Every command that a page or a command's help names is one that this version takes: name, options, keys, files.
 
-Pages whose commands are whole also run, from the first to the last: test_guides.py, test_measuring.py.
+Those in blocks also run: test_pages.py. These checks hold for what is not run, too.
 """
 
+import argparse
 import importlib
 import re
 import shlex
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 
 from agentrl.cli.main import COMMANDS, Parser, parse
 from agentrl.config.keys import home, schema_keys
 from agentrl.config.names import translate
 from agentrl.config.schema.commands import SCHEMAS
+from tests.docs.pages import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MEANT_TO_FAIL = {"rollout.temprature", "actor_rollout_ref.rollout.name"}
+SETTING = re.compile(r"[+~]{0,2}[a-z_]+[\w.]*=")
 
 
-def lines(page: Path, first: str) -> list[str]:
-    """Shown command lines that begin with a word, comments and dots taken off."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    shown = [
-        line.strip().removeprefix("$ ")
-        for kind, block in blocks
-        if kind in ("", "sh", "bash")
-        for line in block.replace("\\\n", " ").splitlines()
-    ]
-    return [line for line in shown if line.startswith(f"{first} ")]
+def shown(page: str) -> Iterator[str]:
+    """`agentrl` commands of a page's blocks; in scripts and Kubernetes files, wherever they stand."""
+    for block in blocks(PAGES[page]):
+        texts = strings(yaml.safe_load(block.text)) if block.kind == "yaml" else block.commands
+        for line in (line for text in texts for line in text.replace("\\\n", " ").splitlines()):
+            if found := re.search(r"(?:^|[\w\"] )(agentrl [a-z].*)", line):
+                yield found[1]
+
+
+def strings(content: Any) -> Iterator[str]:
+    if isinstance(content, dict | list):
+        for item in content.values() if isinstance(content, dict) else content:
+            yield from strings(item)
+    elif isinstance(content, str):
+        yield content
+
+
+def in_words(page: str) -> set[str]:
+    """Commands that stand in a page's sentences and tables."""
+    text = re.sub(r"^```.*?^```$", "", PAGES[page].read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {re.sub(r"\s+", " ", command) for command in re.findall(r"`(agentrl [^`]+)`", text)}
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """What the help pages of commands show."""
+    for name, command in COMMANDS.items():
+        for _, lines in getattr(importlib.import_module(command.module), "EXAMPLES", ()):
+            yield f"{name} --help", lines.replace("\\\n", " ")
+
+
+def parser_of(name: str) -> Parser:
+    parser = Parser(prog=f"agentrl {name}")
+    importlib.import_module(COMMANDS[name].module).configure(parser)
+    return parser
 
 
 def words(line: str) -> list[str]:
-    return [word for word in shlex.split(line, comments=True) if word != "..."]
+    return [word for word in shlex.split(line, comments=True) if word not in ("...", "KEY=VALUE")]
 
 
-CASES = [(page.name, line) for page in PAGES for line in lines(page, "agentrl")]
-
-
-@pytest.mark.parametrize(("page", "line"), CASES, ids=[f"{page}: {line[:60]}" for page, line in CASES])
-def test_options_and_keys_exist(page: str, line: str) -> None:
-    name, *rest = words(line)[1:]
-    assert name in COMMANDS
-    if not {"--help", "-h"}.isdisjoint(rest):
-        return
-    parser = Parser(prog=f"agentrl {name}")
-    importlib.import_module(COMMANDS[name].module).configure(parser)
-    settings = getattr(parse(parser, rest), "overrides", [])
-    keys = schema_keys(SCHEMAS["eval" if name == "generate" else name if name in SCHEMAS else "train"])
+def check_settings(where: str, command: str, settings: list[str]) -> None:
+    keys = schema_keys(SCHEMAS["eval" if command == "generate" else command if command in SCHEMAS else "train"])
     for path, _, value in (setting.lstrip("+~").partition("=") for setting in settings):
         if (ROOT / "configs" / path / f"{value}.yaml").is_file() or path in MEANT_TO_FAIL:
             continue
         found = translate(path, value, keys).path
-        assert found is None or home(found, keys), f"{page}: {path}"
+        assert found is None or home(found, keys), f"{where}: {path}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_other_programs_are_there(page: Path) -> None:
+CASES = [*((page, line) for page in PAGES for line in shown(page)), *examples()]
+
+
+@pytest.mark.parametrize(("where", "line"), CASES, ids=[f"{where}: {line[:60]}" for where, line in CASES])
+def test_options_and_keys_exist(where: str, line: str) -> None:
+    name, *rest = words(line)[1:]
+    assert name in COMMANDS
+    if {"--help", "-h"}.isdisjoint(rest):
+        check_settings(where, name, getattr(parse(parser_of(name), rest), "overrides", []))
+
+
+NAMED = [(page, line) for page in PAGES for line in sorted(in_words(page))]
+
+
+@pytest.mark.parametrize(("where", "line"), NAMED, ids=[f"{where}: {line[:60]}" for where, line in NAMED])
+def test_what_sentences_name_exists(where: str, line: str) -> None:
+    """These may be cut short: a command without its arguments, options without their command's."""
+    name, *rest = words(line)[1:]
+    assert name in COMMANDS
+    known = known_words(parser_of(name))
+    assert {word for word in rest if word.startswith("--")} <= known | {"--help"}
+    if name in ("config", "engine", "tools", "sandbox"):
+        assert set(rest[:1]) <= known
+    check_settings(where, name, [word for word in rest if SETTING.match(word)])
+
+
+def known_words(parser: argparse.ArgumentParser) -> set[str]:
+    """Options and sub-commands, of sub-commands, too."""
+    found = {option for action in parser._actions for option in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set(action.choices).union(*map(known_words, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_other_programs_are_there(page: str) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    text = page.read_text()
-    for target in {word for line in lines(page, "make") for word in words(line)[1:2]}:
+    text = PAGES[page].read_text()
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
         assert target in targets, target
     for file in re.findall(r"(?:python|-f) ((?:benchmarks|sandbox)/[\w./]+)", text):
         assert (ROOT / file).is_file(), file
 
 
 def test_there_are_commands() -> None:
-    assert len(CASES) > 50
+    assert len(CASES) > 60
+    assert len(NAMED) > 40

@@ -1,0 +1,55 @@
+"""What a page shows: its blocks between fences, and the commands in them.
+
+A block belongs to a file when the line above it ends in that file's name and a colon, or its first line is a comment
+that begins with it. `bash` blocks are commands to type, `console` blocks commands with what they answer.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = {page.name: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+KINDS = {"bash", "console", "python", "yaml", "json", "text"}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh))`(?:,[^`\n]*)?:\s*$")
+COMMENT = re.compile(r"#\s?([\w./-]+\.(?:py|yaml|sh))\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    line: int  # of the page
+    file: str | None  # that it shows
+
+    @property
+    def commands(self) -> list[str]:
+        """What is typed, one command each, with lines that go on joined."""
+        if self.file or self.kind not in ("bash", "console"):
+            return []
+        if self.text.startswith("#!"):
+            return [self.text]
+        lines = self.text.replace("\\\n", " ").splitlines()
+        if self.kind == "console":
+            return [line[2:] for line in lines if line.startswith("$ ")]
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+    @property
+    def answers(self) -> list[str]:
+        """Of a console block: what stands below each command."""
+        return [part.partition("\n")[2].strip() for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """All fenced blocks, from the first to the last."""
+    text = page.read_text(encoding="utf-8")
+    for found in FENCED.finditer(text):
+        above = text[: found.start()]
+        named = COMMENT.match(found[2]) or ABOVE.search(above)
+        yield Block(found[1], found[2], above.count("\n") + 1, named[1] if named else None)
+
+
+def commands(page: Path) -> list[str]:
+    return [command for block in blocks(page) for command in block.commands]

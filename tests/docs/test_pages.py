@@ -1,0 +1,97 @@
+"""Every page runs as it stands there, from its first command to its last. What is not run, commands.yaml lists."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from agentrl.cli.main import FIRST_STEPS
+from tests.docs.pages import KINDS, PAGES, blocks
+from tests.docs.story import STARTS, TABLE, Story
+from tests.e2e.conftest import untuned  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[str]:
+    """The URL of a chat completions server that is content with everything."""
+
+    class Judge(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps({"choices": [{"message": {"content": "Score: 1"}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def marked(page: str) -> object:
+    plan = TABLE.get(page) or {}
+    marks = [getattr(pytest.mark, name) for name in ("slow", "engine") if plan.get(name)]
+    return pytest.param(page, marks=[*marks, pytest.mark.timeout(600)], id=page)
+
+
+@pytest.fixture(scope="module")
+def starts() -> dict[str, Path]:
+    """Folders that pages start from, by name, each made when first asked for."""
+    return {}
+
+
+@pytest.fixture
+def story(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    starts: dict[str, Path],
+    judge: str,
+) -> Iterator[Callable[..., Story]]:
+    """Makes the story of a page, in a folder where it may begin."""
+    stories: list[Story] = []
+
+    def make(page: str) -> Story:
+        start = (TABLE.get(page) or {}).get("start")
+        if start and start not in starts:
+            starts[start] = tmp_path_factory.mktemp(start)
+            monkeypatch.chdir(starts[start])
+            Story(page, starts[start], capsys).do(STARTS[start])
+        if start:
+            shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
+        monkeypatch.chdir(tmp_path)
+        stories.append(Story(page, tmp_path, capsys, {"JUDGE": judge}))
+        return stories[-1]
+
+    yield make
+    for made in stories:
+        made.close()
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
+def test_the_page_runs(page: str, story: Callable[..., Story]) -> None:
+    story(page).play()
+
+
+def test_the_first_steps_of_the_help_run(story: Callable[..., Story]) -> None:
+    story("agentrl --help").do([command for _, command in FIRST_STEPS])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are(page: str) -> None:
+    assert {block.kind for block in blocks(PAGES[page])} <= KINDS
+
+
+def test_pages_listed_exist() -> None:
+    assert set(TABLE) <= {*PAGES, "agentrl --help"}
