@@ -95,7 +95,9 @@ class AdaptiveKL:
     def update(self, kl: float, samples: int) -> None:
         """Raise the weight when `kl`, the mean over `samples` trajectories, is above the target; else lower."""
         error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
-        self.value *= 1 + error * samples / self._horizon
+        # Horizon by horizon: in one step a batch of more than five would turn the weight's sign.
+        whole, rest = divmod(samples, self._horizon)
+        self.value *= (1 + error) ** whole * (1 + error * rest / self._horizon)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""

@@ -1,5 +1,6 @@
 """Finding the processor of a model."""
 
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,20 +12,33 @@ def load_processor(
 ) -> Processor:
     """The processor of the model in the folder or hub id `place`, with this tokenizer; of a model of text alone, or
     where none can be had, one that refuses images. `kwargs` go into each of its calls."""
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-
     # A border: files of any age, and code that may come with them. Text alone must go on working.
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
-        if config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-            return Processor()
-        return Processor(_loaded(place, config.model_type, tokenizer, trust_remote_code), kwargs)
+        kind = _kind(place, trust_remote_code)
+        return Processor(_loaded(place, kind, tokenizer, trust_remote_code) if kind else None, kwargs)
     except Exception as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
         return Processor(missing=f"its processor cannot be loaded ({text[0]}); install or mend that")
 
 
+def takes_images(place: str, *, trust_remote_code: bool = False) -> bool:
+    """Whether the model in the folder or hub id `place` is shown images; False where nothing can be read there."""
+    try:  # the same border
+        return _kind(place, trust_remote_code) is not None
+    except Exception:
+        return False
+
+
+def _kind(place: str, trust_remote_code: bool) -> str | None:
+    """The type of a model that takes images; None of any other."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    kind = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code).model_type
+    return str(kind) if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else None
+
+
+@lru_cache(maxsize=1)  # who trains, who samples and who reads the rows ask for the same
 def _loaded(place: str, kind: str, tokenizer: Any, trust_remote_code: bool) -> Any:
     from transformers import AutoProcessor
 

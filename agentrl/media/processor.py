@@ -59,12 +59,18 @@ class Processor:
         return text
 
     def check(self, ids: Sequence[int], media: Sequence[Medium]) -> None:
-        """Raises InfraError where tokens claim to be of media that are not there: what a text, or the model, wrote."""
+        """Raises InfraError where tokens claim to be of media that are not there: a text spells them."""
         if not self.reserved:
             return
         claimed = sum(token in self.reserved for token in ids)
         if claimed != sum(token in self.reserved for medium in media for token in medium.ids):
             raise InfraError("a text holds the model's own token for an image, and no image belongs to it")
+
+    def legible(self, ids: Sequence[int]) -> int:
+        """How many of sampled tokens come before the first that stands for media: a model cannot show itself any."""
+        return (
+            next((i for i, token in enumerate(ids) if token in self.reserved), len(ids)) if self.reserved else len(ids)
+        )
 
     def _seen(self, message: Message) -> Message:
         if self.processor is None and message.get("role") == "tool":

@@ -4,7 +4,8 @@ Invariants:
 - every token of a generation goes to the ledger before anything else happens with it;
 - nothing is appended after the last token the model may still answer to: an observation that leaves no
   room for a reply ends the trajectory instead;
-- an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget.
+- an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget;
+- no image's token is ever sampled into the ledger: what was drawn before it stands, and the trajectory ends there.
 """
 
 import time
@@ -22,7 +23,7 @@ from agentrl.rollout.engine import Engine, Generation, Sampling
 from agentrl.rollout.fire import kindled
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
-from agentrl.rollout.trajectory import Finish, Message, Span, SpanKind, Trajectory
+from agentrl.rollout.trajectory import Finish, Message, Outcome, Span, SpanKind, Trajectory
 from agentrl.usercode import UserFunction
 from agentrl.waits import listening
 
@@ -91,7 +92,7 @@ class Episode:
         self.trajectory.turns += 1
         if self.on_turn is not None:
             await self.on_turn.run((self.trajectory,), {}, timeout=None)
-        if not reply.closed:
+        if not reply.closed and not self.done:
             self.finish("length")
         return reply
 
@@ -132,14 +133,23 @@ class Episode:
         hot = sampling.candidates > 0 and not self.used
         asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
         generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key, media=self.ledger.media)
-        self.chat.processor.check(generation.token_ids, ())
-        if hot:
-            generation = kindled(generation, sampling)
+        generation = self._legible(kindled(generation, sampling) if hot else generation)
         version = generation.versions or generation.weight_version
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
         return generation
+
+    def _legible(self, generation: Generation) -> Generation:
+        """The model's mistake, and not the infrastructure's: it is scored by what it wrote before."""
+        n = self.chat.processor.legible(generation.token_ids)
+        if n == len(generation.token_ids):
+            return generation
+        self.finish("max_errors")
+        self.trajectory.outcome = Outcome.MODEL_ERROR
+        self.trajectory.error = "the model wrote the token that stands for an image"
+        kept = {name: getattr(generation, name)[:n] for name in ("token_ids", "logprobs", "versions")}
+        return replace(generation, **kept, finish_reason="stop")
 
     def _reread(self) -> None:
         """Show the model what the template shows at inference, in a new sample where that rewrites history."""

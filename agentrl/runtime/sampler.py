@@ -70,12 +70,17 @@ class Sampler:
         return Sample(trajectories, trajectories)
 
     def _dynamic(self, step: int) -> Sample:
-        """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476)."""
+        """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476).
+
+        Across an epoch's end the loader gives rows again that this step has had: those are left out.
+        """
         data, filter_groups = self.config.data, self.config.algorithm.filter_groups
-        sample, groups, drawn = Sample(), dict[str, list[Trajectory]](), 0
+        sample, groups, drawn, had = Sample(), dict[str, list[Trajectory]](), 0, set[str]()
         most = filter_groups.max_num_gen_batches or self.loader.steps_per_epoch
         while len(groups) < data.train_batch_size and drawn < most:
-            trajectories = self._train(self.loader.next_batch(), step)
+            rows = [row for row in self.loader.next_batch() if row.uid not in had]
+            had |= {row.uid for row in rows}
+            trajectories = self._train(rows, step) if rows else []
             groups |= differing(trajectories, filter_groups.metric)
             sample.rolled += trajectories
             drawn += 1

@@ -79,6 +79,12 @@ def test_the_adaptive_controller_steers_and_resumes():
     assert other.value == controller.value
 
 
+def test_the_adaptive_weight_stays_positive_however_many_samples():
+    controller = kl_controller("adaptive", 0.1, target=1.0, horizon=100)
+    controller.update(0.0, 650)
+    assert controller.value == pytest.approx(0.1 * 0.8**6 * (1 - 0.2 * 50 / 100))
+
+
 def test_the_fixed_controller_keeps_the_configured_weight():
     controller = kl_controller("fixed", 0.1, target=1.0, horizon=100)
     controller.update(5.0, 10)

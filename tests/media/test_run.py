@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps import load_trajectories, write_trajectories
 from agentrl.train import train
@@ -223,3 +224,27 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
     tokenizer = eyes.load(saved)
     processor = load_processor(Model(path=str(saved)), tokenizer)
     assert isinstance(processor.medium("image", {"image": eyes.picture()}), Medium)
+
+
+@pytest.mark.parametrize("before", [3, 0])
+async def test_an_image_s_token_that_the_model_writes_is_its_own_mistake(
+    tmp_path: Path, place: Path, before: int
+) -> None:
+    env = environment(place, None, "blue")
+    pad = env.chat.template.token_id("<|image_pad|>")
+
+    class Scribbles:
+        async def generate(self, token_ids: list[int], sampling: Sampling, **_: Any) -> Generation:
+            ids = [*env.chat.template.encode("a b c")[:before], pad, 5]
+            return Generation(ids, [-1.0] * len(ids), "stop", 0)
+
+    scribbling = replace(env, engine=Scribbles())
+    trajectory = Trajectory(row_of(tmp_path), "1/r/0", 0)
+    await ToolAgent(scribbling).run(trajectory, Sampling(9))
+    assert (trajectory.outcome, trajectory.finish, trajectory.turns) == (Outcome.MODEL_ERROR, "max_errors", 1)
+    assert "stands for an image" in trajectory.error
+    (ledger,) = trajectory.ledgers
+    ledger.check()
+    assert ledger.model_tokens == before
+    trajectory.reward = 0.0
+    assert trajectory.trainable == (before > 0)

@@ -148,7 +148,7 @@ def test_a_model_of_text_alone(chat: Chat) -> None:
 
 
 def test_tokens_of_no_image_are_refused(chat: Chat) -> None:
-    """A text may spell the image token, and a random model may draw it: neither has features."""
+    """A text may spell the image token, and has no features."""
     ids = chat.prompt([{"role": "user", "content": "look: <|image_pad|>"}])
     with pytest.raises(InfraError, match="no image belongs to it"):
         chat.processor.check(ids, [])
@@ -181,3 +181,10 @@ def test_tokens_are_those_of_the_processor_itself(chat: Chat, place: Path, templ
     short = collapsed(together, media)
     assert sum(token == media[0].short[0] for token in short) == 3
     assert len(together) - len(short) == 3 * 5
+
+
+def test_a_processor_is_loaded_once(place: Path) -> None:
+    """For those who train, those who sample and those who read rows."""
+    tokenizer = eyes.load(place)
+    one, other = (load_processor(Model(path=str(place)), tokenizer) for _ in range(2))
+    assert one.processor is other.processor

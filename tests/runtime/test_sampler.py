@@ -127,3 +127,14 @@ def test_a_failed_greedy_answer_is_no_baseline():
     got = sample(1)
     batch = pack(got.kept, tool_turn_weight=0.0, interaction_turn_weight=0.0)
     assert torch.isnan(got.baselines(batch)).all()
+
+
+def test_dynamic_sampling_draws_no_row_twice_in_a_step():
+    """Across an epoch's end: with an order anew, the rows of the last batch may come again in the next."""
+    sample, runtime = sampler([DIFFER, SAME, SAME], FILTER, "algorithm.filter_groups.max_num_gen_batches=4")
+    sample.loader = Loader(sample.loader.rows, 2, shuffle=False, seed=0, drop_last=False)
+    got = sample(1)
+    drawn = [uid for _, rows in runtime.rolled for uid in rows]
+    assert drawn == ["r0", "r1", "r2"]
+    assert len({t.key for t in got.rolled}) == len(got.rolled) == 6
+    assert got.metrics == {"rollout/gen_batches": 4.0, "rollout/kept_groups": 1.0}
