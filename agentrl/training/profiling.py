@@ -1,7 +1,8 @@
 """Profiles of chosen steps, on chosen ranks: torch's profiler writes a trace, Nsight Systems is told when to look.
 
 A trace is a file `step<n>-rank<r>[-<phase>].json.gz`, which chrome://tracing and Perfetto show. With tool=nsys the
-process must run under `nsys profile --capture-range=cudaProfilerApi`; phases are NVTX ranges in its report.
+process must run under `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat`; phases are NVTX ranges
+in its reports.
 """
 
 from collections.abc import Iterator
@@ -12,15 +13,18 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Profiler
+from agentrl.errors import UserError
 
 
 class Profiling:
     """One process's profiles."""
 
     def __init__(self, profiler: Profiler, steps: list[int] | None, folder: Path, rank: int) -> None:
-        """`steps`: those to profile; None: none. `folder`: where traces go."""
+        """`steps`: those to profile; None: none. `folder`: where traces go. Raises UserError."""
         chosen = profiler.all_ranks or rank in profiler.ranks
         self.steps = set(steps or []) if chosen else set()
+        if self.steps and profiler.tool == "nsys" and not torch.cuda.is_available():
+            raise UserError("actor.profiler.tool=nsys looks at a GPU, and there is none: set actor.profiler.tool=torch")
         self.profiler = profiler
         self.folder = folder
         self.rank = rank

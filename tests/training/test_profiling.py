@@ -4,9 +4,11 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from agentrl.config.schema import Profiler
+from agentrl.errors import UserError
 from agentrl.training.profiling import Profiling
 
 
@@ -46,3 +48,10 @@ def test_which_ranks(tmp_path: Path) -> None:
     assert names(tmp_path / "one") == {"step1-rank1.json.gz"}
     assert len(names(tmp_path / "all")) == 3
     assert not (tmp_path / "none").exists()
+
+
+def test_nsys_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="set actor.profiler.tool=torch"):
+        Profiling(Profiler(tool="nsys"), [1], tmp_path, 0)
+    Profiling(Profiler(tool="nsys"), None, tmp_path, 0)
