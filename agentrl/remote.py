@@ -57,6 +57,8 @@ def in_shared_memory(path: str, what: str) -> str:
 
     It stays there until it is deleted. Raises UserError where it does not fit.
     """
+    if not SHARED_MEMORY.is_dir():
+        raise UserError(f"{what}: this machine has no {SHARED_MEMORY}; set it to false")
     source = Path(path).expanduser().resolve()
     if not source.exists():
         raise UserError(f"{what}: {path} is no folder on this machine, so there is nothing to copy; set it to false")

@@ -59,6 +59,10 @@ def test_what_has_no_place_in_shared_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(remote.shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     with pytest.raises(UserError, match=r"takes 0\.0 GiB, and /dev/shm has 0\.0"):
         remote.in_shared_memory(str(tmp_path / "rows.jsonl"), "data.use_shm")
+    monkeypatch.undo()
+    monkeypatch.setattr(remote, "SHARED_MEMORY", tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"data\.use_shm: this machine has no .*nowhere; set it to false"):
+        remote.in_shared_memory(str(tmp_path / "rows.jsonl"), "data.use_shm")
 
 
 @pytest.mark.parametrize(

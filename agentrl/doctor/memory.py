@@ -124,7 +124,10 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
     if has_critic(config):
         found["critic"] = 4 * size.parameters * each / processes
     rollout = config.rollout
-    if engine_name(rollout, device) == "hf":
+    engine = engine_name(rollout, device)
+    if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:
+        found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
+    if engine == "hf":
         found["hf engine's cache"] = 2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * each
     return {name: value / GIB for name, value in found.items()}
 
@@ -183,6 +186,7 @@ def _mend(found: dict[str, float]) -> str:
     largest = max(found, key=lambda name: found[name])
     return {
         "activations": "lower actor.ppo_max_token_len_per_gpu, or set model.enable_gradient_checkpointing=true",
+        "SGLang's base model": "set model.lora_merge=true",
         "hf engine's cache": "lower rollout.max_num_seqs, or data.max_response_length",
         "reference": "set model.lora_rank=16: the reference is then the model without its adapter",
         "critic": "set algorithm.adv_estimator=grpo, which needs no critic",

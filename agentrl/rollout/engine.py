@@ -51,6 +51,21 @@ class Generation:
     candidates: tuple[tuple[int, float], ...] = ()
     """(token, log-prob after temperature) that could have come first, as many as were asked for."""
 
+    @classmethod
+    def of(
+        cls,
+        token_ids: list[int],
+        logprobs: list[float],
+        finish_reason: FinishReason,
+        versions: Sequence[int],
+        candidates: tuple[tuple[int, float], ...],
+        *,
+        present: int,
+    ) -> "Generation":
+        """One whose tokens were drawn by `versions`; where there are none, by the `present` one."""
+        first = versions[0] if versions else present
+        return cls(token_ids, logprobs, finish_reason, first, tuple(versions), candidates)
+
 
 class Engine(Protocol):
     """A source of tokens; see the module docstring for what every implementation promises."""

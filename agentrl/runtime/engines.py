@@ -29,8 +29,8 @@ from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.runtime.dialects import dialect, model_length, server_dtype
 from agentrl.runtime.gpus import placements, visible_gpus
 from agentrl.runtime.probe import probe_for
+from agentrl.training.device import DTYPES
 from agentrl.training.ranks import ALONE, Ranks
-from agentrl.training.sharding import DTYPES
 
 log = logging.getLogger(__name__)
 

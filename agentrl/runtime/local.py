@@ -7,6 +7,7 @@ is sampled.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,17 @@ class LocalRuntime:
     def __init__(self, config: Config) -> None:
         servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
         self.naps = servers is not None and servers.sleeps
-        self.learner = Learner(config)
-        self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
         self.runner = asyncio.Runner()
-        self.rollouts = Rollouts(config, self.tokenizer, self._engine(config, servers), self.runner.run)
-        self.engine = self.rollouts.engine
+        with ExitStack() as undo:
+            undo.callback(self.runner.close)
+            if servers is not None:
+                undo.callback(lambda: self.runner.run(servers.close()))
+            self.learner = Learner(config)
+            self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
+            self.engine = self._engine(config, servers)
+            undo.callback(lambda: self.runner.run(self.engine.close()))
+            self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run)
+            undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
         self.learner.prepare(total_steps)

@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoTokenizer
 from agentrl.errors import UserError
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
+from agentrl.training.device import DTYPES
 from agentrl.training.export import fold_adapter, save_adapter
-from agentrl.training.model import DTYPES, language_head
+from agentrl.training.model import language_head
 
 
 def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:

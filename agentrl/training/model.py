@@ -20,6 +20,7 @@ from transformers.models.auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from agentrl import resources
+from agentrl.config.choices import DTYPES as STORED
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
 from agentrl.media import Processor
@@ -27,9 +28,8 @@ from agentrl.media.loading import load_processor as processor_of
 from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
+from agentrl.training.device import DTYPES
 from agentrl.training.liger import use_liger_kernels
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -170,8 +170,8 @@ def folder_or_id(path: str | None, key: str) -> str:
 
 
 def _dtype(name: str, section: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(DTYPES)}")
+    if name not in STORED:
+        raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
     return DTYPES[name]
 
 

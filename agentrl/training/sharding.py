@@ -9,10 +9,9 @@ from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.training.attention import is_packed
+from agentrl.training.device import DTYPES
 from agentrl.training.ranks import Ranks
 from agentrl.training.ulysses import check_heads
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 ROOM = 0.2
 """Share of a GPU's memory that may be spent on keeping a sharded model whole between the passes of a step."""

@@ -49,4 +49,6 @@ def test_what_costs_memory_counts(tmp_path: Path) -> None:
     assert said("model.enable_gradient_checkpointing=true") < plain - 10
     assert said("actor.use_kl_loss=true") == pytest.approx(plain + 6.41, abs=0.1)
     assert said("algorithm.adv_estimator=gae") == pytest.approx(plain + 4 * 6.41, abs=0.1)
-    assert said("model.lora_rank=16") < plain - 15
+    lora = said("model.lora_rank=16")
+    assert lora < plain - 15
+    assert said("model.lora_rank=16", "model.lora_merge=false") == pytest.approx(lora + 3.2, abs=0.1)

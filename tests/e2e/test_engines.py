@@ -10,28 +10,45 @@ from agentrl.tracking import read_metrics
 from tests.e2e.conftest import agentrl
 
 SIGNS = {"sglang": "sglang.launch_server", "vllm": "agentrl_worker"}
+ADAPTER = ["model.lora_rank=4", "model.lora_merge=false", "actor.optim.lr=1e-2", "actor.entropy_coeff=0.1"]
+"""The entropy moves it, where nothing is right yet."""
 
 
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("engine", "ranks", "turns"), [("sglang", 1, True), ("vllm", 1, True), ("vllm", 1, False), ("sglang", 2, True)]
+    ("engine", "ranks", "turns"),
+    [("sglang", 1, True), ("vllm", 1, True), ("vllm", 1, False), ("sglang", 2, True), ("vllm", 2, True)],
 )
 def test_a_run(engine: str, ranks: int, turns: bool, tmp_path: Path, overrides: list[str]) -> None:
     """Over several turns, and over one."""
+    run(engine, ranks, tmp_path, [*overrides, f"rollout.multi_turn.enable={str(turns).lower()}"])
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(("engine", "ranks"), [("sglang", 1), ("vllm", 2)])
+def test_an_adapter_and_a_run_that_goes_on(engine: str, ranks: int, tmp_path: Path, overrides: list[str]) -> None:
+    """Two ranks gather what each has of it; the second run's server begins with the adapter that was saved."""
+    run(engine, ranks, tmp_path, [*overrides, *ADAPTER])
+    run(engine, ranks, tmp_path, [*overrides, *ADAPTER], steps=3)
+    assert all(line["actor/grad_norm"] > 0.01 for line in read_metrics(tmp_path / "metrics.jsonl")[1:])
+
+
+def run(engine: str, ranks: int, tmp_path: Path, overrides: list[str], *, steps: int = 2) -> None:
+    """Train, and see that the engine drew from the policy and left nothing."""
     if find_python(engine, engine) is None:
         pytest.skip(f"`agentrl engine install {engine} --cpu` was not run")
     weights = tmp_path / "weights"
-    weights.mkdir()
+    weights.mkdir(exist_ok=True)
     changes = [f"rollout.name={engine}", "rollout.deterministic=false", "rollout.weight_check=always"]
-    short = ["trainer.total_training_steps=2", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
+    short = [f"trainer.total_training_steps={steps}", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
     fire = ["rollout.use_fire_sampling=true"]  # a request for candidates, then one for the rest
     many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", f"trainer.default_local_dir={tmp_path}"]
-    over = [f"rollout.multi_turn.enable={str(turns).lower()}", f"rollout.weight_dir={weights}"]
-    agentrl("train", *overrides, *changes, *short, *fire, *many, *over, timeout=1500)
-    steps = read_metrics(tmp_path / "metrics.jsonl")
-    assert steps[-1]["step"] == 2
-    for step in steps[1:]:
+    agentrl("train", *overrides, *changes, *short, *fire, *many, f"rollout.weight_dir={weights}", timeout=1500)
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert lines[-1]["step"] == steps
+    for step in lines[1:]:
         # Both compute in float32; the second step's tokens were drawn by weights that the first one made.
         assert step["rollout_gap/mean"] < 1e-3
         assert step["rollout/ledger_violations"] == 0

@@ -47,10 +47,6 @@ def test_it_is_cast_and_far_smaller_than_the_model() -> None:
     assert weights.shape == Adapter(4, LINEAR)
 
 
-def two_ranks() -> Any:
-    return tiny.lora(rank_pattern={"q_proj": 2})
-
-
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -59,7 +55,7 @@ def two_ranks() -> Any:
         (lambda: tiny.lora(modules_to_save=["lm_head"]), "lm_head.modules_to_save"),
         (lambda: tiny.lora(use_dora=True), "lora_magnitude_vector"),
         (lambda: tiny.lora(tiny.qwen2(), bias="all"), "bias"),
-        (two_ranks, "several ranks"),
+        (lambda: tiny.lora(rank_pattern={"q_proj": 2}), "several ranks"),
     ],
 )
 def test_what_engines_would_read_otherwise_is_refused(model: Any, said: str) -> None:
@@ -124,7 +120,8 @@ class Recorder(Http):
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__("http://127.0.0.1:1")
-        self.answers, self.asked = answers, []
+        self.answers = answers
+        self.asked: list[tuple[str, Any]] = []
 
     async def _request(self, method: str, path: str, body: bytes, timeout: float | None) -> Any:
         self.asked.append((path, json.loads(body) if body else None))
@@ -153,7 +150,7 @@ async def update(spoken: Any, http: Http, folder: Path) -> None:
 async def test_sglangs_calls(tmp_path: Path) -> None:
     spoken = SGLang(OURS)
     info = {"version": "0.5.23", "enable_lora": True}
-    paths = {"paths": {"/begin_weight_update": {}}}
+    paths: Any = {"paths": {"/begin_weight_update": {}}}
     http = Recorder({"/server_info": info, "/openapi.json": paths, "/generate": DREW})
     await update(spoken, http, tmp_path)
     assert http.asked[2:] == [
@@ -171,7 +168,7 @@ async def test_sglangs_calls(tmp_path: Path) -> None:
 
 async def test_vllms_calls(tmp_path: Path) -> None:
     spoken = VLLM(OURS)
-    paths = {"paths": {"/start_weight_update": {}, "/v1/load_lora_adapter": {}}}
+    paths: Any = {"paths": {"/start_weight_update": {}, "/v1/load_lora_adapter": {}}}
     models = {"data": [{"id": "policy"}]}
     greeting = {"/version": {"version": "0.32.0"}, "/v1/models": models, "/openapi.json": paths}
     http = Recorder(greeting | {"/v1/completions": {"choices": [CHOICE]}})

@@ -63,6 +63,14 @@ def test_dora_is_refused() -> None:
         dict(PolicyWeights(tiny.lora(use_dora=True)).tensors())
 
 
+@pytest.mark.parametrize("changes", [{"target_modules": ["embed_tokens"]}, {"target_modules": ["lm_head"]}], ids=str)
+def test_an_adapter_of_tied_embeddings_is_refused(changes: dict[str, Any]) -> None:
+    """Engines know one tensor for both, and the adapter changes one of them."""
+    with pytest.raises(UserError, match=r"model.target_modules: .*cannot be folded into both"):
+        PolicyWeights(tiny.lora(**changes))
+    PolicyWeights(tiny.lora(tiny.llama(tie_word_embeddings=False), **changes))
+
+
 @pytest.mark.parametrize("most", [1, 3000, 1 << 30])
 def test_buckets_hold_everything_once_and_keep_their_size(most: int) -> None:
     named = [(f"t{i}", torch.randn(i, 7).to(d)) for i, d in enumerate([torch.float32, torch.bfloat16] * 10, start=1)]

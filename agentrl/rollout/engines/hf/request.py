@@ -66,9 +66,7 @@ class Request:
             self.finish_reason = "length"
 
     def generation(self, version: int) -> Generation:
-        """The result; `version` stands in where no token was drawn."""
+        """The result; `version` is the present one."""
         assert self.finish_reason is not None
-        first = self.versions[0] if self.versions else version
         drawn = self.tokens[self.prompt_length :]
-        versions = tuple(self.versions)
-        return Generation(drawn, self.logprobs, self.finish_reason, first, versions, self.candidates)
+        return Generation.of(drawn, self.logprobs, self.finish_reason, self.versions, self.candidates, present=version)

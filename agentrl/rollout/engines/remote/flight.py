@@ -36,6 +36,5 @@ class Flight:
         self.versions += [version] * len(answer.token_ids)
 
     def landed(self, reason: FinishReason, version: int) -> Generation:
-        """What the caller gets; `version` stands in where no token was drawn."""
-        first = self.versions[0] if self.versions else version
-        return Generation(self.token_ids, self.logprobs, reason, first, tuple(self.versions), self.candidates)
+        """What the caller gets; `version` is the present one."""
+        return Generation.of(self.token_ids, self.logprobs, reason, self.versions, self.candidates, present=version)

@@ -28,6 +28,8 @@ class PolicyWeights:
         self._sharded = module if hasattr(module, "units") else None
         """A model spread over processes, which have to meet for each tensor."""
         self._adapted = hasattr(module, "get_base_model")
+        if self._adapted:
+            self._check_tied()
         if self._sharded is not None:
             return
         self._state = {name: tensor for name, tensor in self._read() if ".lora_" not in name}
@@ -65,6 +67,16 @@ class PolicyWeights:
                 if self.dtype is not None and tensor.is_floating_point():
                     tensor = tensor.to(self.dtype)
                 yield name.replace(BASE, "."), tensor
+
+    def _check_tied(self) -> None:
+        """Raises UserError where the adapter parts what the engine takes for one: input and output embeddings."""
+        parts = self.module.get_input_embeddings(), self.module.get_output_embeddings()
+        tied = self.module.config.get_text_config().tie_word_embeddings
+        if tied and any(p.requires_grad for part in parts if part is not None for p in part.parameters()):
+            raise UserError(
+                "model.target_modules: this model's embeddings are its output layer, and an adapter of one of them "
+                "cannot be folded into both; leave them out, or set rollout.name=hf"
+            )
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
         """The tensors as checkpoints name them: all at once, or of a sharded model unit by unit."""

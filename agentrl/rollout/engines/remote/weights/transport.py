@@ -1,4 +1,4 @@
-"""The protocol of the three ways to send weights."""
+"""The protocol of the ways to send weights."""
 
 from collections.abc import Sequence
 from typing import Protocol

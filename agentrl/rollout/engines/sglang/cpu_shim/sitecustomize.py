@@ -94,10 +94,10 @@ class Unpinned:
 
         for maker in ("tensor", "zeros", "empty"):
             setattr(torch, maker, unpinned(getattr(torch, maker)))
-        torch.Tensor.pin_memory = lambda self, *_: self
+        torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
 
 
-sys.meta_path.insert(0, Unpinned())  # type: ignore[arg-type]
+sys.meta_path.insert(0, Unpinned())
 # First, for it hides a real module: torchvision built for CUDA describes operators that do not exist on a CPU.
 sys.meta_path.insert(0, Finder("torchvision._meta_registrations"))
 sys.meta_path.append(Finder("triton", "sgl_kernel", "flashinfer", "vllm", "xgrammar"))  # last: the real ones win

@@ -1,0 +1,31 @@
+"""A run in one process that comes to nothing before it began leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl.config.schema import Config, Model, Rollout, Trainer
+from agentrl.errors import UserError
+from agentrl.rollout.engines.remote import Replica, ServerProcess
+from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.sglang import SGLang
+from agentrl.runtime import local
+from agentrl.runtime.engines import Servers, weight_folder
+
+
+def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken = SGLang(Settings("", "", "cpu", "float32", 8, 1))
+    server = ServerProcess(["sleep", "60"], {}, tmp_path / "log.txt")
+    rollout = Rollout(weight_dir=str(tmp_path))
+    config = Config(model=Model(path=str(tmp_path / "none")), trainer=Trainer(device="cpu"), rollout=rollout)
+    replica = Replica(spoken, "http://127.0.0.1:1", server)
+    servers = Servers(config, torch.device("cpu"), spoken, [replica], weight_folder(rollout), "files", False)
+    monkeypatch.setattr(local, "launch", lambda *_: servers)
+    replica.launch()
+    assert server.alive
+    assert servers.scratch.path.is_dir()
+    with pytest.raises(UserError, match="model.path: there is no folder"):
+        local.LocalRuntime(config)
+    assert not server.launched
+    assert not servers.scratch.path.exists()
