@@ -79,7 +79,6 @@ def test_words_are_those_that_the_code_offers() -> None:
     from agentrl.rewards import managers
     from agentrl.tools import truncation
     from agentrl.tracking import loggers
-    from agentrl.training import model
 
     multi_turn = "rollout.multi_turn"
     offered = {
@@ -90,7 +89,6 @@ def test_words_are_those_that_the_code_offers() -> None:
         "algorithm.rollout_correction.rollout_rs": REJECTION_LEVELS,
         "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
         "data.truncation": overlong.SIDES,
-        "model.dtype": model.DTYPES,
         f"{multi_turn}.format": parsers.PARSERS,
         f"{multi_turn}.tokenization_sanity_check_mode": check.MODES,
         f"{multi_turn}.tool_response_truncate_side": truncation.SIDES,
