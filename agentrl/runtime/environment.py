@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+import torch
+
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.interactions import load_interactions
@@ -79,8 +81,9 @@ def limits(config: Config) -> Limits:
     )
 
 
-def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
-    """What a finished trajectory is worth. Raises UserError."""
+def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) -> Scorer:
+    """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
+    UserError."""
     reward = config.reward
     custom_reward_function, manager = reward.custom_reward_function, reward.reward_manager.name
     path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
@@ -106,19 +109,22 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox) -> Scorer:
         sandbox=sandbox,
         manager=manager,
         overlong=overlong,
-        reward_model=judge(config, tokenizer),
+        reward_model=judging(config, tokenizer, judge),
         reward_model_weight=reward.reward_model.weight,
     )
 
 
-def judge(config: Config, tokenizer: Any) -> Judge | None:
+def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
     """The reward model, where there is one. Raises UserError."""
     reward_model = config.reward.reward_model
     if not reward_model.enable:
         return None
-    from agentrl.training.reward_model import reward_worker
+    from agentrl.training import reward_model as network
 
-    return reward_worker(reward_model, policy_vocabulary=len(tokenizer), device=device_for(config.trainer.device))
+    if judge is None:
+        named = reward_model.device
+        judge = network.Judge(reward_model, device=torch.device(named) if named else device_for(config.trainer.device))
+    return network.reward_worker(reward_model, judge, policy_vocabulary=len(tokenizer))
 
 
 def callback(path: str | None) -> UserFunction | None:

@@ -23,8 +23,8 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 class Rollouts:
     """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
 
-    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run) -> None:
-        """`run` carries an awaitable out to its end, always on the same event loop."""
+    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run, judge: Any = None) -> None:
+        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says."""
         self.config = config
         self.engine = engine
         self.run = run
@@ -35,7 +35,7 @@ class Rollouts:
         self.scheduler = Scheduler(
             self.env,
             self._loop_for,
-            scorer(config, tokenizer, self.sandbox),
+            scorer(config, tokenizer, self.sandbox, judge),
             max_concurrent=rollout.max_concurrent_trajectories,
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,

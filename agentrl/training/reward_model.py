@@ -105,9 +105,12 @@ def _written_anew(template: Template, trajectory: Trajectory) -> list[int]:
 
 
 class RewardWorker:
-    """Scores trajectories as they come: what waits goes into the next pass, one pass at a time, beside the rollout."""
+    """Scores trajectories as they come: what waits goes into the next pass, one pass at a time, beside the rollout.
 
-    def __init__(self, judge: Judge, read: Conversations, *, max_tokens: int, max_sequences: int | None) -> None:
+    `judge` is a Judge, or stands for one elsewhere.
+    """
+
+    def __init__(self, judge: Any, read: Conversations, *, max_tokens: int, max_sequences: int | None) -> None:
         self.judge = judge
         self.read = read
         self.max_tokens = max_tokens
@@ -153,10 +156,8 @@ class RewardWorker:
         return taken
 
 
-def reward_worker(reward_model: RewardModel, *, policy_vocabulary: int, device: torch.device) -> RewardWorker:
-    """The worker that the settings describe. Raises UserError."""
-    device = torch.device(reward_model.device) if reward_model.device else device
-    judge = Judge(reward_model, device=device)
+def reward_worker(reward_model: RewardModel, judge: Any, *, policy_vocabulary: int) -> RewardWorker:
+    """The worker that the settings describe, around a Judge or what stands for one. Raises UserError."""
     read = Conversations(reward_model, vocabulary=judge.vocabulary, policy_vocabulary=policy_vocabulary)
     return RewardWorker(
         judge,

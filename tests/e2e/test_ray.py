@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from agentrl.config import compose
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import InfraError, UserError
 from agentrl.runtime import open_runtime
@@ -153,6 +154,26 @@ def test_supervised_training_of_an_adapter_that_splits_tokens(task: Path, cluste
         assert mine == pytest.approx(theirs, rel=1e-4)
     torch.testing.assert_close(weights(both), weights(alone), atol=1e-4, rtol=0)
     assert not (tmp_path / "two/adapter_model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_reward_model_in_a_worker_of_its_own(whole: Config, cluster: None, task: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shape = AutoConfig.from_pretrained(task / "model", num_labels=1)
+    AutoModelForSequenceClassification.from_config(shape).save_pretrained(tmp_path / "judge")
+    network = RewardNetwork(path=str(tmp_path / "judge"), dtype="float32")
+
+    def judged(folder: Path, pool: bool, **trainer: Any) -> list[dict[str, float]]:
+        reward = replace(whole.reward, reward_model=RewardModel(True, network, enable_resource_pool=pool))
+        config = replace(changed(whole, folder, total_training_steps=1, **trainer), reward=reward)
+        train(config)
+        return figures(config)
+
+    expected = judged(tmp_path / "beside", pool=False)
+    assert abs(expected[1]["reward/reward_model"]) > 1e-3
+    for mine, theirs in zip(judged(tmp_path / "apart", pool=True, n_gpus_per_node=2), expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)
 
 
 def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -> None:

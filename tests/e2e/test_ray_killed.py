@@ -39,7 +39,7 @@ def started(args: list[str], run_dir: Path) -> "subprocess.Popen[str]":
 
 
 def gone(pids: list[int]) -> bool:
-    """Ray itself takes a while to notice that its driver was killed."""
+    """Ray's agents take a minute: so long they try to tell the cluster's head, gone itself, that their node is."""
     deadline = time.monotonic() + 120
     while any(title(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.2)

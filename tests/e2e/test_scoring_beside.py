@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     began.clear()
 
 
-def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool) -> list[dict[str, float]]:
+def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool, *more: str) -> list[dict[str, float]]:
     """What two steps report, wall clock aside."""
     config = compose(
         [
@@ -56,6 +56,7 @@ def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool) -
             "trainer.val_before_train=false",
             "data.val_files=null",
             f"trainer.default_local_dir={folder}",
+            *more,
         ],
         config_name="tiny",
     )
@@ -72,3 +73,26 @@ def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str]
     assert events.index("logprobs") == 4
     assert beside == before
     assert "actor/pg_loss" in beside[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score comes only when the ranks are asked for log-probs; the metrics are those of one process that waits."""
+    crew = pytest.importorskip("agentrl.runtime.ray.crew").Crew
+    call = crew.call
+
+    def telling(self, method, *args):
+        if args[:1] == ("annotate",):
+            began.set()
+        return call(self, method, *args)
+
+    monkeypatch.setattr(crew, "call", telling)
+    events.clear()
+    began.clear()
+    many = ["trainer.device=cpu", "trainer.n_gpus_per_node=2", "ray_init.num_cpus=4"]
+    beside = figures(tmp_path / "beside", overrides, "patient", True, *many)
+    assert events == ["score"] * 8
+    before = figures(tmp_path / "before", overrides, "quick", False, "trainer.device=cpu")
+    for mine, theirs in zip(beside, before, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)

@@ -35,6 +35,10 @@ def settings(folder: Path, *, input_tokenizer: str | None = None, **more: object
     return RewardModel(enable=True, model=model, **more)
 
 
+def worker_of(reward_model: RewardModel) -> RewardWorker:
+    return reward_worker(reward_model, Judge(reward_model, device=CPU), policy_vocabulary=VOCABULARY)
+
+
 def conversations() -> list[Trajectory]:
     return [trajectory(ledger(n, 2, seed=n), uid=str(n)) for n in LENGTHS]
 
@@ -60,9 +64,7 @@ def test_a_score_is_what_transformers_says_of_the_conversation_alone(kind: str, 
 
 def test_what_waits_shares_a_pass_within_the_budget(tmp_path: Path) -> None:
     classifier(tmp_path)
-    worker = reward_worker(
-        settings(tmp_path, forward_max_token_len_per_gpu=30), policy_vocabulary=VOCABULARY, device=CPU
-    )
+    worker = worker_of(settings(tmp_path, forward_max_token_len_per_gpu=30))
     passes: list[list[int]] = []
     judge = worker.judge
 
@@ -80,7 +82,7 @@ def test_what_waits_shares_a_pass_within_the_budget(tmp_path: Path) -> None:
 
 def test_it_adds_to_the_reward_with_its_weight_and_its_failure_masks_the_sample(tmp_path: Path) -> None:
     classifier(tmp_path)
-    worker = reward_worker(settings(tmp_path), policy_vocabulary=VOCABULARY, device=CPU)
+    worker = worker_of(settings(tmp_path))
     more = {"tool_weight": 0.0, "interaction_weight": 0.0, "num_workers": 1, "timeout": 5.0, "decode": str}
     scorer = Scorer(None, reward_model=worker, reward_model_weight=0.5, **more)
     good, bad = conversations()[:2]

@@ -86,7 +86,9 @@ class RewardModel:
     max_length: int | None = None
     """Tokens that it reads of a conversation: the last ones; null: all."""
     device: str | None = None
-    """cpu, cuda, or one GPU such as cuda:1; null: `trainer.device`."""
+    """cpu, cuda, or one GPU such as cuda:1, of the machine that runs the command; null: `trainer.device`."""
+    enable_resource_pool: bool = False
+    """On Ray: a process of its own, where the run has GPUs with a GPU of its own, wherever the cluster has one free."""
 
 
 @dataclass

@@ -16,6 +16,9 @@ from agentrl.runtime.ray.host import Place
 CALLS = 8192
 """Requests that one worker may hold at once: more than `rollout.max_concurrent_trajectories` sends."""
 
+NAMES = {"trainer": "rank", "rollout": "sampler", "reward": "reward model"}
+"""What the workers are called that a section asks for."""
+
 
 @dataclass
 class Crew:
@@ -53,15 +56,17 @@ def hire(
     *,
     gpus: bool,
     stack: ExitStack,
+    keys: str | None = None,
     surroundings: dict[str, str] | None = None,
     nsight: dict[str, Any] | None = None,
 ) -> Crew:
     """Start `each` actors of `kind` on each of `machines`; returns when all run. `stack` ends them.
 
-    `section`, trainer or rollout, asks for them. `surroundings`: variables besides those of this process. `nsight`:
-    options of `nsys profile`, under which they then run. Raises UserError where the cluster has no room for them.
+    `section`, one of NAMES, asks for them, by `keys` (None: its nnodes and n_gpus_per_node). `surroundings`: variables
+    besides those of this process. `nsight`: options of `nsys profile`, under which they then run. Raises UserError
+    where the cluster has no room for them.
     """
-    keys = f"{section}.nnodes={machines} with {section}.n_gpus_per_node={each}"
+    keys = keys or f"{section}.nnodes={machines} with {section}.n_gpus_per_node={each}"
     timeout = config.trainer.ray_wait_register_center_timeout
     group, bundles = reserve(keys, machines, each, gpus=gpus, timeout=timeout, stack=stack)
     threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
@@ -74,7 +79,7 @@ def hire(
         actor: Any = ray.remote(kind).options(**options)
         actors.append(actor.remote(config, os.getcwd(), passed_on() | (surroundings or {}), threads))
         stack.callback(ray.kill, actors[-1])
-    names = [f"{'rank' if section == 'trainer' else 'sampler'} {i}" for i in range(len(actors))]
+    names = [f"{NAMES[section]} {i}" for i in range(len(actors))]
     places = answers([actor.place.remote() for actor in actors], names)
     names = [f"{name} on {place.address}" for name, place in zip(names, places, strict=True)]
     return Crew(actors, names, places)

@@ -28,6 +28,7 @@ from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.crew import Crew, hire
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.host import Host
+from agentrl.runtime.ray.judging import FarJudge
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.rollouts import Rollouts
 from agentrl.runtime.runtime import OnDone
@@ -43,6 +44,7 @@ class RayRuntime:
     def __init__(self, config: Config) -> None:
         self.tokenizer = load_tokenizer(config.model)
         self.naps = False
+        self.judge: FarJudge | None = None
         self.stack = ExitStack()
         try:
             self._open(config)
@@ -108,7 +110,10 @@ class RayRuntime:
             waiting("the policy is loaded")
             self.ranks.meet()
             self.runner.run(engine.start())
-        self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run)
+            reward_model = config.reward.reward_model
+            if reward_model.enable and reward_model.enable_resource_pool:
+                self.judge = FarJudge(config, gpus=self.gpus, stack=stack)
+        self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge)
         stack.callback(self.rollouts.close)
 
     def _hire(self, kind: type, config: Config, section: str, machines: int, each: int) -> Crew:
@@ -141,6 +146,8 @@ class RayRuntime:
             return how(rows, step, on_done)
         except InfraError:
             self.ranks.check()  # all trajectories failed: because a worker is gone?
+            if self.judge is not None:
+                self.judge.crew.check()
             raise
 
 
