@@ -19,9 +19,12 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.journal import Journal
 from agentrl.runtime.runtime import Metrics, OnDone, Runtime
 from agentrl.training import Batch
+from agentrl.training.packing import earned
 
 # What verl calls the score itself, in its several versions.
 SCORE = ("score", "seq_reward", "seq_final_reward")
+
+Earned = Callable[[Trajectory], float]
 
 
 @dataclass
@@ -52,6 +55,9 @@ class Sampler:
         self.runtime = runtime
         self.loader = loader
         self.journal = journal
+        reward = config.reward
+        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
+        self.earned: Earned = partial(earned, tool_turn_weight=tool, interaction_turn_weight=user)
 
     def __call__(self, step: int) -> Sample:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for."""
@@ -60,7 +66,7 @@ class Sampler:
         if "baselines" in reads(self.config.algorithm.adv_estimator):
             rows = list({t.row.uid: t.row for t in sample.kept}.values())
             greedy = self._roll("baseline", rows, len(rows), step, self.runtime.greedy)
-            sample.greedy = {t.row.uid: t.reward for t in greedy if t.trainable and t.reward is not None}
+            sample.greedy = {t.row.uid: self.earned(t) for t in greedy if t.trainable}
             sample.metrics["rollout/baseline_mean"] = sum(sample.greedy.values()) / max(len(sample.greedy), 1)
         return sample
 
@@ -81,7 +87,7 @@ class Sampler:
             rows = [row for row in self.loader.next_batch() if row.uid not in had]
             had |= {row.uid for row in rows}
             trajectories = self._train(rows, step) if rows else []
-            groups |= differing(trajectories, filter_groups.metric)
+            groups |= differing(trajectories, filter_groups.metric, self.earned)
             sample.rolled += trajectories
             drawn += 1
         kept = list(groups.values())[: data.train_batch_size]
@@ -105,20 +111,23 @@ class Sampler:
             return rollout(rows, step, on_done)
 
 
-def differing(trajectories: Sequence[Trajectory], metric: str) -> dict[str, list[Trajectory]]:
+def differing(trajectories: Sequence[Trajectory], metric: str, earned: Earned) -> dict[str, list[Trajectory]]:
     """By row uid, the groups whose scored trajectories do not all have the same `metric`.
 
-    Raises UserError when a reward function does not return it.
+    `earned` is a trajectory's score, what its turns got included. Raises UserError when a reward function does not
+    return the metric.
     """
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.row.uid, []).append(trajectory)
-    return {uid: group for uid, group in groups.items() if _differ([_value(t, metric) for t in group if t.scored])}
+    return {
+        uid: group for uid, group in groups.items() if _differ([_value(t, metric, earned) for t in group if t.scored])
+    }
 
 
-def _value(trajectory: Trajectory, metric: str) -> float:
+def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
     if metric in SCORE:
-        return (trajectory.reward or 0.0) - trajectory.length_penalty
+        return earned(trajectory) - trajectory.length_penalty
     if metric not in trajectory.reward_extra:
         known = ", ".join(["score", *trajectory.reward_extra])
         raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, compress, groupby
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,20 @@ def rewarded(
     if len(kept) < len(owners):
         batch = batch.select(kept)
         batch.group = batch.group.unique(return_inverse=True)[1]
-    earned, bounds = defaultdict[int, float](float), batch.cu_seqlens.tolist()
+    placed, bounds = defaultdict[int, float](float), batch.cu_seqlens.tolist()
     for owner, sequences in groupby(range(batch.num_sequences), key=batch.trajectory.tolist().__getitem__):
         first = next(sequences)
         for (ledger, token), reward in _rewards(trajectories[owner], weights):
-            earned[bounds[first + ledger] + token] += reward
+            placed[bounds[first + ledger] + token] += reward
     rewards = torch.zeros(batch.num_tokens)
-    rewards[list(earned)] = torch.tensor(list(earned.values()))
+    rewards[list(placed)] = torch.tensor(list(placed.values()))
     return replace(batch, rewards=rewards.to(batch.ids.device))
+
+
+def earned(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
+    """What a scored trajectory got in all: the sum of the rewards that its tokens are given."""
+    weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
+    return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in trajectory.turn_rewards)])
 
 
 def _teaching(trajectory: Trajectory) -> list[Ledger]:
@@ -107,7 +114,7 @@ def _column(parts: Iterable[Sequence[Any]], dtype: Any, count: int) -> Tensor:
 def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
     """What a trainable trajectory earned, each with its place among the ledgers that teach."""
     ends = _turn_ends(_teaching(trajectory))
-    turns = [(_spot(ends, earned.turn), weights[earned.source] * earned.value) for earned in trajectory.turn_rewards]
+    turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [(ends[max(ends)], trajectory.reward or 0.0), *turns]
 
 

@@ -9,7 +9,7 @@ from agentrl.config import compose
 from agentrl.data import Loader
 from agentrl.data.row import Row
 from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.rollout.trajectory import Outcome, Trajectory, TurnReward
 from agentrl.runtime.sampler import Sampler, differing
 from agentrl.training import pack
 from tests.training.tiny import ledger
@@ -110,7 +110,7 @@ def test_failures_do_not_make_a_group_differ():
         Row("r0", [], extra_info={"rewards": [1.0, None, 1.0]}),
         Row("r1", [], extra_info={"rewards": [None, None]}),
     ]
-    assert differing(runtime.rollout(rows, 1, None), "score") == {}
+    assert differing(runtime.rollout(rows, 1, None), "score", lambda t: t.reward) == {}
 
 
 def test_remax_asks_for_one_greedy_answer_a_prompt():
@@ -138,3 +138,33 @@ def test_dynamic_sampling_draws_no_row_twice_in_a_step():
     assert drawn == ["r0", "r1", "r2"]
     assert len({t.key for t in got.rolled}) == len(got.rolled) == 6
     assert got.metrics == {"rollout/gen_batches": 4.0, "rollout/kept_groups": 1.0}
+
+
+def with_turn_rewards(runtime, *values):
+    """The i-th trajectory of each prompt earns this from a tool, beside its reward."""
+    made = runtime.trajectory
+
+    def earning(row, number, reward):
+        trajectory = made(row, number, reward)
+        trajectory.turn_rewards = [TurnReward(0, values[number], "tool")]
+        return trajectory
+
+    runtime.trajectory = earning
+
+
+def test_what_turns_earn_makes_a_group_differ_where_it_counts():
+    for weight, kept in ((0.0, []), (0.5, ["r0"])):
+        sample, runtime = sampler([SAME, DIFFER], FILTER, f"reward.tool_turn_weight={weight}", batch=1)
+        with_turn_rewards(runtime, 0.2, 0.4)
+        assert uids(sample(1))[:1] == (kept or ["r1"])
+    sample, runtime = sampler([[0.9, 1.0]], FILTER, "reward.tool_turn_weight=1", batch=1)
+    with_turn_rewards(runtime, 0.1, 0.0)  # the same in all
+    assert uids(sample(1)) == []
+
+
+def test_a_greedy_answer_is_scored_as_those_it_is_compared_with():
+    sample, runtime = sampler([DIFFER], "algorithm.adv_estimator=remax", "reward.tool_turn_weight=0.5", batch=1)
+    with_turn_rewards(runtime, 0.2, 0.4)
+    got = sample(1)
+    batch = pack(got.kept, tool_turn_weight=0.5, interaction_turn_weight=0.0)
+    assert got.baselines(batch).tolist() == pytest.approx([0.35] * 2)
