@@ -157,6 +157,7 @@ def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) ->
             for name, work in works.items():
                 best[name] = min(best[name], seconds(lambda work=work, ids=ids: work(ids)))
         table[n] = {name: n * NEW / best[name] for name in works}
+        print(f"{n} requests: {', '.join(f'{name} {speed:.0f}' for name, speed in table[n].items())}", flush=True)
     return table
 
 

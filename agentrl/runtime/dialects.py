@@ -7,6 +7,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.errors import UserError
+from agentrl.media.loading import takes_images
 from agentrl.rollout.engines.remote import Dialect
 from agentrl.rollout.engines.remote.place import engine_python
 from agentrl.rollout.engines.remote.settings import Adapter, Settings
@@ -59,6 +60,7 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         log_stats=not rollout.disable_log_stats,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
+        sees=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=rollout.engine_kwargs.get(name, {}),
     )

@@ -42,6 +42,8 @@ class Settings:
     log_stats: bool = False
     adapter: Adapter | None = None
     """The policy comes as this beside the base model, which the server reads from `model`; None: as whole weights."""
+    sees: bool = False
+    """The model takes images."""
     trust_remote_code: bool = False
     override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -211,7 +211,7 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
 def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
     """What a request with images has besides, or otherwise: the server draws their placeholders out itself."""
     if any(medium.kind != "image" for medium in media):
-        raise UserError("rollout.name=sglang gets images, and no videos yet: set rollout.name=hf")
+        raise UserError("rollout.name=sglang gets no videos: it would choose and size their frames itself; use hf")
     images = [medium.data_url() for medium in media]
     return {"input_ids": collapsed(ids, media), "image_data": images, "return_prompt_token_ids": True}
 

