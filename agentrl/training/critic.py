@@ -107,9 +107,13 @@ class ValueReport(Report):
     """The critic's figures."""
 
     def micro_batch(self, micro: Batch, *, values: Tensor, loss: Tensor, clipped: Tensor) -> None:
-        """Take in one forward pass; each [T]."""
+        """Take in one forward pass; each [T].
+
+        What is explained is told of the values from before the step, which have seen none of its returns.
+        """
+        assert micro.values is not None
         assert micro.returns is not None
-        returns, error = micro.returns.double(), micro.returns.double() - values.detach().double()
+        returns, error = micro.returns.double(), micro.returns.double() - micro.values.double()
         squares = {"returns_square": returns.square(), "error_square": error.square(), "error": error}
         self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
 

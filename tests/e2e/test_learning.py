@@ -1,13 +1,20 @@
 """The point of it all: held-out success rises. The whole `make tiny` recipe, one seed, some minutes."""
 
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from agentrl.tracking import read_metrics
 from benchmarks.demo_seeds import Extra, run_seed
 
-CRITIC = ["algorithm.adv_estimator=gae", "critic.optim.lr=2e-4", "trainer.critic_warmup=2"]
+CRITIC = [
+    "algorithm.adv_estimator=gae",
+    "critic.optim.lr=1e-3",
+    "critic.ppo_mini_batch_size=4",
+    "critic.ppo_epochs=2",
+    "trainer.critic_warmup=2",
+]
 
 
 @pytest.mark.slow
@@ -15,8 +22,9 @@ CRITIC = ["algorithm.adv_estimator=gae", "critic.optim.lr=2e-4", "trainer.critic
 def test_it_learns_with_a_critic_too(tmp_path: Path):
     result = run_seed("tiny", 0, tmp_path, None, Extra(train=CRITIC))
     assert result.after >= result.before + 0.2
-    last = read_metrics(tmp_path / "run/metrics.jsonl")[-1]
-    assert last["critic/explained_variance"] > 0
+    # Of values from before each step, which know nothing of it: one that predicts the mean explains 0 at most.
+    explained = [step["critic/explained_variance"] for step in read_metrics(tmp_path / "run/metrics.jsonl")[-8:]]
+    assert mean(explained) > 0.1
 
 
 @pytest.mark.slow
