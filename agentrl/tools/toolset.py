@@ -102,4 +102,6 @@ class ToolSet:
             log.warning("rows have tools_kwargs for %r, which is not loaded: %s", name, self._choices())
 
     def _choices(self) -> str:
-        return f"the tools are {', '.join(self.runners)}" if self.runners else "no tools are loaded"
+        if not self.runners:
+            return "no tools are loaded; set rollout.multi_turn.tool_config_path"
+        return f"the tools are {', '.join(self.runners)}"

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,7 @@ class Story:
         """Nothing to do."""
 
     def bash(self, block: Block) -> None:
+        self.exports.clear()
         if block.file:
             self.write(block.file, self.swapped(block.text))
         self.do(block.commands)
@@ -136,7 +136,7 @@ class Story:
         return code
 
     def shell(self, line: str) -> int:
-        done = subprocess.run(bash(*self.exports, line), cwd=self.folder, env=environment(), capture_output=True)
+        done = subprocess.run(bash(*self.exports, line), cwd=self.folder, capture_output=True)
         self.said += (done.stdout + done.stderr).decode()
         return done.returncode
 
@@ -147,7 +147,7 @@ class Story:
             mine = str(free.getsockname()[1])
         line = f"{line.partition(' #')[0]} --port {mine}"
         command = bash(*self.exports, line)
-        server = subprocess.Popen(command, cwd=self.folder, env=environment(), start_new_session=True)
+        server = subprocess.Popen(command, cwd=self.folder, start_new_session=True)
         self.servers.append(server)
         answers(f"http://127.0.0.1:{mine}/", server)
         self.swap[f":{port}"] = f":{mine}"
@@ -181,17 +181,12 @@ class Story:
 def words(line: str, folder: Path) -> list[str]:
     """The words of a command as bash takes them apart, comments and variables included."""
     lists = bash(f"printf '%s\\0' {line}")
-    done = subprocess.run(lists, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(lists, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.split("\0")[:-1]
 
 
 def bash(*lines: str) -> list[str]:
     return ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
-
-
-@cache
-def environment() -> dict[str, str]:
-    return os.environ | {"PATH": PATH, "HF_HUB_OFFLINE": "1", "AGENTRL_SANDBOX_TOKEN": ""}
 
 
 def answers(url: str, server: "subprocess.Popen[bytes]") -> None:

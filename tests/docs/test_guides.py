@@ -1,6 +1,8 @@
 """The guides: their loop drives a conversation, the metrics and keys they name exist."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,23 @@ async def test_metrics_named_exist() -> None:
 def test_keys_of_verl_named_lead_somewhere() -> None:
     text = (DOCS / "from-verl.md").read_text()
     assert {"reward_model", "custom_reward_function"} <= set(re.findall(r"`(\w+)\.\*`", text)) & set(table())
+
+
+def test_lines_quoted_are_said() -> None:
+    """Between the dots of a quoted refusal stand words that the code has."""
+    table = (DOCS / "troubleshooting.md").read_text().partition("## It will not start")[2].partition("\n## ")[0]
+    quoted = [line for row in table.splitlines()[4:] for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    assert len(quoted) > 15
+    texts = [text for file in (DOCS.parent / "agentrl").rglob("*.py") for text in said(file)]
+    for line in quoted:
+        for part in filter(None, (part.strip(" :;") for part in line.split("..."))):
+            assert any(part in text for text in texts), part
+
+
+def said(file: Path) -> Iterator[str]:
+    """Texts of a module; what is filled in stands as {}."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

@@ -10,8 +10,9 @@ from threading import Thread
 import pytest
 
 from agentrl.cli.main import FIRST_STEPS
+from agentrl.rollout.engines.remote.place import environments
 from tests.docs.pages import KINDS, PAGES, blocks
-from tests.docs.story import STARTS, TABLE, Story
+from tests.docs.story import PATH, STARTS, TABLE, Story
 from tests.e2e.conftest import untuned  # noqa: F401
 
 
@@ -62,6 +63,9 @@ def story(
     """Makes the story of a page, in a folder where it may begin."""
     stories: list[Story] = []
 
+    monkeypatch.setenv("PATH", PATH)
+    monkeypatch.delenv("AGENTRL_SANDBOX_TOKEN", raising=False)
+
     def make(page: str) -> Story:
         start = (TABLE.get(page) or {}).get("start")
         if start and start not in starts:
@@ -71,7 +75,7 @@ def story(
         if start:
             shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)
-        stories.append(Story(page, tmp_path, capsys, {"JUDGE": judge}))
+        stories.append(Story(page, tmp_path, capsys, {"JUDGE": judge, "ENGINES": str(environments())}))
         return stories[-1]
 
     yield make
