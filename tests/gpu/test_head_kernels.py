@@ -38,3 +38,23 @@ def test_values_and_gradients(dtype, vocabulary, outputs, monkeypatch):
     sum((wanted[i] * weights[i]).sum() for i in used).backward()
     for one, other in zip(mine, reference, strict=True):
         assert (one.grad - other.grad).norm() <= tolerance * other.grad.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kl_to_another_model(dtype, monkeypatch):
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", 5000 * 40 * chunked.COMPARED)  # several chunks
+    torch.manual_seed(0)
+    shapes = [(100, 64), (5000, 64), (5000,)]
+    mine, other = ([(torch.randn(shape) * 0.3).to(CUDA, dtype) for shape in shapes] for _ in range(2))
+    targets, weights = torch.randint(5000, (100,), device=CUDA), torch.randn(2, 100, device=CUDA)
+    reference = [x.double().requires_grad_() for x in mine]
+    mine = [x.requires_grad_() for x in mine]
+    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", *other)
+    logp, logq = ((F.linear(*map(torch.Tensor.double, three)) * 0.7).log_softmax(-1) for three in (reference, other))
+    wanted = (logp.exp() * (logp - logq)).sum(-1)
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    assert (kl - wanted).abs().max() <= tolerance * wanted.abs().max()
+    (weights[0] * kl + weights[1] * logprobs).sum().backward()
+    (weights[0] * wanted + weights[1] * logp.gather(-1, targets[:, None])[:, 0]).sum().backward()
+    for one, two in zip(mine, reference, strict=True):
+        assert (one.grad - two.grad).norm() <= tolerance * two.grad.norm()

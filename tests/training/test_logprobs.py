@@ -162,8 +162,9 @@ def test_a_packed_model_still_generates_and_takes_padded_batches():
     assert torch.equal(packed, module.generate(prompts, max_new_tokens=5, do_sample=False))
 
 
-def test_full_logits_are_never_held(monkeypatch):
-    """The largest float32 tensor made while scoring is a chunk of logits."""
+@pytest.mark.parametrize("compared", [False, True])
+def test_full_logits_are_never_held(compared, monkeypatch):
+    """The largest float32 tensor made while scoring, beside another model's too, is a chunk of logits."""
     monkeypatch.setitem(chunked.CHUNK_LOGITS, "cpu", 64)
     largest = 0
 
@@ -179,6 +180,7 @@ def test_full_logits_are_never_held(monkeypatch):
     hidden = torch.randn(300, 16, requires_grad=True)
     weight = torch.randn(5000, 16, requires_grad=True)
     with Watch():
-        logprobs, _ = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0)
-        logprobs.sum().backward()
+        other = (hidden.detach() + 1, weight.detach(), None) if compared else ()
+        *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", *other)
+        last.sum().backward()
     assert largest == chunked.MIN_CHUNK
