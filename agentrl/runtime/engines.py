@@ -50,11 +50,16 @@ def server_urls(rollout: Rollout) -> list[str]:
 
 
 def check_addresses(rollout: Rollout, name: str) -> None:
-    """Raises UserError for servers that the engine has no use for, and for a router whose servers nobody named."""
+    """Raises UserError for servers that the engine has no use for, for a router whose servers nobody named, and for an
+    address of a server of ours."""
     if rollout.base_url and name == "hf":
         raise UserError("rollout.base_url names servers, and rollout.name=hf samples in the trainer: drop one of them")
     if rollout.router_url and not (rollout.base_url and name == "sglang"):
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
+    if taken := {"host", "port"} & set(rollout.engine_kwargs.get(name, {})):
+        raise UserError(
+            f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"
+        )
 
 
 def weight_folder(rollout: Rollout) -> Scratch:

@@ -316,6 +316,19 @@ async def test_a_failed_start_shows_the_last_words(tmp_path: Path) -> None:
     await replica.close()
 
 
+async def test_a_server_whose_port_was_taken_is_not_waited_for(tmp_path: Path) -> None:
+    usage = "[--some-flag SOME_FLAG]"
+    words = "[Errno 98] error while attempting to bind on address ('127.0.0.1', 9): address already in use"
+    code = f"import time; print({usage!r}); print({words!r}, flush=True); time.sleep(600)"
+    server = ServerProcess([sys.executable, "-c", code], {}, tmp_path / "log.txt")
+    replica = Replica(SGLang(Settings("", "", "cpu", "float32", 100, 4)), "http://127.0.0.1:9", server)
+    replica.launch()
+    with pytest.raises(StartFailed, match="another program took its port: start again") as e:
+        await replica.ready(300)
+    assert e.value.details == (words,)
+    await replica.close()
+
+
 TRAINER = """
 import asyncio, sys, time
 from pathlib import Path

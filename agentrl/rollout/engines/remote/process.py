@@ -16,6 +16,7 @@ from agentrl.rollout.engines.remote import watchdog
 
 # Some servers say before each line which of their processes wrote it.
 ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Killed)\b(?!.*root cause above).*)")
+TAKEN = "address already in use"
 
 
 class StartFailed(UserError):
@@ -62,6 +63,11 @@ class ServerProcess:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def stuck(self) -> bool:
+        """Whether its port is another's: SGLang says so, and then neither serves nor ends."""
+        return any(TAKEN in line.lower() for line in self.tail(3))
+
     async def stop(self) -> None:
         """End the server and its children; safe to call twice."""
         process, self._process = self._process, None
@@ -87,9 +93,10 @@ class ServerProcess:
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
         """The error that says why it did not come up. `hints`: text in the log -> what to do about it."""
-        lines = self.tail(400)
-        text = "\n".join(lines)
-        hint = next((hint for sign, hint in hints.items() if sign in text), "")
+        lines = [line for line in self.tail(400) if not line.lstrip().startswith("[--")]  # pages of usage
+        text = "\n".join(lines).lower()
+        known = {**hints, TAKEN: "another program took its port: start again"}
+        hint = next((hint for sign, hint in known.items() if sign.lower() in text), "")
         reasons = [found[1] for line in lines if (found := ERROR.match(line.strip()))]
         reason = reasons[-1][:300] if reasons else (lines[-1][:300] if lines else "it wrote nothing")
         end = f"; {hint}" if hint else ""

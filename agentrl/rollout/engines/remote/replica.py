@@ -41,7 +41,7 @@ class Replica:
         start = time.monotonic()
         while not await self.answers():
             waited = time.monotonic() - start
-            if self.server is not None and (self.gone or waited > timeout):
+            if self.server is not None and (self.gone or self.server.stuck or waited > timeout):
                 raise self.server.failure(self.dialect.name, self.dialect.hints)
             if waited > timeout:
                 raise InfraError(f"{self.url} is no {self.dialect.name} server that answers; rollout.base_url names it")
