@@ -38,7 +38,7 @@ class Journal:
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
-        self._over = total_steps if resume_step >= total_steps else 0
+        self._begun, self._over = resume_step, total_steps if resume_step >= total_steps else 0
         self.run_dir = Path(trainer.default_local_dir)
         self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
         self.loggers = open_loggers(
@@ -66,6 +66,11 @@ class Journal:
             self.view.note(
                 f"All {self._over} steps are taken, by the checkpoint that the run goes on from. For more, raise "
                 "trainer.total_training_steps or trainer.total_epochs; for a new run, set trainer.resume_mode=disable."
+            )
+        elif self._begun:
+            self.view.note(
+                f"Going on from the checkpoint of step {self._begun}. For a new run, set trainer.resume_mode=disable, "
+                "or another trainer.experiment_name."
             )
         return self
 

@@ -85,10 +85,12 @@ def test_nothing_to_learn_is_written_at_the_end_of_the_step(journal, rolled, tmp
 
 
 @pytest.mark.parametrize(("resumed", "told"), [(0, False), (2, False), (3, True)])
-def test_a_run_that_has_nothing_left_to_do_says_so(tmp_path, capfd, resumed, told):
+def test_a_run_says_where_it_goes_on_and_that_nothing_is_left(tmp_path, capfd, resumed, told):
     config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
     with Journal(config, 3, resumed, str):
-        assert ("All 3 steps are taken" in capfd.readouterr().out) is told
+        out = capfd.readouterr().out
+        assert ("All 3 steps are taken" in out) is told
+        assert ("Going on from the checkpoint of step 2" in out) is (resumed == 2)
 
 
 def test_the_rate_is_that_of_all_batches_a_step_sampled(journal, rolled, tmp_path):
