@@ -5,6 +5,7 @@ UserError of one line that names the YAML file and the entry.
 """
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from agentrl import verl_modules
 from agentrl.errors import UserError
 from agentrl.resources import find, load_module, share
+from agentrl.verl import modules as verl
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
 
 def find_class(name: str, *, beside: Path, where: str) -> type:
     """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
-    if name in verl_modules.EQUIVALENTS:
-        ours, _, class_name = verl_modules.EQUIVALENTS[name].partition(":")
-        module = load_user_file(share() / ours, where=where)
+    if ours := verl.ready_made(name):
+        file, class_name = ours
+        module = load_user_file(share() / file, where=where)
     else:
         module_name, _, class_name = name.rpartition(".")
         if not module_name:
@@ -112,8 +113,19 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
     if file.is_file():
         return load_user_file(file, where=where)
     _widen_import_path(beside)
+    if name.startswith("verl.") and not _is_there(name):
+        raise UserError(
+            f"{where}: agentrl has no such class; copy its file beside the YAML and name it there"
+        )
     with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
         return importlib.import_module(name)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
 
 
 def _entry(file: Path, where: str, item: Any) -> Entry:
@@ -130,7 +142,7 @@ def _widen_import_path(folder: Path) -> None:
 
     For good, because a function may import only when it runs.
     """
-    verl_modules.provide()
+    verl.provide()
     for place in (str(folder), str(Path.cwd())):
         if place not in sys.path:
             sys.path.append(place)

@@ -10,6 +10,7 @@ A row says
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from agentrl.answers import final_answer, same_answer
 from agentrl.errors import UserError
@@ -45,7 +46,7 @@ class CheckerInteraction(BaseInteraction):
         """`ground_truth` and `hint` come from the row."""
         if ground_truth is None:
             raise UserError("extra_info.interaction_kwargs has no ground_truth: add it to the row")
-        assert instance_id is not None
+        instance_id = instance_id or uuid4().hex
         self.questions[instance_id] = Question(str(ground_truth), hint or self.hint)
         return instance_id
 

@@ -9,6 +9,7 @@ To learn from: state lives in a dict under `instance_id`. `create` fills it from
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from agentrl.errors import UserError
 from agentrl.tools import BaseTool, ModelError, ToolResponse
@@ -53,7 +54,7 @@ class Bank(BaseTool):
         self, instance_id: str | None = None, balances: Any = None, target: Any = None, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
         """`balances` opens the accounts, `target` is what they should hold at the end."""
-        assert instance_id is not None
+        instance_id = instance_id or uuid4().hex
         self.branches[instance_id] = Branch(_read(balances, "balances"), _read(target or {}, "target"))
         return instance_id, ToolResponse()
 

@@ -6,7 +6,9 @@ of the sandbox itself raises InfraError, which masks the sample.
 
 import asyncio
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from agentrl.errors import InfraError
@@ -67,7 +69,17 @@ class CodeInterpreter(BaseTool):
 
 
 class SandboxFusionTool(CodeInterpreter):
-    """CodeInterpreter with the answers of verl's tool of this name."""
+    """CodeInterpreter with the answers of verl's tool of this name, and what classes that derive from it call."""
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
+        super().__init__(config, tool_schema)
+        self.default_language, self.default_timeout = self.language, self.timeout
+        self.execution_pool = SimpleNamespace(execute=SimpleNamespace(remote=_called))
+
+    async def execute_code(self, instance_id: str, code: str, timeout: float = 30, language: str = "python") -> Any:
+        """What a program prints; classes that derive from this one rewrite the model's code first."""
+        parameters = {"code": code, "timeout": timeout, "language": language}
+        return await CodeInterpreter.execute(self, instance_id, parameters)
 
     def describe(self, run: CommandResult, limits: Limits) -> str:
         """verl's: what was printed, or these three words when the program did not end by itself."""
@@ -111,6 +123,11 @@ class PythonSession(CodeInterpreter):
         notebook = self.notebooks.pop(instance_id, None)
         if notebook is not None and notebook.session is not None:
             await notebook.session.close()
+
+
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of a Ray actor's method: the pool is the sandbox's own."""
+    return function(*args, **kwargs)
 
 
 def _code(parameters: dict[str, Any]) -> str:

@@ -7,9 +7,11 @@ before), `calc_reward` one for the whole trajectory. A row says
 """
 
 from typing import Any
+from uuid import uuid4
 
 from agentrl.answers import final_answer, same_answer
 from agentrl.errors import UserError
+from agentrl.rewards import maths
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 
 NO_BETTER = -0.05
@@ -39,13 +41,17 @@ class Gsm8kTool(BaseTool):
         """Used where the YAML has no tool_schema."""
         return OpenAIFunctionToolSchema.model_validate(SCHEMA)
 
+    def right(self, answer: str, truth: str) -> bool:
+        """Whether an answer is the truth."""
+        return same_answer(answer, truth)
+
     async def create(
         self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
         """`ground_truth` comes from the row."""
         if ground_truth is None:
             raise UserError(f"tools_kwargs.{self.name}.create_kwargs has no ground_truth: add it to the row")
-        assert instance_id is not None
+        instance_id = instance_id or uuid4().hex
         self.truths[instance_id] = str(ground_truth)
         self.rewards[instance_id] = 0.0
         return instance_id, ToolResponse()
@@ -55,7 +61,7 @@ class Gsm8kTool(BaseTool):
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Tells the model the reward of its answer."""
         answer = final_answer(parameters["answer"]) or parameters["answer"]
-        reward = float(same_answer(answer, self.truths[instance_id]))
+        reward = float(self.right(answer, self.truths[instance_id]))
         better = reward > self.rewards[instance_id]
         self.rewards[instance_id] = reward
         return ToolResponse(text=f"Your answer {answer} has the reward {reward}."), 0.0 if better else NO_BETTER, {}
@@ -68,3 +74,11 @@ class Gsm8kTool(BaseTool):
         """Forget the question."""
         self.truths.pop(instance_id, None)
         self.rewards.pop(instance_id, None)
+
+
+class Geo3kTool(Gsm8kTool):
+    """The same for answers that are mathematics: verl's Geo3kTool. Its YAML has a tool_schema."""
+
+    def right(self, answer: str, truth: str) -> bool:
+        """Equal as mathematics."""
+        return maths.same(answer, truth)

@@ -37,6 +37,7 @@ COMMANDS = {
     "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
     "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
     "merge": Command("agentrl.cli.merge", "write a checkpoint as a model folder that other programs load", "Train"),
+    "verl": Command("agentrl.cli.verl", "run a launch or data script that was written for verl, as it is", "Train"),
     "doctor": Command("agentrl.cli.doctor", "what would go wrong in a run, before a GPU is spent on it", "Look"),
     "generate": Command("agentrl.cli.generate", "answer rows with a model and keep the answers", "Measure"),
     "eval": Command("agentrl.cli.eval", "score stored answers, or a model's: means, pass@k, intervals", "Measure"),

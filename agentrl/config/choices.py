@@ -12,6 +12,8 @@ SCHEDULES = ("constant", "linear", "cosine", "wsd")
 
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
+REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.profiler.tool": ("torch", "nsys"),
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS), "full"),
@@ -42,7 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
     "optim.lr_scheduler_type": SCHEDULES,
     "reward.reward_model.model.dtype": DTYPES,
-    "reward.reward_manager.name": ("naive", "dapo", "prime", "batch"),
+    "reward.reward_manager.source": ("register", "importlib"),
     "rollout.multi_turn.format": (
         "hermes",
         "qwen",

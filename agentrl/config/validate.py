@@ -28,6 +28,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.correction_cap,
     algorithm.group_filter,
     algorithm.scores_in_time,
+    algorithm.reward_manager,
     algorithm.overlong_buffer,
     algorithm.tools_without_turns,
     fit.lengths,

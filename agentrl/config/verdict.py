@@ -28,6 +28,8 @@ MEANINGS = Path(__file__).with_name("verl_meanings.yaml")
 
 Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unknown", "wrong"]
 FATAL = ("refused", "unknown", "wrong")
+TEXTS = ("str", "str or null", "any")
+"""Types of keys that any text may be."""
 UNKNOWABLE = object()
 """Stands for a value that a reference hides."""
 
@@ -146,12 +148,18 @@ def together(verdicts: Iterable[Verdict], schema: type) -> Iterator[tuple[str, b
 
     Files that settings name are not looked for: they may be on another machine.
     """
-    reader = Reader(schema)
+    reader, keys = Reader(schema), schema_keys(schema)
     settings: list[Setting] = []
     for verdict in verdicts:
         path, value = verdict.given.path, verdict.given.value
-        if verdict.kind in ("same", "moved", "differs") and not INTERPOLATION.search(str(value)):
-            settings += reader.read(path, value)
+        if verdict.kind not in ("same", "moved", "differs"):
+            continue
+        if INTERPOLATION.search(str(value)):
+            key = home(destination(path, keys), keys)
+            if key is None or key.type_name not in TEXTS:
+                continue
+            value = INTERPOLATION.sub("?", str(value))  # set, to what only a shell knows
+        settings += reader.read(path, value)
     tree = OmegaConf.create({})
     apply(settings, tree)
     yield from _complaints(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree)))

@@ -19,6 +19,8 @@ class Row:
     extra_info: dict[str, Any] = field(default_factory=dict)
     agent_name: str | None = None
     """Agent loop for this row; None leaves it to `rollout.agent.default_agent_loop`."""
+    others: dict[str, Any] = field(default_factory=dict)
+    """Columns that agentrl itself does not read, for agent loops and reward managers of the user's own."""
 
     @property
     def ground_truth(self) -> Any:

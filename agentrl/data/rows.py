@@ -19,6 +19,10 @@ from agentrl.errors import UserError
 DATA_SOURCE = "data_source"
 """The default `reward_fn_key`: the one column that may be missing."""
 
+READ = {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name", "tools_kwargs"}
+READ |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
+"""Columns that have a place of their own in a Row, or are too big to be carried along."""
+
 
 class Rows(LazyRows):
     """Rows of several files, one after another, each made when asked for."""
@@ -71,6 +75,7 @@ def make_row(
         # verl's own dataset class lifts them to the top; people write them as JSON text to escape struct columns
         if key in extra_info or record.get(key) is not None:
             extra_info[key] = _field(extra_info if key in extra_info else record, key, uid)
+    known = {*READ, prompt_key, reward_fn_key, *media_keys.values()}
     if "ground_truth" in record:
         fields["reward_model"].setdefault("ground_truth", plain(record["ground_truth"]))
     return Row(
@@ -81,6 +86,7 @@ def make_row(
         reward_model=fields["reward_model"],
         extra_info=extra_info,
         agent_name=plain(record.get("agent_name")),
+        others={key: plain(value) for key, value in record.items() if key not in known},
     )
 
 

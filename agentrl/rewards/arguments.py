@@ -15,6 +15,7 @@ def arguments(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dic
         "solution_str": solution(trajectory, decode),
         "ground_truth": row.ground_truth,
         "extra_info": row.extra_info
+        | trajectory.extra
         | {"num_turns": num_turns(trajectory), "rollout_reward_scores": reward_scores(trajectory)},
         "trajectory": trajectory,
     }

@@ -5,15 +5,18 @@ InfraError, or whatever the function raises.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards.function import PLURALS, RewardFn
 from agentrl.rewards.processes import Processes
 from agentrl.usercode import UserFunction
 
 Arguments = Mapping[str, Any]
+Arrange = Callable[[Sequence[Arguments]], dict[str, Any]]
 
 
 class Manager(Protocol):
@@ -55,11 +58,12 @@ class Threads:
 
 
 class Together:
-    """One call for all trajectories that are expected, with a list of each argument; it returns a list."""
+    """One call for all trajectories that are expected; it returns a list."""
 
-    def __init__(self, fn: RewardFn, *, timeout: float | None) -> None:
-        self.fn = fn
-        self.function = UserFunction(fn.function)
+    def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
+        """`arrange` makes the call's keyword arguments of what is to be told of each trajectory."""
+        self.function = UserFunction(function)
+        self.arrange = arrange
         self.timeout = timeout
         self._left = 0
         self._waiting: list[tuple[Arguments, asyncio.Future[Any]]] = []
@@ -86,11 +90,9 @@ class Together:
         """Nothing outlives a call."""
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
-        columns = {key: [given[key] for given, _ in waiting] for key in waiting[0][0] if key in PLURALS}
         try:
-            result = await self.function.run(
-                (), {PLURALS[key]: column for key, column in columns.items()} | self.fn.kwargs, timeout=self.timeout
-            )
+            told = self.arrange([given for given, _ in waiting])
+            result = await self.function.run((), told, timeout=self.timeout)
             if not isinstance(result, Sequence) or len(result) != len(waiting):
                 raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
         except Exception as error:  # the user's code: whatever it raises is told to each that waits
@@ -102,7 +104,7 @@ class Together:
                 answer.set_result(value)
 
 
-MANAGERS = ("naive", "dapo", "batch", "prime")
+MANAGERS = REWARD_MANAGERS
 """`reward.reward_manager.name`; naive and dapo are one here, for overlong answers are shaped under either."""
 
 
@@ -110,7 +112,7 @@ def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) ->
     """The manager `name`. A function that asks for the sandbox is not timed. Raises UserError."""
     timed = None if "sandbox" in fn.accepted else timeout
     if name == "batch":
-        return Together(fn, timeout=timed)
+        return Together(fn.function, partial(_columns, fn.kwargs), timeout=timed)
     if name == "prime":
         if "sandbox" in fn.accepted:
             raise UserError(
@@ -119,6 +121,11 @@ def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) ->
             )
         return Processes(fn, num_workers=num_workers, timeout=timeout)
     return Threads(fn, num_workers=num_workers, timeout=timed)
+
+
+def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str, Any]:
+    """A list of each argument, and `reward_kwargs`."""
+    return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
 def _what(result: Any) -> str:

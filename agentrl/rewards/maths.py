@@ -36,9 +36,14 @@ def geometry(data_source: str, solution_str: str, ground_truth: Any, extra_info:
     return {"score": 0.9 * right + 0.1 * formed, "acc": float(right), "format": float(formed)}
 
 
+def same(answer: str, truth: str) -> bool:
+    """Whether two answers are equal, as text, as numbers, or as mathematics. Raises UserError."""
+    return same_answer(answer, truth) or _equivalent(answer, truth)
+
+
 def _right(solution: str, truth: str) -> bool:
     answer = final_answer(solution)
-    return answer is not None and (same_answer(answer, truth) or _equivalent(answer, truth))
+    return answer is not None and same(answer, truth)
 
 
 def _equivalent(answer: str, truth: str) -> bool:

@@ -42,20 +42,25 @@ class Scorer:
         decode: Decode,
         tools: bool = True,
         interactions: bool = True,
+        loops: bool = False,
         sandbox: Sandbox | None = None,
-        manager: str = "naive",
+        manager: str | Manager = "naive",
         overlong: Overlong | None = None,
         reward_model: Judge | None = None,
         reward_model_weight: float = 1.0,
     ) -> None:
-        """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any.
+        """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any,
+        `loops` whether it has agent loops of the user's own, which may score what they made.
 
         A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
-        `manager` says how the function is called; `overlong` takes off for answers that come near the limit.
-        `reward_model` scores a whole trajectory. Raises UserError when nothing could ever give a score.
+        `manager` says how the function is called; one that is no name is asked in the function's place. `overlong`
+        takes off for answers that come near the limit. `reward_model` scores a whole trajectory. Raises UserError when
+        nothing could ever give a score.
         """
         judged = reward_model is not None and reward_model_weight
-        if fn is None and not judged and not (tools and tool_weight) and not (interactions and interaction_weight):
+        custom = None if isinstance(manager, str) else manager
+        acting = (tools and tool_weight) or (interactions and interaction_weight)
+        if fn is None and custom is None and not judged and not acting and not loops:
             raise UserError(
                 "nothing gives a reward: set reward.custom_reward_function.path or reward.reward_model, or use tools "
                 "or an interaction (rollout.multi_turn.tool_config_path, interaction_config_path) with "
@@ -69,8 +74,10 @@ class Scorer:
         self.sandbox = sandbox
         self.reward_model = reward_model
         self.reward_model_weight = reward_model_weight
-        self.manager: Manager | None = None
-        if fn is not None:
+        self.nothing_else = fn is None and custom is None and not judged and not acting
+        """Whether only loops give scores."""
+        self.manager = custom
+        if fn is not None and isinstance(manager, str):
             self.manager = manager_for(manager, fn, num_workers=num_workers, timeout=timeout)
         self._reported: set[str] = set()
 
@@ -125,11 +132,28 @@ class Scorer:
             raise InfraError(f"the reward model says {score}, not a finite number")
         return score
 
+    def _given_by_loop(self, reward: float) -> float:
+        """What the trajectory's loop found it to be worth; nobody else is asked."""
+        if self.manager is not None:
+            self.manager.absent()
+        if not isfinite(reward):
+            raise InfraError(f"the agent loop says {reward}, not a finite number")
+        return reward
+
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-        if self.fn is None or self.manager is None:
+        if trajectory.reward is not None:
+            return self._given_by_loop(trajectory.reward), {}
+        if self.manager is None:
+            if self.nothing_else:
+                raise UserError(
+                    "an agent loop gave no score, and there is no reward function: let it set trajectory.reward "
+                    "(reward_score in verl's output), or set reward.custom_reward_function.path"
+                )
             return 0.0, {}
-        name = self.fn.name
-        given = self.fn.arguments(arguments(trajectory, self.decode) | {"sandbox": self.sandbox})
+        name = "manager" if self.fn is None else self.fn.name
+        given = arguments(trajectory, self.decode) | {"sandbox": self.sandbox}
+        if self.fn is not None:
+            given = self.fn.arguments(given)
         try:
             result = await self.manager(given)
         except UserError:  # a package is missing, say: masked, the answers that did not need it would teach alone

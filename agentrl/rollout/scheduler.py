@@ -91,7 +91,7 @@ class Scheduler:
 
         The sampled tokens stay what is trained on; that the template reads differently is told and counted.
         """
-        if trajectory.outcome is Outcome.INFRA_ERROR or not trajectory.ledgers:
+        if trajectory.outcome is Outcome.INFRA_ERROR or not trajectory.ledgers or not trajectory.templated:
             return
         ids = trajectory.ledgers[-1].ids
         mismatch = self.env.chat.check_trajectory(trajectory.messages, ids, trajectory.schemas)

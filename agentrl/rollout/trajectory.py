@@ -86,14 +86,17 @@ class Trajectory:
     interaction_score: float | None = None
     """`calculate_score` of the interaction, taken once at the end."""
     reward: float | None = None
-    """What the trajectory is trained on, without turn rewards; None until scored, or when there is no score."""
+    """What the trajectory is trained on, without turn rewards; None until scored, or when there is no score. A loop of
+    the user's own may set it: no reward function is asked then."""
     length_penalty: float = 0.0
     """The part of `reward` that is for its length alone: 0, or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     """Other values of the reward function's dict: logged as metrics."""
     spans: list[Span] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
-    """Free for a user's own agent loop."""
+    """Free for a user's own agent loop and tools; the reward function finds it in `extra_info`."""
+    templated: bool = True
+    """Whether the chat template wrote what the model read; a loop that writes tokens itself says no."""
 
     @property
     def scored(self) -> bool:

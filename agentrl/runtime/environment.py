@@ -9,12 +9,14 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
-from agentrl.rewards import Judge, Scorer, load_reward_function
+from agentrl.rewards import Judge, RewardFn, Scorer, load_reward_function
+from agentrl.rewards.custom import custom_manager, manager_class
+from agentrl.rewards.managers import Manager
 from agentrl.rewards.overlong import Overlong
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.limits import Limits
-from agentrl.rollout.loops import Environment
+from agentrl.rollout.loops import Environment, own_loops
 from agentrl.runtime.dialects import model_length
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
@@ -51,6 +53,7 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         limits(config),
         multi_turn.use_inference_chat_template,
         callback(multi_turn.completion_callback),
+        config,
     )
 
 
@@ -85,10 +88,14 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) 
     """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
     UserError."""
     reward = config.reward
-    custom_reward_function, manager = reward.custom_reward_function, reward.reward_manager.name
+    custom_reward_function, reward_manager = reward.custom_reward_function, reward.reward_manager
+    manager: str | Manager = reward_manager.name
     path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
-    function = load_reward_function(path, name, kwargs, batch=manager == "batch")
-    if function is None and known_source(config.data):
+    kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
+    function = load_reward_function(path, name, kwargs, batch=reward_manager.name == "batch")
+    if kind is not None:
+        manager, function = _custom(kind, function, config, tokenizer), None
+    elif function is None and known_source(config.data):
         manager = "naive"  # it is asynchronous, and may ask for the sandbox
         function = load_reward_function(None, SOURCE_FUNCTION, {})
     overlong_buffer = reward.overlong_buffer
@@ -106,11 +113,27 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) 
         decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
         tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
         interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+        loops=own_loops(config.rollout),
         sandbox=sandbox,
         manager=manager,
         overlong=overlong,
         reward_model=judging(config, tokenizer, judge),
         reward_model_weight=reward.reward_model.weight,
+    )
+
+
+def _custom(kind: type, function: RewardFn | None, config: Config, tokenizer: Any) -> Manager:
+    """A manager of the user's own."""
+    from agentrl.verl.settings import verl_config
+
+    return custom_manager(
+        kind,
+        function,
+        config=verl_config(config),
+        tokenizer=tokenizer,
+        reward_fn_key=config.data.reward_fn_key,
+        timeout=config.reward.timeout,
+        workers=config.reward.num_workers,
     )
 
 

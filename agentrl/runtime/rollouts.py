@@ -84,7 +84,7 @@ class Rollouts:
         val_kwargs = self.config.rollout.val_kwargs
         sampling = replace(
             self._sampling(),
-            temperature=val_kwargs.temperature if val_kwargs.do_sample else 0.0,
+            temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
             top_p=val_kwargs.top_p,
             top_k=val_kwargs.top_k,
         )

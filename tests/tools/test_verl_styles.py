@@ -1,6 +1,6 @@
 """Tool files as people wrote them for each verl version, with verl's imports, run unchanged without verl."""
 
-import importlib.util
+import importlib
 import json
 import sys
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from threading import Thread
 
 import pytest
 
-from agentrl import verl_modules
 from agentrl.rollout.trajectory import Outcome
+from agentrl.verl import modules as verl_modules
 
 IMPORTS = """
 from typing import Any, Optional, Tuple
@@ -284,16 +284,29 @@ async def test_verl_s_own_search_tool_by_its_name(load, write, server):
     await session.release()
 
 
-def test_the_names_are_served_only_where_no_one_else_has_them(tmp_path, monkeypatch):
-    assert importlib.util.find_spec("verl") is None or isinstance(sys.meta_path[-1], verl_modules.VerlModules)
-    real = tmp_path / "verl" / "tools"
-    real.mkdir(parents=True)
+@pytest.fixture
+def other_verl(tmp_path, monkeypatch):
+    """A folder `verl` on the path, and nobody who has imported anything of it."""
+    tools = tmp_path / "verl" / "tools"
+    tools.mkdir(parents=True)
     (tmp_path / "verl" / "__init__.py").write_text("REAL = True\n")
-    (real / "__init__.py").write_text("")
-    (real / "base_tool.py").write_text("class BaseTool:\n    real = True\n")
+    (tools / "__init__.py").write_text("")
+    (tools / "base_tool.py").write_text("class BaseTool:\n    real = True\n")
+    (tools / "of_mine.py").write_text("MINE = True\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(
+        sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, verl_modules.VerlModules)]
+    )
     for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
         monkeypatch.delitem(sys.modules, name)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
+        del sys.modules[name]
+
+
+def test_an_installed_verl_wins(other_verl):
+    (other_verl / "verl-0.8.0.dist-info").mkdir()
+    (other_verl / "verl-0.8.0.dist-info" / "METADATA").write_text("Name: verl\nVersion: 0.8.0\n")
     verl_modules.provide()
     import verl
     from verl.interactions.base import BaseInteraction
@@ -302,8 +315,15 @@ def test_the_names_are_served_only_where_no_one_else_has_them(tmp_path, monkeypa
     assert verl.REAL
     assert BaseTool.real
     assert BaseInteraction.__module__ == "agentrl.interactions.base"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
-        del sys.modules[name]
+
+
+def test_a_checkout_does_not_but_what_someone_put_there_is_found(other_verl):
+    verl_modules.provide()
+    from verl.tools.base_tool import BaseTool
+    from verl.tools.of_mine import MINE
+
+    assert BaseTool.__module__ == "agentrl.tools.base"
+    assert MINE
 
 
 def test_what_is_not_there_stays_a_plain_import_error():

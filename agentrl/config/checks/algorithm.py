@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agentrl.config.choices import CRITIC_ESTIMATORS, GROUP_ESTIMATORS
-from agentrl.config.schema import Actor, Algorithm, Critic, Data, RayInit, Reward, Rollout, Trainer
+from agentrl.config.choices import CRITIC_ESTIMATORS, GROUP_ESTIMATORS, REWARD_MANAGERS
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
 
@@ -108,6 +108,22 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
     if overlong_buffer.enable and overlong_buffer.len is not None and not 1 <= overlong_buffer.len <= limit:
         named = "reward.overlong_buffer.max_resp_len" if overlong_buffer.max_resp_len else "data.max_response_length"
         raise UserError(f"reward.overlong_buffer.len={overlong_buffer.len}: give 1 to {named}={limit} tokens")
+
+
+def reward_manager(reward: Reward, model: Model) -> None:
+    """A way of calling the reward function that exists, or a class of the user's own."""
+    reward_manager = reward.reward_manager
+    known = reward_manager.name in REWARD_MANAGERS or reward_manager.source == "importlib" or model.external_lib
+    if not known:
+        raise UserError(
+            f"reward.reward_manager.name={reward_manager.name}: choose {', '.join(REWARD_MANAGERS)}, or a class of "
+            "your own with reward.reward_manager.source=importlib and reward.reward_manager.module.path"
+        )
+    if reward_manager.source == "importlib" and reward_manager.module.path is None:
+        raise UserError(
+            "reward.reward_manager.source=importlib: name the file in reward.reward_manager.module.path, and the class "
+            "in reward.reward_manager.name"
+        )
 
 
 def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:

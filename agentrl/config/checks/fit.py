@@ -44,10 +44,10 @@ def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> st
             "rollout.do_sample=true"
         )
     val_kwargs = rollout.val_kwargs
-    if val_kwargs.n > 1 and not (val_kwargs.do_sample and val_kwargs.temperature > 0):
+    if val_kwargs.n > 1 and (val_kwargs.do_sample is False or val_kwargs.temperature == 0):
         return (
-            f"rollout.val_kwargs.n={val_kwargs.n}: greedy answers are all the same; set rollout.val_kwargs.do_sample="
-            "true and a temperature, or n=1"
+            f"rollout.val_kwargs.n={val_kwargs.n}: greedy answers are all the same; set a temperature, with "
+            "rollout.val_kwargs.do_sample=true, or n=1"
         )
     return None
 

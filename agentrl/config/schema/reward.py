@@ -20,12 +20,26 @@ class RewardFunction:
 
 
 @dataclass
+class RewardManagerModule:
+    """Where a reward manager of one's own lies."""
+
+    path: str | None = None
+    """Python file, or an importable module; its class is `reward.reward_manager.name`."""
+
+
+@dataclass
 class RewardManager:
     """How the reward function is called."""
 
     name: str = "naive"
     """naive or dapo (each trajectory by itself, in a thread), prime (each in a process of its own, which is killed when
-    it takes too long), or batch (once for all trajectories of a step, with lists)."""
+    it takes too long), batch (once for all trajectories of a step, with lists), or a class of one's own written for
+    verl."""
+    source: str = "register"
+    """Where a class of one's own is found: importlib (in `module.path`), or register (`model.external_lib` gave it its
+    name)."""
+    module: RewardManagerModule = field(default_factory=RewardManagerModule)
+    """Its file."""
 
 
 @dataclass

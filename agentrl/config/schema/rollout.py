@@ -10,8 +10,8 @@ class ValSampling:
 
     n: int = 1
     """Samples a row."""
-    do_sample: bool = False
-    """false: greedy, whatever the temperature."""
+    do_sample: bool | None = None
+    """false: greedy, whatever the temperature; null: as the temperature says."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0

@@ -31,6 +31,8 @@ class Environment:
     inference_template: bool = False
     on_turn: UserFunction | None = None
     """Called with the trajectory after every turn of the model's."""
+    settings: Any = None
+    """The run's whole configuration, for loops that were written for verl and expect it."""
 
 
 class AgentLoop(ABC):

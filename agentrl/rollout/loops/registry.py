@@ -1,9 +1,12 @@
 """Which loop a name stands for."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from agentrl.config.schema import Rollout
 from agentrl.errors import UserError
 from agentrl.plugins import blaming, find_class
 from agentrl.resources import find
@@ -17,6 +20,7 @@ BUILT_IN: dict[str, type[AgentLoop]] = {
     "single_turn_agent": SingleTurn,
     "tool_agent": ToolAgent,
 }
+VERL_LOOPS = "verl.experimental.agent_loop.agent_loop"
 
 
 def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> str:
@@ -27,9 +31,15 @@ def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> s
     return row or configured or ("tool_agent" if multi_turn else "single_turn")
 
 
+def own_loops(rollout: Rollout) -> bool:
+    """Whether loops of the user's own may run."""
+    agent = rollout.agent
+    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *BUILT_IN)
+
+
 def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[AgentLoop]:
     """The class behind a built-in name, a name in the YAML list, or a dotted path. Raises UserError."""
-    named = BUILT_IN | _named_in(agent_loop_config_path)
+    named = BUILT_IN | _registered() | _named_in(agent_loop_config_path)
     if name in named:
         return named[name]
     if "." in name:
@@ -47,12 +57,36 @@ def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
         isinstance(e, dict) and {"name", "_target_"} <= e.keys() for e in entries
     ):
         raise UserError(f"{file}: write a list of entries with name and _target_")
-    return {entry["name"]: _load(entry["_target_"], beside=file.parent) for entry in entries}
+    further = [{key: value for key, value in entry.items() if key not in ("name", "_target_")} for entry in entries]
+    return {
+        entry["name"]: _load(entry["_target_"], beside=file.parent, kwargs=kwargs)
+        for entry, kwargs in zip(entries, further, strict=True)
+    }
 
 
-def _load(path: str, *, beside: Path) -> type[AgentLoop]:
+def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
     """The class `module.Class`, whose file may lie in the folder `beside`."""
-    found = find_class(path, beside=beside, where="agent loop")
-    if not issubclass(found, AgentLoop):
+    return _fitting(find_class(path, beside=beside, where="agent loop"), path, kwargs)
+
+
+def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
+    """The class itself, or one around it where it was written for verl; `kwargs` go to the latter's constructor."""
+    if issubclass(found, AgentLoop):
+        return found
+    if not any(base.__name__ == "AgentLoopBase" for base in found.__mro__):
         raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
-    return found
+    from agentrl.verl.loops import adapted
+
+    return adapted(found, kwargs)
+
+
+def _registered() -> dict[str, type[AgentLoop]]:
+    """What users' modules gave a name with verl's decorator: agentrl's stand-in for it, or an installed verl's."""
+    ours = sys.modules.get("agentrl.verl.agent_loop")
+    theirs = getattr(sys.modules.get(VERL_LOOPS), "_agent_loop_registry", {})
+    found = dict(ours.AGENT_LOOPS) if ours else {}
+    for name, entry in theirs.items():
+        if name not in BUILT_IN:
+            module, _, kind = entry["_target_"].rpartition(".")
+            found[name] = getattr(sys.modules[module], kind)
+    return {name: _fitting(kind, kind.__name__) for name, kind in found.items()}

@@ -1,0 +1,93 @@
+"""Tool calls as agent loops written for verl read them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from agentrl.chat.parsers import parser_for
+from agentrl.tools.schemas import SchemaPart
+
+Parser = TypeVar("Parser", bound=type["ToolParser"])
+
+
+@dataclass
+class FunctionCall:
+    """A call that the model wrote."""
+
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class OpenAIFunctionParsedSchema(SchemaPart):
+    """name, and arguments as JSON text."""
+
+
+class OpenAIFunctionCallSchema(SchemaPart):
+    """name, and arguments as a dict."""
+
+    @staticmethod
+    def from_openai_function_parsed_schema(parsed_schema: Any) -> tuple["OpenAIFunctionCallSchema", bool]:
+        """The call, and whether its arguments could not be read."""
+        try:
+            arguments = json.loads(parsed_schema.arguments)
+        except json.JSONDecodeError:
+            arguments = None
+        readable = isinstance(arguments, dict)
+        call = OpenAIFunctionCallSchema(name=parsed_schema.name, arguments=arguments if readable else {})
+        return call, not readable
+
+
+class OpenAIFunctionToolCall(SchemaPart):
+    """id, type, and function as OpenAIFunctionCallSchema."""
+
+    field_defaults: ClassVar[dict[str, Any]] = {"type": "function"}
+    field_classes: ClassVar[dict[str, type[SchemaPart]]] = {"function": OpenAIFunctionCallSchema}
+
+
+class ToolParser:
+    """Reads calls out of tokens: agentrl's parsers, and those that users register."""
+
+    registry: ClassVar[dict[str, type["ToolParser"]]] = {}
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    async def extract_tool_calls(
+        self, responses_ids: Sequence[int], tools: Any = None
+    ) -> tuple[str, list[FunctionCall]]:
+        """The text without its calls, and the calls."""
+        raise NotImplementedError(f"{type(self).__name__} does not define extract_tool_calls()")
+
+    @classmethod
+    def register(cls, name: str) -> Callable[[Parser], Parser]:
+        """A decorator that makes a class known under `name`."""
+
+        def decorate(kind: Parser) -> Parser:
+            cls.registry[name] = kind
+            return kind
+
+        return decorate
+
+    @classmethod
+    def get_tool_parser(cls, name: str, tokenizer: Any) -> "ToolParser":
+        """The parser of a format. Raises UserError for a name that is none."""
+        return cls.registry[name](tokenizer) if name in cls.registry else ReadyMade(tokenizer, name)
+
+
+class ReadyMade(ToolParser):
+    """One of agentrl's own."""
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        super().__init__(tokenizer)
+        self.parse = parser_for(name.replace("-", "_"))
+
+    async def extract_tool_calls(
+        self, responses_ids: Sequence[int], tools: Any = None
+    ) -> tuple[str, list[FunctionCall]]:
+        """The text without its calls, and those calls that can be read."""
+        parsed = self.parse(self.tokenizer.decode(responses_ids))
+        readable = [call for call in parsed.calls if call.arguments is not None]
+        calls = [FunctionCall(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in readable]
+        return parsed.preamble + parsed.content, calls

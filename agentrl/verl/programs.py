@@ -1,0 +1,58 @@
+"""verl's programs, for launch scripts: `python3 -m verl.trainer.main_ppo KEY=VALUE ...` under `agentrl verl`."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from agentrl.errors import UserError
+
+PROGRAMS = {
+    "verl.trainer.main_ppo": "train",
+    "verl.trainer.main_ppo_sync": "train",
+    "verl.trainer.fsdp_sft_trainer": "sft",
+    "verl.trainer.sft_trainer": "sft",
+    "verl.trainer.main_generation": "generate",
+    "verl.trainer.main_generation_server": "generate",
+    "verl.trainer.main_eval": "eval",
+    "verl.model_merger.__main__": "merge",
+}
+"""The command that does what a program of verl's does."""
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def run(program: str, args: Sequence[str]) -> int:
+    """Run the command that stands for `program`; the exit code.
+
+    torchrun starts a program many times: the first is enough, for agentrl starts its own processes.
+    """
+    from agentrl.cli.main import main
+
+    if int(os.environ.get("RANK", 0)):
+        return 0
+    for name in TORCHRUN:
+        os.environ.pop(name, None)
+    command = PROGRAMS[program]
+    try:
+        arguments = merge_arguments(args) if command == "merge" else [arg.removeprefix("++") for arg in args]
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return main([command, *arguments])
+
+
+def merge_arguments(args: Sequence[str]) -> list[str]:
+    """`merge --backend fsdp --local_dir A/global_step_1/actor --target_dir B` as agentrl takes it. Raises UserError."""
+    import argparse
+
+    parser = argparse.ArgumentParser("verl.model_merger")
+    parser.add_argument("operation", choices=["merge", "test"])
+    for name in ("--backend", "--local_dir", "--target_dir", "--hf_model_path", "--hf_upload_path"):
+        parser.add_argument(name)
+    known, _ = parser.parse_known_args(args)
+    if known.operation == "test" or known.backend == "megatron":
+        raise UserError("verl.model_merger: only `merge --backend fsdp` is there; Megatron's checkpoints are not read")
+    if known.hf_upload_path:
+        raise UserError("verl.model_merger: nothing is uploaded; remove --hf_upload_path")
+    if not known.local_dir or not known.target_dir:
+        raise UserError("verl.model_merger: name --local_dir and --target_dir")
+    return [known.local_dir.rstrip("/").removesuffix("/actor"), known.target_dir]
