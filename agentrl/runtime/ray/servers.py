@@ -13,7 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Rollout
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica
 from agentrl.rollout.engines.remote.scratch import Scratch
@@ -75,7 +75,7 @@ def start_servers(
         servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
         replicas = [Replica(spoken, server.url, server) for server in servers]  # type: ignore[arg-type]
     nearest = {server.url: server.spot.rank for server in servers}
-    way = "adapter" if spoken.adapted else weight_way(config, device, shared)
+    way = "adapter" if spoken.adapted else weight_way(rollout, device, shared)
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}
     if way in ("files", "adapter") and rollout.weight_dir is None and len(machines) > 1:
         raise UserError("rollout.weight_dir is not set: weights go by files, and machines share no memory; name one")
@@ -94,17 +94,17 @@ def start_servers(
     return engine, sleeps
 
 
-def weight_way(config: Config, device: torch.device, shared: bool) -> str:
-    """`rollout.weight_sync`, with auto told. A server on several of the ranks' GPUs reads files: a handle opens memory
-    of one GPU only, and NCCL takes no two members on one."""
-    rollout = config.rollout
+def weight_way(rollout: Rollout, device: torch.device, shared: bool) -> str:
+    """`rollout.weight_sync`, with auto told. vLLM on several of the ranks' GPUs reads files: it opens memory of one GPU
+    only, and NCCL takes no two members on one."""
     if rollout.weight_sync != "auto":
         return rollout.weight_sync
     if device.type == "cpu" or rollout.base_url:
         return "files"
     if not shared:
         return "nccl"
-    return "ipc" if rollout.tensor_model_parallel_size == 1 else "files"
+    wide = rollout.tensor_model_parallel_size > 1
+    return "files" if wide and engine_name(rollout, device) == "vllm" else "ipc"
 
 
 def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Spot]:
