@@ -26,4 +26,4 @@ class Finder:
         pass
 
 
-sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, Finder())
