@@ -23,21 +23,27 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 def run(program: str, args: Sequence[str]) -> int:
     """Run the command that stands for `program`; the exit code.
 
-    torchrun starts a program many times: the first is enough, for agentrl starts its own processes.
+    torchrun starts a program many times: the first is enough, for agentrl starts as many processes by itself.
     """
     from agentrl.cli.main import main
 
     if int(os.environ.get("RANK", 0)):
         return 0
-    for name in TORCHRUN:
-        os.environ.pop(name, None)
+    started = {name: os.environ.pop(name, "1") for name in TORCHRUN}
     command = PROGRAMS[program]
     try:
         arguments = merge_arguments(args) if command == "merge" else [arg.removeprefix("++") for arg in args]
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    if command == "sft":
+        arguments = [*processes(int(started["WORLD_SIZE"]), int(started["LOCAL_WORLD_SIZE"])), *arguments]
     return main([command, *arguments])
+
+
+def processes(world: int, local: int) -> list[str]:
+    """Settings for as many processes as torchrun was told of, `local` on each machine."""
+    return [] if world == 1 else [f"trainer.n_gpus_per_node={local}", f"trainer.nnodes={world // local}"]
 
 
 def merge_arguments(args: Sequence[str]) -> list[str]:

@@ -97,6 +97,17 @@ def test_torchrun_s_further_processes_have_nothing_to_do(monkeypatch):
     assert run("verl.trainer.fsdp_sft_trainer", ["nonsense"]) == 0
 
 
+def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("agentrl.cli.main.main", lambda arguments: seen.append(arguments) or 0)
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": 8}.items():
+        monkeypatch.setenv(name, str(value))
+    assert run("verl.trainer.fsdp_sft_trainer", ["model.path=m"]) == 0
+    assert seen == [["sft", "trainer.n_gpus_per_node=8", "trainer.nnodes=2", "model.path=m"]]
+    assert run("verl.trainer.fsdp_sft_trainer", []) == 0  # what torchrun said is taken back
+    assert seen[1] == ["sft"]
+
+
 def test_what_the_merger_is_asked():
     asked = ["merge", "--backend", "fsdp", "--local_dir", "run/global_step_4/actor/", "--target_dir", "out"]
     assert merge_arguments(asked) == ["run/global_step_4", "out"]
