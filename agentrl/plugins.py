@@ -114,9 +114,7 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
         return load_user_file(file, where=where)
     _widen_import_path(beside)
     if name.startswith("verl.") and not _is_there(name):
-        raise UserError(
-            f"{where}: agentrl has no such class; copy its file beside the YAML and name it there"
-        )
+        raise UserError(f"{where}: agentrl has no such class; copy its file beside the YAML and name it there")
     with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
         return importlib.import_module(name)
 

@@ -76,7 +76,6 @@ def test_words_are_those_that_the_code_offers() -> None:
     from agentrl.algorithms.correction import REJECTION_LEVELS
     from agentrl.chat import check, parsers
     from agentrl.data import overlong
-    from agentrl.rewards import managers
     from agentrl.tools import truncation
     from agentrl.tracking import loggers
 
