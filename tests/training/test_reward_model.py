@@ -40,7 +40,7 @@ def worker_of(reward_model: RewardModel) -> RewardWorker:
 
 
 def conversations() -> list[Trajectory]:
-    return [trajectory(ledger(n, 2, seed=n), uid=str(n)) for n in LENGTHS]
+    return [trajectory(ledger(n, 2, seed=n), uid=str(n), reward=None) for n in LENGTHS]
 
 
 def scores(worker: RewardWorker, trajectories: list[Trajectory]) -> list[float]:
@@ -90,7 +90,6 @@ def test_it_adds_to_the_reward_with_its_weight_and_its_failure_masks_the_sample(
     assert good.reward == pytest.approx(0.5 * good.reward_extra["reward_model"])
     assert good.reward_extra["reward_model"] == pytest.approx(worker.judge([good.ledgers[0].ids])[0])
     bad.ledgers[0].ids[1] = VOCABULARY + 5  # no such token: the network itself fails
-    bad.reward = None
     asyncio.run(scorer.score(bad))
     assert bad.outcome is Outcome.INFRA_ERROR
     assert bad.reward is None
