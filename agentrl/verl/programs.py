@@ -1,6 +1,7 @@
 """verl's programs, for launch scripts: `python3 -m verl.trainer.main_ppo KEY=VALUE ...` under `agentrl verl`."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,8 @@ PROGRAMS = {
     "verl.model_merger.__main__": "merge",
 }
 """The command that does what a program of verl's does."""
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
+"""What torchrun tells its processes. Left in place, ours would wait for its store, which knows nothing of them."""
 
 
 def run(program: str, args: Sequence[str]) -> int:
@@ -29,7 +31,7 @@ def run(program: str, args: Sequence[str]) -> int:
 
     if int(os.environ.get("RANK", 0)):
         return 0
-    started = {name: os.environ.pop(name, "1") for name in TORCHRUN}
+    started = {name: os.environ.pop(name) for name in filter(TORCHRUN.fullmatch, list(os.environ))}
     command = PROGRAMS[program]
     try:
         arguments = merge_arguments(args) if command == "merge" else [arg.removeprefix("++") for arg in args]
@@ -37,7 +39,8 @@ def run(program: str, args: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     if command == "sft":
-        arguments = [*processes(int(started["WORLD_SIZE"]), int(started["LOCAL_WORLD_SIZE"])), *arguments]
+        world, local = (int(started.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        arguments = [*processes(world, local), *arguments]
     return main([command, *arguments])
 
 

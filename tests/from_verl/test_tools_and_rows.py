@@ -100,12 +100,14 @@ def test_torchrun_s_further_processes_have_nothing_to_do(monkeypatch):
 def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     monkeypatch.setattr("agentrl.cli.main.main", lambda arguments: seen.append(arguments) or 0)
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": 8}.items():
+    told = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": 8, "TORCHELASTIC_USE_AGENT_STORE": True}
+    for name, value in told.items():
         monkeypatch.setenv(name, str(value))
     assert run("verl.trainer.fsdp_sft_trainer", ["model.path=m"]) == 0
     assert seen == [["sft", "trainer.n_gpus_per_node=8", "trainer.nnodes=2", "model.path=m"]]
     assert run("verl.trainer.fsdp_sft_trainer", []) == 0  # what torchrun said is taken back
     assert seen[1] == ["sft"]
+    assert told.keys().isdisjoint(os.environ)
 
 
 def test_what_the_merger_is_asked():
