@@ -44,8 +44,9 @@ def run(engine: str, ranks: int, tmp_path: Path, overrides: list[str], *, steps:
     changes = [f"rollout.name={engine}", "rollout.deterministic=false", "rollout.weight_check=always"]
     short = [f"trainer.total_training_steps={steps}", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
     fire = ["rollout.use_fire_sampling=true"]  # a request for candidates, then one for the rest
-    many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", f"trainer.default_local_dir={tmp_path}"]
-    agentrl("train", *overrides, *changes, *short, *fire, *many, f"rollout.weight_dir={weights}", timeout=1500)
+    many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", "ray_init.address=local"]
+    where = [f"trainer.default_local_dir={tmp_path}", f"rollout.weight_dir={weights}"]
+    agentrl("train", *overrides, *changes, *short, *fire, *many, *where, timeout=1500)
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert lines[-1]["step"] == steps
     for step in lines[1:]:

@@ -1,7 +1,7 @@
 """A server held by an actor on the machine that it runs on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class ServerHost:
     def alive(self) -> bool:
         """Whether it runs."""
         return self.process is not None and self.process.alive
+
+    def stuck(self) -> bool:
+        """Whether its port is another's."""
+        return self.process is not None and self.process.stuck
 
     def stop(self) -> None:
         """End it."""
@@ -72,6 +76,11 @@ class FarServer:
         except ray.exceptions.RayActorError:
             return False
 
+    @property
+    def stuck(self) -> bool:
+        """Whether its port is another's."""
+        return bool(ray.get(self.actor.stuck.remote()))
+
     def launch(self) -> None:
         """Start it; returns at once."""
         gpus = self.spot.gpus or self.place.gpus
@@ -87,6 +96,6 @@ class FarServer:
         said: list[str] = ray.get(self.actor.tail.remote(lines))
         return said
 
-    def failure(self, name: str, hints: dict[str, str]) -> StartFailed:
+    def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
         """Why it did not come up."""
         return StartFailed(*ray.get(self.actor.failure.remote(name, dict(hints))))

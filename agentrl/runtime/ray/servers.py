@@ -73,7 +73,7 @@ def start_servers(
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
         servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
-        replicas = [Replica(spoken, server.url, server) for server in servers]  # type: ignore[arg-type]
+        replicas = [Replica(spoken, server.url, server) for server in servers]
     nearest = {server.url: server.spot.rank for server in servers}
     way = "adapter" if spoken.adapted else weight_way(rollout, device, shared)
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}

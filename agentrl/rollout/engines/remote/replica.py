@@ -2,20 +2,39 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote.dialect import Dialect
 from agentrl.rollout.engines.remote.http import Http, Refused
-from agentrl.rollout.engines.remote.process import ServerProcess
+from agentrl.rollout.engines.remote.process import StartFailed
 
 Progress = Callable[[str], None]
+
+
+class Server(Protocol):
+    """What a replica asks of a server of ours, on this machine or on another; see `ServerProcess`."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def stuck(self) -> bool: ...
+
+    def launch(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def tail(self, lines: int = 20) -> list[str]: ...
+
+    def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed: ...
 
 
 class Replica:
     """A server, ours (`server`) or one that ran already."""
 
-    def __init__(self, dialect: Dialect, url: str, server: ServerProcess | None = None) -> None:
+    def __init__(self, dialect: Dialect, url: str, server: Server | None = None) -> None:
         self.dialect, self.url, self.server = dialect, url, server
         self.http = Http(url)
         self.serving = False
