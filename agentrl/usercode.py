@@ -27,6 +27,13 @@ Threads = set["asyncio.Future[Any]"]
 """Threads at work; each leaves the set when it ends."""
 
 
+def made(kind: type, given: Mapping[str, Any]) -> Any:
+    """An object of `kind`, a class that someone else wrote, from those of the `given` arguments that it takes."""
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
+
+
 class UserFunction:
     """A function or bound method that someone else wrote. Its signature is read once, here."""
 

@@ -18,7 +18,7 @@ from agentrl.rewards.arguments import num_turns, reward_scores
 from agentrl.rewards.function import RewardFn
 from agentrl.rewards.managers import MANAGERS, Arguments, Manager, Together
 from agentrl.rollout.trajectory import Trajectory
-from agentrl.usercode import UserFunction
+from agentrl.usercode import UserFunction, made
 
 SECTION = "reward.reward_manager"
 REGISTRIES = {
@@ -56,13 +56,13 @@ def custom_manager(
     given |= {"config": config, "num_examine": 0}
     with blaming(f"{SECTION}.name: {kind.__name__}(...)"):
         if not hasattr(kind, "run_single"):
-            manager = _made(kind, given)
+            manager = made(kind, given)
 
             def arrange(told: Sequence[Arguments]) -> dict[str, Any]:
                 return {"data": as_batch(told, reward_fn_key, tokenizer)}
 
             return Together(partial(_asked, manager), arrange, timeout=timeout)
-        return OneByOne(partial(_made, kind, given), reward_fn_key, tokenizer, timeout, workers)
+        return OneByOne(partial(made, kind, given), reward_fn_key, tokenizer, timeout, workers)
 
 
 class OneByOne:
@@ -158,12 +158,6 @@ def _asked(manager: Any, data: Any) -> list[dict[str, Any]]:
         {key: values[i] for key, values in extra.items() if len(values) == len(rewards)} | {"score": float(row.sum())}
         for i, row in enumerate(rewards)
     ]
-
-
-def _made(kind: type, given: Mapping[str, Any]) -> Any:
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
 
 
 def _with_kwargs(fn: RewardFn) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from agentrl.errors import InfraError
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.trajectory import Trajectory
+from agentrl.usercode import made
 from agentrl.verl.agent_loop import DictConfigWrap
 from agentrl.verl.server import Drawn, ServerManager, media_for
 from agentrl.verl.settings import verl_config
@@ -48,7 +49,7 @@ class VerlLoop(AgentLoop):
         manager = ServerManager(self.env, trajectory, sampling)
         if not self.shared:
             self.shared.update(self._given())
-        loop = _made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
+        loop = made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
         if "messages" in inspect.signature(loop.run).parameters:  # verl 0.5
             output = await loop.run(copy.deepcopy(trajectory.row.prompt), manager.wishes)
         else:
@@ -157,13 +158,6 @@ def placed(prompt: list[int], response: list[int], drawn: Sequence[Drawn]) -> li
                 break
             found[place] = Sampled(min(request.logprobs[i], 0.0), request.versions[i])
     return found
-
-
-def _made(kind: type, given: Mapping[str, Any]) -> Any:
-    """An object of `kind`, called with what it takes: later versions of verl give more than earlier ones."""
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
 
 
 def _columns(trajectory: Trajectory) -> dict[str, Any]:
