@@ -65,14 +65,15 @@ def test_advantages_are_written_with_what_was_packed(journal, rolled, tmp_path):
     assert "time/dump" in read_metrics(tmp_path / "metrics.jsonl")[0]
 
 
-def test_what_was_sampled_is_kept_when_the_step_fails(journal, rolled, tmp_path):
-    def fail():
-        with journal:
-            journal.rolled(1, rolled)
-            raise MemoryError
+def die_in_a_step(journal, rolled):
+    with journal:
+        journal.rolled(1, rolled)
+        raise MemoryError
 
+
+def test_what_was_sampled_is_kept_when_the_step_fails(journal, rolled, tmp_path):
     with pytest.raises(MemoryError):
-        fail()
+        die_in_a_step(journal, rolled)
     assert written(tmp_path) == [[None], [None, None, None], [None]]
 
 
@@ -127,11 +128,6 @@ def test_a_dump_that_fails_ends_the_run_in_one_line(journal, rolled, tmp_path):
 def test_what_ended_the_run_is_told_though_a_dump_failed_besides(journal, rolled, tmp_path, capsys):
     (tmp_path / "rollouts").write_text("in the way")
 
-    def fail():
-        with journal:
-            journal.rolled(1, rolled)
-            raise MemoryError
-
     with pytest.raises(MemoryError):
-        fail()
+        die_in_a_step(journal, rolled)
     assert "1.jsonl cannot be written" in capsys.readouterr().out
