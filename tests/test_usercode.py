@@ -54,17 +54,17 @@ async def test_threads_still_at_work_are_known():
 async def test_context_variables_reach_the_thread():
     variable = contextvars.ContextVar("variable")
     variable.set("here")
-    assert await UserFunction(lambda: variable.get()).run((), {}, timeout=1) == "here"
+    assert await UserFunction(lambda: variable.get()).run((), {}, timeout=60) == "here"
 
 
 def test_a_hung_thread_does_not_hold_up_the_loop_or_the_process():
     async def main():
         with pytest.raises(TimeoutError):
-            await UserFunction(lambda: time.sleep(2)).run((), {}, timeout=0.05)
+            await UserFunction(lambda: time.sleep(90)).run((), {}, timeout=0.05)
 
     start = time.perf_counter()
     asyncio.run(main())
-    assert time.perf_counter() - start < 1.5
+    assert time.perf_counter() - start < 60
 
 
 async def test_clean_up_outlives_the_one_who_asked():

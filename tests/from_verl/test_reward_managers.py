@@ -37,7 +37,7 @@ def scores(tmp_path):
     def scores(kind):
         fn = load_reward_function(str(tmp_path / "score.py"), "compute_score", {"bonus": 0.5})
         settings = {"config": config, "tokenizer": Tokenizer(), "reward_fn_key": "data_source"}
-        return scorer(None, manager=custom_manager(kind, fn, **settings, timeout=5.0, workers=2))
+        return scorer(None, manager=custom_manager(kind, fn, **settings, timeout=60.0, workers=2))
 
     return scores
 

@@ -32,7 +32,7 @@ async def play(sandbox: Sandbox, answers: list[list[str]], tools: str = "tools/c
         tool_weight=1.0,
         interaction_weight=1.0,
         num_workers=4,
-        timeout=5.0,
+        timeout=60.0,
         decode=env.chat.decode,
         sandbox=sandbox,
     )

@@ -21,7 +21,7 @@ def one(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any 
 
 def scheduler(env: Environment, *, timeout: float = 20.0, retries: int = 1, max_concurrent: int = 64) -> Scheduler:
     fn = RewardFn(one, "one", {}, frozenset({"extra_info"}))
-    scorer = Scorer(fn, tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=5.0, decode=env.chat.decode)
+    scorer = Scorer(fn, tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0, decode=env.chat.decode)
     return Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent, timeout, retries)
 
 

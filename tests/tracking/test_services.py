@@ -53,12 +53,13 @@ def records(path: Path):
 
 
 def test_wandb(tmp_path, table, monkeypatch):
-    pytest.importorskip("wandb", reason='pip install "agentrl[wandb]"')
+    wandb = pytest.importorskip("wandb", reason='pip install "agentrl[wandb]"')
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     two_lives("wandb", tmp_path, table)
+    wandb.teardown()  # `finish` tells wandb's own process to write, and does not wait for it
     found, seen, ids = {}, set(), set()
     for file in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
         for raw in records(file):
