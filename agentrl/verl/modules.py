@@ -3,7 +3,8 @@
 A tool that says `from verl.tools.base_tool import BaseTool` runs unchanged. Beside an installed verl the finder goes to
 the end of `sys.meta_path`: it is asked only for modules that no one else has, so that verl wins, and the interactions
 that it dropped in 0.8 are there. A mere folder `verl`, as a checkout has, does not win, for what verl itself needs is
-not installed then; but modules of it that have no stand-in, such as a tool that someone put there, are found. A name is
+not installed then; but modules of it that have no stand-in, such as a tool that someone put there, are found. Under
+`agentrl verl`, which asks for `programs`, agentrl comes first, before an installed verl and a checkout. A name is
 looked up when it is first asked for: one that needs PyTorch costs nothing to those who do not want it.
 """
 
@@ -98,7 +99,7 @@ def provide(*, programs: bool = False) -> None:
     """Make the names importable from now on; again is fine."""
     if any(isinstance(finder, VerlModules) for finder in sys.meta_path):
         return
-    place = len(sys.meta_path) if _installed() else 0
+    place = len(sys.meta_path) if _installed() and not programs else 0
     sys.meta_path.insert(place, VerlModules(programs=programs))
 
 

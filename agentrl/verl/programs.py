@@ -41,6 +41,7 @@ def run(program: str, args: Sequence[str]) -> int:
     if command == "sft":
         world, local = (int(started.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         arguments = [*processes(world, local), *arguments]
+    sys.stderr.write(f"agentrl verl: {program} runs as `agentrl {command}`\n")
     return main([command, *arguments])
 
 

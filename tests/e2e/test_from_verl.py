@@ -20,9 +20,19 @@ def verl(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder like a person's checkout."""
-    shutil.copytree(FILES, tmp_path / "checkout")
-    return tmp_path / "checkout"
+    """A folder like a person's checkout, with a verl in it that must not run."""
+    folder = shutil.copytree(FILES, tmp_path / "checkout")
+    for module in (
+        "__init__",
+        "trainer/__init__",
+        "trainer/main_ppo",
+        "model_merger/__init__",
+        "model_merger/__main__",
+    ):
+        file = folder / "verl" / f"{module}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'raise SystemExit("the checkout\'s own {module}")\n')
+    return folder
 
 
 def test_a_launch_script_and_its_data_script(checkout: Path, task: Path) -> None:
@@ -46,6 +56,7 @@ def test_a_launch_script_and_its_data_script(checkout: Path, task: Path) -> None
     }
     run = verl(checkout, "bash", "run_gsm8k_multiturn.sh", *(f"{key}={value}" for key, value in here.items()))
     assert run.returncode == 0, run.stderr
+    assert "agentrl verl: verl.trainer.main_ppo runs as `agentrl train`\n" in run.stderr
     dump = next((checkout / "runs/one/rollouts").glob("*.jsonl"))
     assert "calc_gsm8k_reward" in json.dumps(json.loads(dump.read_text().splitlines()[0])["messages"])
     merged = verl(
