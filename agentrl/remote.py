@@ -34,14 +34,16 @@ def known_scheme(url: str, what: str) -> None:
         raise UserError(f"{what}: {url} cannot be reached: fsspec knows no {scheme}://; use hdfs://, s3:// or gs://")
 
 
-def fetch(url: str, what: str, *, into: Path | None = None) -> Path:
+def fetch(url: str, what: str, *, into: Path | None = None, marker: str | None = None) -> Path:
     """A copy on this machine of a file or folder elsewhere; made once. `what`: the key that named it.
 
-    Raises UserError where it cannot be had.
+    `marker`: a file in the folder; it is copied again when the content of that file is another. Raises UserError where
+    it cannot be had.
     """
     url = url.rstrip("/")
     place, remote = _open(url, what)
-    parent = into or cache_folder() / hashlib.sha256(url.encode()).hexdigest()[:16]
+    version = place.cat_file(f"{remote}/{marker}") if marker and place.exists(f"{remote}/{marker}") else b""
+    parent = into or cache_folder() / hashlib.sha256(url.encode() + version).hexdigest()[:16]
     local = parent / remote.rstrip("/").rpartition("/")[2]
 
     def get(draft: Path) -> None:
@@ -108,6 +110,8 @@ def send(folder: Path, url: str, last: str, what: str) -> None:
     try:
         if place.exists(f"{target}/{last}"):
             place.rm(f"{target}/{last}")
+        if place.exists(target):  # what more ranks wrote, say: a reader must not mix it with these
+            place.rm(target, recursive=True)
         for file in sorted(files, key=lambda file: file == folder / last):
             name = f"{target}/{file.relative_to(folder).as_posix()}"
             place.makedirs(name.rpartition("/")[0], exist_ok=True)
@@ -119,11 +123,27 @@ def send(folder: Path, url: str, last: str, what: str) -> None:
 def complete(url: str, last: str, what: str) -> list[str]:
     """URLs of the folders below `url` that have the file `last`."""
     place, remote = _open(url, what)
+    whole = (name for name in folders(url, what) if place.exists(f"{remote.rstrip('/')}/{name}/{last}"))
+    return [f"{url.rstrip('/')}/{name}" for name in whole]
+
+
+def folders(url: str, what: str) -> list[str]:
+    """Names of what lies below `url`; none where that is not there."""
+    place, remote = _open(url, what)
     if not place.exists(remote):
         return []
-    folders = [str(entry).rstrip("/") for entry in place.ls(remote, detail=False)]
-    whole = [folder for folder in folders if place.exists(f"{folder}/{last}")]
-    return [f"{url.rstrip('/')}/{folder.rpartition('/')[2]}" for folder in whole]
+    return [str(entry).rstrip("/").rpartition("/")[2] for entry in place.ls(remote, detail=False)]
+
+
+def move(url: str, target: str, what: str) -> None:
+    """Give a folder elsewhere another path in the same place. Raises UserError where it cannot be done."""
+    place, remote = _open(url, what)
+    new = _open(target, what)[1]
+    try:
+        place.makedirs(new.rpartition("/")[0], exist_ok=True)
+        place.mv(remote.rstrip("/"), new, recursive=True)
+    except OSError as error:
+        raise UserError(f"{what}: {url} cannot be moved to {target}: {error}") from error
 
 
 def cache_folder() -> Path:

@@ -13,6 +13,7 @@ from agentrl.errors import UserError
 from agentrl.runtime.checkpoints import FOLDER, Checkpoints
 from agentrl.training import checkpoints
 from agentrl.training.ranks import ALONE
+from agentrl.training.resuming import newest
 from agentrl.training.saving import Saver
 
 
@@ -110,3 +111,71 @@ def test_checkpoints_go_elsewhere_and_another_machine_resumes_from_there(elsewhe
     named = Trainer(resume_mode="resume_path", resume_from_path="memory://ckpt/run/global_step_9")
     assert Checkpoints(named, other, {}).resume() == 9
     assert other.number == 99
+
+
+def run_of(folder, *steps, number, **trainer):
+    """A run in `folder` that saves these steps; the number that it went on with, and its step."""
+    settings = Trainer(default_local_dir=str(folder), default_hdfs_dir="memory://ckpt/run", **trainer)
+    learner = Learner(settings)
+    run = Checkpoints(settings, learner, {})
+    begun = run.resume(), learner.number
+    learner.number = number
+    for step in steps:
+        run.save(step, last=True)
+    return begun
+
+
+def test_copies_elsewhere_are_of_one_lineage_too(elsewhere, tmp_path, caplog):
+    run_of(tmp_path / "one", 2, 4, 6, number=1)
+    path = str(tmp_path / "one" / FOLDER / "global_step_2")
+    assert run_of(tmp_path / "one", 3, number=2, resume_mode="resume_path", resume_from_path=path) == (2, 1)
+    assert caplog.records[-1].message.endswith(
+        "the checkpoints of steps 4, 6 are now in memory://ckpt/run/superseded_1"
+    )
+    # another machine goes on from the newest of the new branch, and from the old one where it is named
+    assert run_of(tmp_path / "two", number=3) == (3, 2)
+    old = "memory://ckpt/run/superseded_1/global_step_6"
+    assert run_of(tmp_path / "three", number=4, resume_mode="resume_path", resume_from_path=old) == (6, 1)
+    assert sorted(p.rpartition("/")[2] for p in elsewhere.ls("/ckpt/run/superseded_2", detail=False)) == [
+        "global_step_2",
+        "global_step_3",
+    ]
+
+
+def test_an_ancestor_elsewhere_is_one_here(elsewhere, tmp_path):
+    run_of(tmp_path / "one", 2, 4, number=1)
+    path = "memory://ckpt/run/global_step_2"
+    assert run_of(tmp_path / "one", 3, number=2, resume_mode="resume_path", resume_from_path=path) == (2, 1)
+    folder = tmp_path / "one" / FOLDER
+    assert sorted(p.name for p in folder.iterdir()) == ["global_step_2", "global_step_3", "superseded_1"]
+    assert sorted(elsewhere.ls("/ckpt/run", detail=False)) == [
+        f"/ckpt/run/{name}" for name in ("global_step_2", "global_step_3", "superseded_1")
+    ]
+
+
+def test_a_damaged_checkpoint_is_fetched_again_before_an_older_one_is_taken(tmp_path):
+    run_of(tmp_path, 2, 4, number=1)
+    (tmp_path / FOLDER / "global_step_4" / "state.pt").write_bytes(b"half")
+    assert run_of(tmp_path, number=2) == (4, 1)
+    assert (tmp_path / FOLDER / "damaged_1" / "global_step_4" / "state.pt").read_bytes() == b"half"
+
+
+def test_a_fetched_checkpoint_is_the_one_that_is_there_now(tmp_path):
+    """The copy of one that was replaced since, by another branch, is not taken for it."""
+    url = "memory://ckpt/run/global_step_2"
+    numbers = []
+    for number in (1, 2):
+        run_of(tmp_path / "one", 2, number=number, resume_mode="disable")
+        numbers.append(checkpoints.load(newest(url))[1]["policy"]["number"])
+    assert numbers == [1, 2]
+    assert newest("memory://ckpt/run").name == "global_step_2"
+    run_of(tmp_path / "one", 4, number=3)
+    assert checkpoints.load(newest("memory://ckpt/run/"))[0] == 4
+    with pytest.raises(UserError, match="memory://ckpt is no checkpoint, and holds none"):
+        newest("memory://ckpt")
+
+
+def test_what_is_sent_again_replaces_all_that_was_there(elsewhere, tmp_path):
+    elsewhere.pipe("/ckpt/run/global_step_2/policy-00007.safetensors", b"of a run with eight ranks, killed on the way")
+    run_of(tmp_path, 2, number=1)
+    assert not elsewhere.exists("/ckpt/run/global_step_2/policy-00007.safetensors")

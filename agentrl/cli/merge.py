@@ -22,18 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find the checkpoint, write the folder."""
-    from agentrl.errors import UserError
-    from agentrl.remote import local_copy
-    from agentrl.runtime.checkpoints import FOLDER
-    from agentrl.training import checkpoints
     from agentrl.training.merge import merge
+    from agentrl.training.resuming import newest
 
-    path = Path(local_copy(args.checkpoint, "checkpoint"))
-    if not (path / checkpoints.MANIFEST).is_file():
-        newest = checkpoints.latest(path / FOLDER) or checkpoints.latest(path)
-        if newest is None:
-            raise UserError(f"{path} is no checkpoint, and holds none; name a folder global_step_<n>")
-        path = newest
-    step = merge(path, args.out, dtype=args.dtype, adapter=args.merge_adapter)
+    step = merge(newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter)
     Console(stderr=True).print(f"{args.out}: the policy after step {step}", highlight=False)
     return 0

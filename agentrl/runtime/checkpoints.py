@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.config.schema import Trainer
-from agentrl.training import checkpoints
-
-FOLDER = "checkpoints"
+from agentrl.tracking.superseded import superseded_records
+from agentrl.training.checkpoints import FOLDER
+from agentrl.training.resuming import Resuming
 
 
 class Stateful(Protocol):
@@ -48,20 +48,27 @@ class Checkpoints:
         self.learner.save(self._folder, step, state, last)
 
     def resume(self) -> int:
-        """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run."""
+        """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run.
+
+        Unless it only validates, the run's folder is its own from then on: what it does not go on from is set aside.
+        """
         trainer = self.trainer
-        path = checkpoints.source(self._folder, trainer.resume_mode, trainer.resume_from_path)
-        if path is None and trainer.resume_mode == "auto" and trainer.default_hdfs_dir is not None:
-            path = checkpoints.fetch_latest(trainer.default_hdfs_dir, self._folder)
-        if path is None:
-            return 0
-        step, state = self.learner.load(path)
+        resuming = Resuming(self._folder, trainer.resume_mode, trainer.resume_from_path, trainer.default_hdfs_dir)
+        path, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
         for name, part in self.parts.items():
             if name in state:
                 part.load_state_dict(state[name])
-        if trainer.del_local_ckpt_after_load:
+        if not trainer.val_only:
+            self._claim(resuming, step)
+        if path is not None and trainer.del_local_ckpt_after_load:
             shutil.rmtree(path)
         return step
+
+    def _claim(self, resuming: Resuming, step: int) -> None:
+        trainer = self.trainer
+        dumps = trainer.rollout_data_dir, trainer.validation_data_dir
+        moves, copies = superseded_records(Path(trainer.default_local_dir), step, dumps)
+        resuming.claim(step, moves=moves, copies=copies)
 
     @property
     def _folder(self) -> Path:

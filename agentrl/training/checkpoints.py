@@ -5,6 +5,7 @@ A checkpoint is a folder `global_step_<n>` with `state.pt` (plain data), `policy
 tokenizer; the model itself where that is asked for) and `manifest.json` (its files with size and checksum). Invariants:
 - a folder of that name is complete: it is written beside, forced to disk, and then renamed by the first rank;
 - what is being written, replaced or deleted has a name that begins with a dot, and `latest` does not see it;
+- those of one folder are one lineage (see `lineage`), so the highest step is the newest;
 - loading runs no code: tensors lie in safetensors, the rest is plain data;
 - it does not matter how many ranks wrote it, and how many read it.
 
@@ -13,31 +14,45 @@ One run writes to a folder at a time; its ranks all see that folder.
 
 import json
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from agentrl.errors import UserError
-from agentrl.remote import complete, fetch, local_copy
-from agentrl.resources import find
+from agentrl.training.lineage import complete_plan, visible
 from agentrl.training.pieces import SUFFIX, Pieces, join, split, to_cpu, write
 from agentrl.training.ranks import ALONE, Ranks
 
+FOLDER = "checkpoints"
+"""Where the checkpoints of a run lie, in the run's folder."""
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 HUGGINGFACE = "huggingface"
 FORMAT = "agentrl-checkpoint-2"
 
-_NAME = re.compile(r"global_step_(\d+)")
 _NEW, _OLD = ".new-", ".old-"
 _BLOCK = 2**22
 
 Finish = Callable[[], Path]
+
+
+class Damaged(UserError):
+    """A checkpoint lacks a part, or a part is not what was written."""
+
+    def __init__(self, culprit: Path, why: str = "is damaged") -> None:
+        super().__init__(culprit, why)
+        self.trouble = f"{culprit} {why}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trouble}; resume from an older checkpoint with trainer.resume_mode=resume_path, or give "
+            "`agentrl merge` an older one"
+        )
 
 
 def save(
@@ -71,7 +86,7 @@ def begin(
     pieces = to_cpu(pieces)
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
-        _tidy(folder)
+        tidy(folder)
         draft.mkdir()
     ranks.meet()
     if write_model is not None:
@@ -88,69 +103,43 @@ def begin(
 
 
 def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
-    """(step, state) of a checkpoint, tensors on the CPU, with a `Saved` in each piece's place.
+    """(step, state) of a checkpoint, tensors on the CPU, with a `Saved` in each piece's place. All ranks meet here.
 
-    Raises UserError when it is damaged or none of agentrl's.
+    Raises Damaged on every rank when it is damaged, UserError when it is none of agentrl's.
     """
-    step, files = _read_manifest(path)
-    suspects = files if ranks.first else []
-    damaged = ranks.share(next((name for name in suspects if not _intact(path / name, files[name])), None))
-    if damaged is not None:
-        raise UserError(
-            f"{path / damaged} is damaged; resume from an older checkpoint with trainer.resume_mode=resume_path"
-        )
+    refusal = ranks.share(_refusal(path) if ranks.first else None)
+    if refusal is not None:
+        raise refusal
+    step, _ = _read_manifest(path)
     state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     return step, join(state, Pieces(path))
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest step; None where there is none. Looks only: a run may be writing there."""
-    steps = _steps(folder) if folder.is_dir() else {}
+    """The newest checkpoint of the folder; None where there is none. Looks only: a run may be writing there."""
+    steps = visible(folder)
     return steps[max(steps)] if steps else None
-
-
-def source(folder: Path, resume_mode: str, resume_from_path: str | None) -> Path | None:
-    """The checkpoint that a run, which writes to `folder` from now on, goes on from: the latest there, the one named,
-    or none. Raises UserError."""
-    if resume_mode == "auto":
-        if folder.is_dir():
-            _tidy(folder)
-        return latest(folder)
-    if resume_mode == "disable":
-        return None
-    if resume_from_path is None:
-        raise UserError("trainer.resume_from_path is not set: name a checkpoint, or use trainer.resume_mode=auto")
-    return find(local_copy(resume_from_path, "trainer.resume_from_path"), what="trainer.resume_from_path")
-
-
-def fetch_latest(url: str, folder: Path) -> Path | None:
-    """The newest checkpoint below `url`, copied into `folder`; None where there is none. Raises UserError."""
-    what = "trainer.default_hdfs_dir"
-    steps = {
-        int(match[1]): u for u in complete(url, MANIFEST, what) if (match := _NAME.fullmatch(u.rpartition("/")[2]))
-    }
-    return fetch(steps[max(steps)], what, into=folder) if steps else None
 
 
 def prune(folder: Path, keep: int | None) -> None:
     """Delete all but the `keep` newest checkpoints (None: keep all; at least one stays)."""
     if keep is None:
         return
-    steps = _steps(folder)
+    steps = visible(folder)
     for step in sorted(steps)[: -max(keep, 1)]:
         # Renamed first: a checkpoint that is half deleted must not look like one.
         steps[step].rename(folder / f"{_NEW}{steps[step].name}")
-    _tidy(folder)
+    tidy(folder)
 
 
 def prune_part(folder: Path, part: str, keep: int | None) -> None:
     """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None: from none)."""
     if keep is None:
         return
-    steps = _steps(folder)
+    steps = visible(folder)
     for step in sorted(steps)[: -max(keep, 1)]:
         gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
-        if gone:
+        with suppress(Damaged):  # an old one is not worth the run
             _, files = _read_manifest(steps[step])
             _write_manifest(steps[step], step, {n: s for n, s in files.items() if steps[step] / n not in gone})
         for file in gone:
@@ -168,16 +157,15 @@ def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any]) -> Non
         final.rename(final.parent / f"{_OLD}{final.name}")
     draft.rename(final)
     _force_to_disk(final.parent)
-    _tidy(final.parent)
+    tidy(final.parent)
 
 
-def _steps(folder: Path) -> dict[int, Path]:
-    matches = ((_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir() if entry.is_dir())
-    return {int(match[1]): entry for match, entry in matches if match}
+def tidy(folder: Path) -> None:
+    """Clear away what an interrupted process left, and bring back a checkpoint whose replacement never came.
 
-
-def _tidy(folder: Path) -> None:
-    """Clear away what an interrupted process left, and bring back a checkpoint whose replacement never came."""
+    For the process alone that writes to the folder.
+    """
+    complete_plan(folder)
     for old in folder.glob(f"{_OLD}*"):
         final = folder / old.name.removeprefix(_OLD)
         if final.exists():
@@ -198,16 +186,26 @@ def _write_manifest(path: Path, step: int, files: dict[str, list[int]]) -> None:
 def _read_manifest(path: Path) -> tuple[int, dict[str, list[int]]]:
     file = path / MANIFEST
     if not file.is_file():
-        raise UserError(f"{path} is no checkpoint of agentrl; name a folder global_step_<n> that holds {MANIFEST}")
+        raise Damaged(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
     try:
         manifest = json.loads(file.read_text())
         known = manifest["format"] == FORMAT
         content = int(manifest["step"]), dict(manifest["files"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged; resume from an older checkpoint") from error
+        raise Damaged(file) from error
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
     return content
+
+
+def _refusal(path: Path) -> UserError | None:
+    """Why a checkpoint cannot be loaded."""
+    try:
+        _, files = _read_manifest(path)
+    except UserError as error:  # for the other ranks, too
+        return error
+    culprit = next((name for name in files if not _intact(path / name, files[name])), None)
+    return None if culprit is None else Damaged(path / culprit)
 
 
 def _intact(file: Path, stamp: list[int]) -> bool:

@@ -20,6 +20,7 @@ from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
 from agentrl.media import Processor
 from agentrl.tracking import Loggers, open_loggers
+from agentrl.tracking.superseded import superseded_records
 from agentrl.training import checkpoints
 from agentrl.training.batch import Batch
 from agentrl.training.conversations import Conversations, read_conversations
@@ -31,6 +32,7 @@ from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
 from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.resuming import Resuming
 from agentrl.training.sharding import place
 from agentrl.training.student import Loss, Student
 from agentrl.training.trainee import Steps
@@ -166,11 +168,15 @@ class Run:
 
     def resume(self) -> tuple[int, int]:
         """As `SftRun` says."""
-        path = self.ranks.share(self._source() if self.ranks.first else None)
-        if path is not None:
-            self.step, state = checkpoints.load(path, ranks=self.ranks)
+        trainer, ranks = self.config.trainer, self.ranks
+        resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
+        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
+        if found is not None:
+            _, (self.step, state) = found
             self.student.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
+        ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
         return self.step, self.total
 
     def finish(self) -> SftResult:
@@ -190,9 +196,9 @@ class Run:
     def _load(self, device: torch.device) -> Any:
         return load_model(self.config.model, device=device, seed=self.config.trainer.seed)
 
-    def _source(self) -> Path | None:
-        trainer = self.config.trainer
-        return checkpoints.source(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
+    def _claim(self, resuming: Resuming) -> None:
+        moves, copies = superseded_records(Path(self.config.trainer.output_dir), self.step)
+        resuming.claim(self.step, moves=moves, copies=copies)
 
     def _due(self, every: int) -> bool:
         return self.step == self.total or (every > 0 and self.step % every == 0)
@@ -233,4 +239,4 @@ class Run:
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:
     """Where checkpoints of a run lie."""
-    return Path(trainer.output_dir) / "checkpoints"
+    return Path(trainer.output_dir) / checkpoints.FOLDER

@@ -8,6 +8,8 @@ import pytest
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.runtime.opening import processes
 from agentrl.runtime.restarts import WorkerDied, persist
+from agentrl.training.checkpoints import latest
+from agentrl.training.resuming import Resuming
 
 
 def config(folder: Path, **trainer) -> Config:
@@ -15,17 +17,20 @@ def config(folder: Path, **trainer) -> Config:
 
 
 class Run:
-    """Dies so many times, each time after a step was saved."""
+    """Dies so many times, each time after a step was saved, or before the folder is its own."""
 
-    def __init__(self, deaths: int) -> None:
-        self.deaths = deaths
+    def __init__(self, deaths: int, *, claims: bool = True) -> None:
+        self.deaths, self.claims = deaths, claims
         self.seen: list[tuple[str, str | None]] = []
 
     def __call__(self, config: Config) -> None:
         trainer = config.trainer
         self.seen.append((trainer.resume_mode, trainer.resume_from_path))
         if len(self.seen) <= self.deaths:
-            (Path(trainer.default_local_dir) / f"checkpoints/global_step_{len(self.seen)}").mkdir(parents=True)
+            folder = Path(trainer.default_local_dir) / "checkpoints"
+            if self.claims:
+                Resuming(folder, trainer.resume_mode, trainer.resume_from_path).claim(len(self.seen) - 1)
+                (folder / f"global_step_{len(self.seen)}").mkdir(parents=True)
             raise WorkerDied("rank 1 died")
 
 
@@ -36,13 +41,21 @@ def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
 
 
 def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
-    old = tmp_path / "checkpoints/global_step_9"
-    old.mkdir(parents=True)
-    os.utime(old, (1, 1))
+    """However new the old run's are, and whatever the clocks of the machines say."""
+    folder = tmp_path / "checkpoints"
+    (folder / "global_step_9").mkdir(parents=True)
+    os.utime(folder / "global_step_9", (2**33, 2**33))
     run = Run(deaths=2)
+    persist(run, config(tmp_path, resume_mode="disable"), folder)
+    assert run.seen == [("disable", None), ("auto", None), ("auto", None)]
+    assert latest(folder) == folder / "global_step_2"
+
+
+def test_a_run_that_died_before_the_folder_was_its_own_begins_as_it_began(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints/global_step_9").mkdir(parents=True)
+    run = Run(deaths=2, claims=False)
     persist(run, config(tmp_path, resume_mode="disable"), tmp_path / "checkpoints")
-    steps = [tmp_path / f"checkpoints/global_step_{i}" for i in (1, 2)]
-    assert run.seen == [("disable", None), ("resume_path", str(steps[0])), ("resume_path", str(steps[1]))]
+    assert run.seen == [("disable", None)] * 3
 
 
 def test_gives_up(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from agentrl.errors import UserError
 from agentrl.training import checkpoints
+from agentrl.training.resuming import Resuming
 
 STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
 
@@ -70,7 +71,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     assert checkpoints.load(tmp_path / "global_step_1") == (1, {"value": 2})
     # killed between the two renames: the old one comes back when a run begins
     (tmp_path / "global_step_1").rename(tmp_path / ".old-global_step_1")
-    assert checkpoints.load(checkpoints.source(tmp_path, "auto", None)) == (1, {"value": 2})
+    assert [checkpoints.load(path) for path in Resuming(tmp_path, "auto", None).candidates()] == [(1, {"value": 2})]
 
 
 @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])

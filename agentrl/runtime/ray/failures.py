@@ -9,6 +9,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 from agentrl.errors import InfraError, UserError
 from agentrl.rollout.engines.remote.http import Lost
 from agentrl.runtime.restarts import WorkerDied
+from agentrl.training.checkpoints import Damaged
 
 GRACE = 10.0
 """Seconds in which the ranks that broke off with another say so, and Ray notices a process that is gone."""
@@ -22,6 +23,8 @@ def plain(error: BaseException, who: str) -> Exception:
     if isinstance(error, RayActorError | ObjectLostError):
         return WorkerDied(f"{who} died: killed, out of memory, or its machine is gone")
     cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, Damaged):
+        return cause
     if isinstance(cause, UserError):
         return UserError(str(cause))
     if isinstance(cause, WorkerDied):

@@ -39,6 +39,11 @@ class RunInfo:
     """Whether it goes on from a checkpoint."""
 
 
+def memory_file(folder: Path, name: str) -> Path:
+    """Where a run's folder keeps what the service `name` has heard of it."""
+    return folder / f".{name}.json"
+
+
 class Service(ABC):
     """A Logger. A subclass sends; this one remembers, and catches what goes wrong."""
 
@@ -50,7 +55,7 @@ class Service(ABC):
     def __init__(self, name: str, info: RunInfo) -> None:
         """Raises UserError."""
         self.name = name
-        self._file = info.folder / f".{name}.json"
+        self._file = memory_file(info.folder, name)
         self.id, self.heard = self._recall(info.resume)
         self.resumed = self.heard is not None
         self._warned = False

@@ -1,0 +1,235 @@
+"""A folder of checkpoints shows one lineage: what a run does not go on from is set aside, whole, and said."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl.errors import UserError
+from agentrl.training import checkpoints, lineage
+from agentrl.training.lineage import PLAN, complete_plan, set_aside, visible
+from agentrl.training.resuming import Resuming, newest
+from agentrl.training.shards import Piece
+
+
+def write(folder: Path, *steps: int, by: str = "old") -> None:
+    for step in steps:
+        checkpoints.save(folder, step, {"by": by, "w": torch.full((64,), float(step))})
+
+
+def begin(folder: Path, mode: str = "auto", path: Path | None = None) -> int:
+    """As a run begins: the step that it goes on from."""
+    resuming = Resuming(folder, mode, None if path is None else str(path))
+    found = resuming.first(checkpoints.load, resuming.candidates())
+    step = 0 if found is None else found[1][0]
+    resuming.claim(step)
+    return step
+
+
+def whole(folder: Path) -> dict[int, str]:
+    """Who wrote the checkpoints that a folder shows; each of them loads."""
+    return {step: checkpoints.load(path)[1]["by"] for step, path in sorted(visible(folder).items())}
+
+
+def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path, caplog):
+    write(tmp_path, 2, 4, 6)
+    assert begin(tmp_path, "resume_path", tmp_path / "global_step_2") == 2
+    aside = tmp_path / "superseded_1"
+    assert [record.message for record in caplog.records] == [
+        f"Set aside what this run does not go on from: the checkpoints of steps 4, 6 are now in {aside}"
+    ]
+    for step in (3, 4):
+        write(tmp_path, step, by="new")
+        checkpoints.prune(tmp_path, 2)
+    assert whole(tmp_path) == {3: "new", 4: "new"}
+    assert whole(aside) == {4: "old", 6: "old"}
+    assert newest(str(tmp_path)) == tmp_path / "global_step_4"
+    assert newest(str(aside)) == aside / "global_step_6"
+
+
+def test_a_run_that_starts_over_sets_all_aside_as_often_as_it_does(tmp_path):
+    for i in range(3):
+        write(tmp_path, 1, 2, by=f"run {i}")
+        assert begin(tmp_path, "disable") == 0
+    assert whole(tmp_path) == {}
+    assert checkpoints.latest(tmp_path) is None
+    assert [whole(tmp_path / f"superseded_{i + 1}") for i in range(3)] == [
+        dict.fromkeys((1, 2), f"run {i}") for i in range(3)
+    ]
+
+
+def test_a_checkpoint_from_elsewhere_has_no_relatives_here(tmp_path):
+    write(tmp_path / "one", 5)
+    write(tmp_path / "two", 3, 8)
+    assert begin(tmp_path / "two", "resume_path", tmp_path / "one" / "global_step_5") == 5
+    assert whole(tmp_path / "two") == {}
+    # what was set aside is no relative any more, either
+    write(tmp_path / "two", 6, by="new")
+    assert begin(tmp_path / "two", "resume_path", tmp_path / "two" / "superseded_1" / "global_step_3") == 3
+    assert whole(tmp_path / "two") == {}
+    assert whole(tmp_path / "two" / "superseded_1") == {3: "old", 8: "old"}
+    assert whole(tmp_path / "two" / "superseded_2") == {6: "new"}
+
+
+def test_going_on_from_the_newest_moves_nothing(tmp_path, caplog):
+    write(tmp_path, 2, 4)
+    assert begin(tmp_path) == begin(tmp_path, "resume_path", tmp_path / "global_step_4") == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_2", "global_step_4"]
+    assert not caplog.records
+
+
+def test_critics_are_pruned_along_the_lineage(tmp_path):
+    state = {"critic": {"w": Piece((4,), 0, torch.ones(4))}}
+    for step in (2, 4, 6):
+        checkpoints.save(tmp_path, step, state)
+    begin(tmp_path, "resume_path", tmp_path / "global_step_2")
+    for step in (3, 4):
+        checkpoints.save(tmp_path, step, state)
+    checkpoints.prune_part(tmp_path, "critic", 1)
+    left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("critic-*"))
+    assert left == [
+        f"{name}/critic-00000.safetensors"
+        for name in ("global_step_4", "superseded_1/global_step_4", "superseded_1/global_step_6")
+    ]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "state.pt", 100)
+
+
+def flip(path: Path) -> None:
+    content = bytearray((path / "state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "state.pt").write_bytes(content)
+
+
+def forget(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def tear(path: Path) -> None:
+    os.truncate(path / "manifest.json", 20)
+
+
+def lose(path: Path) -> None:
+    (path / "state.pt").unlink()
+
+
+DAMAGES = [truncate, flip, forget, tear, lose]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage):
+    write(tmp_path, 2, 4, 6)
+    damage(tmp_path / "global_step_6")
+    with pytest.raises(UserError, match="global_step_6.*resume from an older checkpoint"):
+        begin(tmp_path, "resume_path", tmp_path / "global_step_6")
+    assert begin(tmp_path) == 4
+    first, second = (record.message for record in caplog.records)
+    assert "global_step_6" in first
+    assert first.endswith("; the run goes on from the checkpoint before it")
+    assert second.endswith(f"the checkpoints of steps 6 are now in {tmp_path / 'damaged_1'}")
+    assert whole(tmp_path) == {2: "old", 4: "old"}
+
+
+def test_where_none_is_whole_nothing_is_begun_in_silence(tmp_path):
+    write(tmp_path, 2, 4)
+    truncate(tmp_path / "global_step_2")
+    forget(tmp_path / "global_step_4")
+    with pytest.raises(UserError, match=r"global_step_4.* and no checkpoint before it is whole; .*resume_mode=disable"):
+        begin(tmp_path)
+    assert sorted(visible(tmp_path)) == [2, 4]
+    assert begin(tmp_path, "disable") == 0
+    assert visible(tmp_path) == {}
+
+
+def test_another_versions_checkpoint_is_not_passed_over(tmp_path):
+    write(tmp_path, 2, 4)
+    manifest = tmp_path / "global_step_4" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(checkpoints.FORMAT, "agentrl-checkpoint-9"))
+    with pytest.raises(UserError, match="another version of agentrl"):
+        begin(tmp_path)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("moves", range(5))
+def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch, moves):
+    """Killed after so many moves, the folder shows the new lineage alone, and the next run completes the plan."""
+    folder = tmp_path / "checkpoints"
+    write(folder, 1, 2, 3, 4)
+    dump = tmp_path / "rollouts" / "3.jsonl"
+    dump.parent.mkdir()
+    dump.write_text("a dump")
+    plain, done = lineage.shutil.move, []
+
+    def move(*args: object) -> None:
+        if len(done) == moves:
+            raise Killed
+        done.append(plain(*args))
+
+    monkeypatch.setattr(lineage.shutil, "move", move)
+    try:
+        set_aside(folder, 1, "superseded", moves={dump: "rollouts/3.jsonl"})
+        assert moves == 4
+    except Killed:
+        assert moves < 4
+    assert checkpoints.latest(folder) == folder / "global_step_1"
+    monkeypatch.undo()
+    assert begin(folder) == 1
+    assert whole(folder) == {1: "old"}
+    assert whole(folder / "superseded_1") == {2: "old", 3: "old", 4: "old"}
+    assert (folder / "superseded_1" / "rollouts" / "3.jsonl").read_text() == "a dump"
+    assert not dump.exists()
+    assert not (folder / PLAN).exists()
+    complete_plan(folder)  # and once more: nothing to do
+
+
+BRANCHER = """
+import sys
+from pathlib import Path
+from agentrl.training import checkpoints
+from agentrl.training.lineage import set_aside, visible
+folder, number = Path(sys.argv[1]), 0
+while True:
+    kept = max(visible(folder), default=0)
+    for step in (kept + 1, kept + 2, kept + 3):
+        number += 1
+        checkpoints.save(folder, step, {"number": number})
+        print(number, flush=True)
+    set_aside(folder, kept + 1, "superseded")
+"""
+
+
+def test_killed_at_any_moment_every_checkpoint_is_there_once(tmp_path):
+    """A real kill: what was reported as saved is either in the lineage or set aside, whole."""
+    command = [sys.executable, "-c", BRANCHER, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": "."})
+    for _ in range(7):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    rest = process.communicate()[0].split()
+    checkpoints.tidy(tmp_path)
+    found = [checkpoints.load(path)[1]["number"] for path in tmp_path.rglob("global_step_*")]
+    assert len(found) == len(set(found))
+    assert set(range(1, 8 + len(rest))) <= set(found)
+    shown = [checkpoints.load(path)[1]["number"] for _, path in sorted(visible(tmp_path).items())]
+    assert shown == sorted(shown)
+
+
+def test_the_plan_is_plain_and_moves_with_its_folder(tmp_path):
+    """Somebody moves the run's folder after a kill: the plan names what lies in it."""
+    folder = tmp_path / "here"
+    write(folder, 1, 2)
+    (folder / PLAN).write_text(json.dumps({"global_step_2": "superseded_1/global_step_2"}))
+    folder.rename(tmp_path / "there")
+    assert checkpoints.latest(tmp_path / "there") == tmp_path / "there" / "global_step_1"
+    checkpoints.tidy(tmp_path / "there")
+    assert whole(tmp_path / "there" / "superseded_1") == {2: "old"}
