@@ -1,13 +1,16 @@
 """The algorithm: sample, score, weigh, update, and give the engine the new weights.
 
-Invariants: step k samples with the weights that step k - 1 left; a step whose trajectories all dropped leaves the
-weights alone, and its metrics say so; a checkpoint of step k holds all that step k + 1 depends on.
+Invariants: step k samples with the weights that step k - 1 left; a step with nothing to learn from leaves the weights
+alone, and its metrics say so; a step that lost too many trajectories to infrastructure stops the run, with a checkpoint
+of the step before; a checkpoint of step k holds all that step k + 1 depends on.
 """
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from agentrl.config.schema import Config
+from agentrl.rollout.drops import TooManyDrops, check_drops
 from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
 from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.training import Weighing, pack_tokens, rewarded
@@ -38,22 +41,27 @@ class Training:
     weigh: Weighing
     checkpoints: Checkpoints
     journal: Journal
+    saved: int = 0
+    """The step of the newest checkpoint."""
 
     def run(self, start: int) -> None:
-        """The steps after `start`, with validation and checkpoints where they are due."""
+        """The steps after `start`, with validation and checkpoints where they are due.
+
+        Raises TooManyDrops.
+        """
+        self.saved = start
         trainer, last = self.config.trainer, self.feed.total_steps
         if trainer.val_only or (start == 0 and trainer.val_before_train):
             self.journal.step(start, self.validate(start))
         for step in range(start + 1, 0 if trainer.val_only else last + 1):
-            metrics = self.step(step)
+            with self._saved_on_drops(step):
+                metrics = self.step(step)
             if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
                 metrics |= self.validate(step)
             # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
             self.journal.step(step, metrics)
             if step == last or (trainer.save_freq > 0 and step % trainer.save_freq == 0):
-                self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
-                with self.journal.phase("save"):
-                    self.checkpoints.save(step, last=step == last)
+                self._save(step, last=step == last)
 
     def step(self, step: int) -> Metrics:
         """One round of the algorithm; returns its metrics."""
@@ -62,6 +70,7 @@ class Training:
         self.journal.rolled(step, sample.rolled)
         with self.journal.phase("logprobs"):
             batch = self.runtime.annotate(pack_tokens(sample.kept))
+        check_drops(sample.rolled, self.config.rollout.max_infra_drop_share)  # scores may have come only now
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
         batch = rewarded(batch, sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
         metrics = rollout_metrics(sample.rolled) | sample.metrics
@@ -77,6 +86,25 @@ class Training:
         with self.journal.phase("sync"):
             self.runtime.sync(step)
         return metrics
+
+    @contextmanager
+    def _saved_on_drops(self, step: int) -> Iterator[None]:
+        """Where `step` loses too many trajectories, save the step before, as if this one had drawn no rows."""
+        rows = self.feed.train.state_dict()
+        try:
+            yield
+        except TooManyDrops as drops:
+            self.feed.train.load_state_dict(rows)
+            if self.saved < step - 1:
+                self._save(step - 1, last=True)
+            again = f"then start the run again, with trainer.resume_mode=auto: it goes on after step {step - 1}"
+            raise TooManyDrops(f"step {step}: {drops}, {again}") from drops
+
+    def _save(self, step: int, *, last: bool) -> None:
+        self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
+        with self.journal.phase("save"):
+            self.checkpoints.save(step, last=last)
+        self.saved = step
 
     def validate(self, step: int) -> Metrics:
         """`val/` metrics of the current weights; none without validation rows."""

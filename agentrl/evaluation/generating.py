@@ -2,11 +2,13 @@
 
 Invariants:
 - a row is in the part file once all of its answers are there; a run that begins again answers the others only;
+- a row that failed is answered with other seeds by the next run, for the same ones would draw what failed once more;
 - the part file begins with what the answers depend on, and is not continued under other settings;
 - the finished file is whole or absent, and has the rows in the order of the input.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,17 +48,30 @@ class Part:
             raise UserError(f"data.output_path={out}: name it .parquet or .jsonl")
         self.file = out.with_name(f"{out.name}.part")
         self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=str))
-        self.answers: dict[str, list[Answer]] = self._read() if self.file.exists() else {}
-        lines = [self.settings, *({"uid": uid, "answers": answers} for uid, answers in self.answers.items())]
-        write_atomic(self.file, (json.dumps(line) + "\n" for line in lines))
+        self.answers: dict[str, list[Answer]] = {}
+        self.failures: Counter[str] = Counter()
+        """By uid, the runs in which a row failed."""
+        if self.file.exists():
+            self._read()
+        answers = ({"uid": uid, "answers": answers} for uid, answers in self.answers.items())
+        failures = ({"uid": uid, "failures": times} for uid, times in self.failures.items())
+        write_atomic(self.file, (json.dumps(line) + "\n" for line in [self.settings, *answers, *failures]))
 
     def add(self, uid: str, answers: list[Answer]) -> None:
         """Keep the answers to a row."""
         self.answers[uid] = answers
-        with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"uid": uid, "answers": answers}, default=str) + "\n")
+        self._append({"uid": uid, "answers": answers})
 
-    def _read(self) -> dict[str, list[Answer]]:
+    def fail(self, uid: str) -> None:
+        """Keep that a row failed."""
+        self.failures[uid] += 1
+        self._append({"uid": uid, "failures": self.failures[uid]})
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line, default=str) + "\n")
+
+    def _read(self) -> None:
         """What is there already; a last line that was cut off is left out."""
         lines = self.file.read_text(encoding="utf-8").split("\n")
         begun = _parsed(lines[0]) or {}
@@ -65,8 +80,11 @@ class Part:
             raise UserError(
                 f"{self.file} was begun with another {differing[0]}: remove that file, or set data.output_path"
             )
-        records = [record for record in map(_parsed, lines[1:]) if record]
-        return {record["uid"]: record["answers"] for record in records}
+        for record in filter(None, map(_parsed, lines[1:])):
+            if "answers" in record:
+                self.answers[record["uid"]] = record["answers"]
+            else:
+                self.failures[record["uid"]] = record["failures"]
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -121,11 +139,19 @@ class Generator:
             if self._keep(trajectory):
                 on_row(len(self.answers), len(rows))
 
-        for start in range(0, len(waiting), CHUNK):
-            self.runtime.rollout(waiting[start : start + CHUNK], 0, on_done)
+        for failures, alike in self._by_failures(waiting).items():
+            for start in range(0, len(alike), CHUNK):
+                self.runtime.rollout(alike[start : start + CHUNK], failures, on_done)
         write(self.out, [record(row, self.answers.get(row.uid, [])) for row in rows])
         if not self.failed:
             self.part.file.unlink()
+
+    def _by_failures(self, rows: Sequence[Row]) -> dict[int, list[Row]]:
+        """Rows by the number of runs in which they failed: that names their trajectories, and so makes their seeds."""
+        found: dict[int, list[Row]] = {}
+        for row in rows:
+            found.setdefault(self.part.failures[row.uid], []).append(row)
+        return found
 
     def scores(self, rows: Sequence[Row]) -> list[RowScores]:
         """What the answers were worth while they were made."""
@@ -148,6 +174,8 @@ class Generator:
         self.failed += len(group) - len(fine)
         if len(fine) == len(group):
             self.part.add(uid, self.answers[uid])
+        else:
+            self.part.fail(uid)
         del self._groups[uid]
         return True
 

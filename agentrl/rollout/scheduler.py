@@ -3,6 +3,8 @@
 Invariants:
 - a failure of one trajectory costs that trajectory: it is tried again, then handed on as an infrastructure
   error, never scored and never raised; only when all of a batch failed does the batch raise;
+- a retry has a seed of its own, so it does not repeat what failed; what took too long is tried again only where that
+  is asked for;
 - every key that was opened on the engine is released;
 - a deterministic engine, which waits for every open key, sees all keys that will run at once before the first
   request, and a lane's next key before its last one goes: what runs together never depends on timing;
@@ -15,15 +17,17 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentrl.chat.ledger import LedgerError
 from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer
+from agentrl.rollout.drops import check_drops
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.heap import undisturbed
 from agentrl.rollout.loops.base import AgentLoop, Environment
+from agentrl.rollout.seeds import seed_for
 from agentrl.rollout.trajectory import Finish, Outcome, Trajectory
 
 log = logging.getLogger(__name__)
@@ -42,6 +46,9 @@ class Scheduler:
     timeout: float
     """Wall seconds for one try of one trajectory."""
     retries: int
+    """Further tries after an infrastructure failure."""
+    retry_timeouts: bool = False
+    """Whether `timeout` counts as one."""
     unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
     """Scores under way that no `run` waits for."""
 
@@ -55,7 +62,7 @@ class Scheduler:
         on_done: OnDone = lambda _: None,
         scored: bool = True,
     ) -> list[Trajectory]:
-        """`n` trajectories a row, group by group. Raises InfraError when not one of them got through.
+        """`n` trajectories a row, group by group. Raises TooManyDrops when not one of them got through.
 
         Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
         """
@@ -63,13 +70,13 @@ class Scheduler:
         self.scorer.expect(len(jobs))
         with undisturbed():
             await Lanes(self, jobs, sampling, on_done, None if scored else self.unscored).run()
-        _check_some_worked(jobs)
+        check_drops(jobs, 1.0)
         return jobs
 
     async def settle(self) -> None:
-        """Wait for the scores that are still out. Raises InfraError when not one trajectory of theirs has any."""
+        """Wait for the scores that are still out. Raises TooManyDrops when not one trajectory of theirs has any."""
         try:
-            _check_some_worked(await asyncio.gather(*self.unscored))
+            check_drops(await asyncio.gather(*self.unscored), 1.0)
         finally:
             self.unscored = []
 
@@ -79,12 +86,18 @@ class Scheduler:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def persist(self, job: Trajectory, sampling: Sampling) -> Trajectory:
-        """Try until it works or the retries are used up."""
-        for _ in range(self.retries):
-            trajectory = await self._try(job, sampling)
-            if trajectory.outcome is not Outcome.INFRA_ERROR:
-                return trajectory
-        return await self._try(job, sampling)
+        """Try until it works, the retries are used up, or another try would take too long again."""
+        trajectory = await self._try(job, sampling)
+        for retry in range(1, self.retries + 1):
+            if not self._worth_a_retry(trajectory):
+                break
+            seed = seed_for(sampling.seed, "retry", retry)
+            trajectory = await self._try(job, replace(sampling, seed=seed))
+        return trajectory
+
+    def _worth_a_retry(self, trajectory: Trajectory) -> bool:
+        late = trajectory.finish == "timeout"
+        return trajectory.outcome is Outcome.INFRA_ERROR and (self.retry_timeouts or not late)
 
     def compare(self, trajectory: Trajectory) -> None:
         """Note where the template would have written the conversation differently.
@@ -183,12 +196,6 @@ class Lanes:
             await asyncio.sleep(0)
         on_done(trajectory)
         return trajectory
-
-
-def _check_some_worked(trajectories: Sequence[Trajectory]) -> None:
-    failed = [t for t in trajectories if t.outcome is Outcome.INFRA_ERROR]
-    if failed and len(failed) == len(trajectories):
-        raise InfraError(f"all {len(failed)} trajectories failed; the first: {failed[0].error}")
 
 
 def _fail(trajectory: Trajectory, finish: Finish, error: str) -> None:

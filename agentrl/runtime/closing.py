@@ -23,7 +23,7 @@ def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
     """What to print once the last step is done; pieces that were not recorded are left out."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in _metrics(run_dir) if any(name.startswith("val/") for name in m)]
-    if len(validated) > 1:
+    if validated and validated[0]["step"] < validated[-1]["step"]:
         first, last = validated[0], validated[-1]
         yield before_after_table(first, last)
         yield from _conversations(trainer, decode, int(first["step"]), int(last["step"]))

@@ -23,6 +23,7 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
 from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.text import TokenTexts
 from agentrl.tracking.writer import Writer
 from agentrl.training import Batch
@@ -44,7 +45,7 @@ class Journal:
         self.loggers = open_loggers(
             trainer.logger,
             self.run_dir,
-            resume_step=resume_step,
+            resume_step=ADDS if trainer.val_only else resume_step,
             config_yaml=to_yaml(config),
             view=self.view,
             project=trainer.project_name,

@@ -39,12 +39,13 @@ class Rollouts:
             max_concurrent=rollout.max_concurrent_trajectories,
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,
+            retry_timeouts=rollout.retry_timeouts,
         )
 
     def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores.
 
-        Raises InfraError when all of them failed.
+        Raises TooManyDrops when all of them failed.
         """
         rollout = self.config.rollout
         sampling = replace(

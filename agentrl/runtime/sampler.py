@@ -15,6 +15,7 @@ from agentrl.algorithms import reads
 from agentrl.config.schema import Config
 from agentrl.data import Loader, Row
 from agentrl.errors import UserError
+from agentrl.rollout.drops import check_drops
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.journal import Journal
 from agentrl.runtime.runtime import Metrics, OnDone, Runtime
@@ -60,12 +61,16 @@ class Sampler:
         self.earned: Earned = partial(earned, tool_turn_weight=tool, interaction_turn_weight=user)
 
     def __call__(self, step: int) -> Sample:
-        """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for."""
+        """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
+
+        Raises TooManyDrops.
+        """
         filter_groups = self.config.algorithm.filter_groups
         sample = self._dynamic(step) if filter_groups.enable else self._plain(step)
         if "baselines" in reads(self.config.algorithm.adv_estimator):
             rows = list({t.row.uid: t.row for t in sample.kept}.values())
             greedy = self._roll("baseline", rows, len(rows), step, self.runtime.greedy)
+            check_drops(greedy, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
             sample.greedy = {t.row.uid: self.earned(t) for t in greedy if t.trainable}
             sample.metrics["rollout/baseline_mean"] = sum(sample.greedy.values()) / max(len(sample.greedy), 1)
         return sample
@@ -73,6 +78,7 @@ class Sampler:
     def _plain(self, step: int) -> Sample:
         later = self.config.reward.launch_reward_fn_async
         trajectories = self._train(self.loader.next_batch(), step, scored=not later)
+        self._check(step, trajectories)
         return Sample(trajectories, trajectories)
 
     def _dynamic(self, step: int) -> Sample:
@@ -89,11 +95,17 @@ class Sampler:
             trajectories = self._train(rows, step) if rows else []
             groups |= differing(trajectories, filter_groups.metric, self.earned)
             sample.rolled += trajectories
+            self._check(step, sample.rolled)  # other prompts must not quietly take the place of those that are lost
             drawn += 1
         kept = list(groups.values())[: data.train_batch_size]
         sample.kept = [trajectory for group in kept for trajectory in group]
         sample.metrics = {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(len(kept))}
         return sample
+
+    def _check(self, step: int, rolled: list[Trajectory]) -> None:
+        """Stop a step that lost too much; what was sampled is written before."""
+        self.journal.rolled(step, rolled)
+        check_drops(rolled, self.config.rollout.max_infra_drop_share)
 
     def _train(self, rows: Sequence[Row], step: int, *, scored: bool = True) -> list[Trajectory]:
         rollout = partial(self.runtime.rollout, scored=scored)

@@ -21,6 +21,8 @@ from agentrl.tracking.services import SERVICES, RunInfo, open_service
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
 TENSORBOARD_DIR = "tensorboard"
+ADDS = math.inf
+"""As `resume_step`: the run only adds to the record of the folder's run, it validates, say."""
 NAMES = ("console", "file", "tensorboard", *SERVICES)
 
 
@@ -56,7 +58,7 @@ class ConsoleLogger:
 class FileLogger:
     """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null."""
 
-    def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
+    def __init__(self, path: Path, *, resume_step: float | None = None) -> None:
         """Keep lines up to `resume_step`; None or 0 begins anew and keeps an older file as metrics.jsonl.old."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if resume_step:
@@ -80,7 +82,7 @@ class FileLogger:
 class TensorBoardLogger:
     """Scalars for TensorBoard, and the configuration as text. Raises UserError when the package is missing."""
 
-    def __init__(self, folder: Path, *, resume_step: int | None = None, config_yaml: str = "") -> None:
+    def __init__(self, folder: Path, *, resume_step: float | None = None, config_yaml: str = "") -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -88,10 +90,10 @@ class TensorBoardLogger:
                 'trainer.logger: tensorboard is not installed; run pip install "agentrl[loggers]" or drop it'
             ) from None
         # Events of an earlier life at or after this step vanish from the plots.
-        purge_step = resume_step + 1 if resume_step else 0
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        step = None if resume_step == ADDS else int(resume_step or 0)
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else step)
         if config_yaml:
-            self._writer.add_text("config", f"```yaml\n{config_yaml}\n```", global_step=resume_step or 0)
+            self._writer.add_text("config", f"```yaml\n{config_yaml}\n```", global_step=step or 0)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -132,7 +134,7 @@ def open_loggers(
     names: Sequence[str],
     run_dir: Path,
     *,
-    resume_step: int | None,
+    resume_step: float | None,
     config_yaml: str,
     view: LiveView | None = None,
     project: str = "agentrl",
@@ -140,9 +142,9 @@ def open_loggers(
 ) -> Loggers:
     """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
 
-    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 begins anew. `view` is what
-    "console" writes to; without one it prints lines. Services group runs by `project` and call this one `experiment`.
-    Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
+    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 begins anew, ADDS drops nothing.
+    `view` is what "console" writes to; without one it prints lines. Services group runs by `project` and call this one
+    `experiment`. Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """
     for name in names:
         if name not in NAMES:

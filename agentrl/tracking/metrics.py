@@ -126,9 +126,11 @@ def _shape(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def _drops(trajectories: Sequence[Trajectory]) -> Metrics:
+    drops = sum(t.outcome is Outcome.INFRA_ERROR for t in trajectories)
     return {
         "trajectories": float(len(trajectories)),
-        "infra_drops": float(sum(t.outcome is Outcome.INFRA_ERROR for t in trajectories)),
+        "infra_drops": float(drops),
+        **_ratio("infra_drop_share", drops, len(trajectories)),
         "ledger_violations": float(sum("ledger_violation" in t.extra for t in trajectories)),
         "template_mismatches": float(sum("template_mismatch" in t.extra for t in trajectories)),
     }

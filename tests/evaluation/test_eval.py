@@ -9,6 +9,8 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.data.files import read_records
+from agentrl.errors import InfraError
+from agentrl.rollout.engines.hf.engine import HFEngine
 from agentrl.runtime import LocalRuntime
 from tests.evaluation.conftest import row
 
@@ -136,6 +138,30 @@ def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
     assert [record["extra_info"]["index"] for record in records] == list(range(6))
     assert all(len(record["responses"]) == 2 for record in records)
     assert records[0]["messages"][0][0]["role"] == "assistant"
+
+
+def test_a_row_that_failed_is_answered_with_another_seed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same one, a trajectory that went on until its time was over would do so for ever."""
+    out, seeds, broken = tmp_path / "answers.jsonl", [], [True]
+    draw = HFEngine.generate
+
+    async def failing(self, token_ids, sampling, *, key, media=()):
+        seeds.append((key, sampling.seed))
+        if broken[0] and "rows.jsonl:2/1" in key:
+            raise InfraError("no answer")
+        return await draw(self, token_ids, sampling, key=key, media=media)
+
+    monkeypatch.setattr(HFEngine, "generate", failing)
+    settings = [*arguments(home, out), "rollout.infra_retries=0"]
+    assert main(["generate", *settings]) == 1
+    first, broken[0] = dict(seeds), False
+    seeds.clear()
+    assert main(["generate", *settings]) == 0
+    assert len(seeds) == 2, "the row that failed, and no other"
+    assert not {seed for _, seed in seeds} & set(first.values())
+    assert all(len(record["responses"]) == 2 for record in read_records(out))
 
 
 def test_a_model_is_measured_and_its_answers_can_be_measured_again(home: Path, tmp_path: Path) -> None:

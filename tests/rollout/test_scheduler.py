@@ -19,10 +19,17 @@ def one(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any 
     return float(ground_truth in solution_str)
 
 
-def scheduler(env: Environment, *, timeout: float = 20.0, retries: int = 1, max_concurrent: int = 64) -> Scheduler:
+def scheduler(
+    env: Environment,
+    *,
+    timeout: float = 20.0,
+    retries: int = 1,
+    max_concurrent: int = 64,
+    retry_timeouts: bool = False,
+) -> Scheduler:
     fn = RewardFn(one, "one", {}, frozenset({"extra_info"}))
     scorer = Scorer(fn, tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0, decode=env.chat.decode)
-    return Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent, timeout, retries)
+    return Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent, timeout, retries, retry_timeouts)
 
 
 async def run(env: Environment, rows: int = 3, n: int = 2, **options: Any) -> list[Trajectory]:
@@ -74,7 +81,9 @@ async def test_a_second_try_that_works_leaves_no_trace_of_the_first() -> None:
 
 async def test_all_failing_is_an_error_of_the_run() -> None:
     env, _ = environment(lambda key, turn: InfraError("engine gone"))
-    with pytest.raises(InfraError, match="all 6 trajectories failed; the first: engine gone"):
+    with pytest.raises(
+        InfraError, match=r"took 6 of 6 trajectories; the most frequent cause \(6 of 6\): engine gone; fix that$"
+    ):
         await run(env)
 
 
@@ -92,6 +101,45 @@ async def test_bugs_in_a_loop_are_contained_and_named() -> None:
     done = await run(env)
     assert [t.error for t in done if t.sample == 1] == ["ZeroDivisionError: oh"] * 3
     assert all(t.reward == 1.0 for t in done if t.sample == 0)
+
+
+async def test_a_retry_has_a_seed_of_its_own() -> None:
+    """The same seed would draw what failed once more; those that did not fail keep theirs."""
+    fine, first = environment(says("The answer is 5 ."))
+    await run(fine)
+    failures = {"1/r:1/0": 2}
+
+    def script(key: str, turn: int) -> str | Exception:
+        failures[key] = failures.get(key, 0) - 1
+        return InfraError("hiccup") if failures[key] >= 0 else "The answer is 5 .<|im_end|>"
+
+    retried, second = environment(script)
+    done = await run(retried, retries=2)
+    assert all(t.outcome is Outcome.OK for t in done)
+    assert len(second.seeds) == len(set(second.seeds)) == 8
+    assert set(first.seeds) < set(second.seeds)
+    again, third = environment(lambda key, turn: script(key, turn))
+    failures.clear()
+    failures["1/r:1/0"] = 2
+    await run(again, retries=2)
+    assert sorted(map(str, third.seeds)) == sorted(map(str, second.seeds))  # a retry repeats exactly, too
+
+
+@pytest.mark.parametrize(("retry_timeouts", "tries"), [(False, 1), (True, 3)])
+async def test_what_took_too_long_is_not_tried_again_unless_asked_for(retry_timeouts: bool, tries: int) -> None:
+    env, engine = environment(says("The answer is 5 ."))
+    plain, seeds = engine.generate, []
+
+    async def looping(token_ids, sampling, *, key, media=()):  # type: ignore[no-untyped-def]
+        if key != "1/r:0/0":
+            return await plain(token_ids, sampling, key=key)
+        seeds.append(sampling.seed)
+        return await asyncio.sleep(60)
+
+    engine.generate = looping  # type: ignore[method-assign, assignment]
+    done = await run(env, timeout=0.2, retries=2, retry_timeouts=retry_timeouts)
+    assert (done[0].finish, done[0].outcome) == ("timeout", Outcome.INFRA_ERROR)
+    assert len(seeds) == len(set(seeds)) == tries
 
 
 async def test_a_trajectory_that_takes_too_long_is_masked() -> None:

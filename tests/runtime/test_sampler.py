@@ -9,6 +9,7 @@ from agentrl.config import compose
 from agentrl.data import Loader
 from agentrl.data.row import Row
 from agentrl.errors import UserError
+from agentrl.rollout.drops import TooManyDrops
 from agentrl.rollout.trajectory import Outcome, Trajectory, TurnReward
 from agentrl.runtime.sampler import Sampler, differing
 from agentrl.training import pack
@@ -37,8 +38,16 @@ class Scripted:
 
 
 class Quiet:
+    """Keeps what a step rolled, as it is written to the dump."""
+
+    def __init__(self):
+        self.dump = None
+
     def rolling(self, name, total):
         return nullcontext(lambda _: None)
+
+    def rolled(self, step, trajectories):
+        self.dump = step, list(trajectories)
 
 
 def sampler(groups, *overrides, batch=2, greedy=0.25):
@@ -104,6 +113,34 @@ def test_length_does_not_make_a_group_differ():
     assert uids(sample(1)) == ["r2"]
 
 
+LOST = [None, None]
+
+
+@pytest.mark.parametrize("more", [[], [FILTER]])
+def test_a_step_that_lost_too_much_stops_before_it_is_trained_on(more):
+    sample, _ = sampler([LOST, LOST, DIFFER, DIFFER], "rollout.max_infra_drop_share=0.7", *more, batch=3)
+    with pytest.raises(TooManyDrops, match=r"took 4 of 6 .*max_infra_drop_share=0\.6"):
+        sampler([LOST, LOST, DIFFER], "rollout.max_infra_drop_share=0.6", *more, batch=3)[0](1)
+    assert uids(sample(1)) == (["r2"] if more else ["r0", "r1", "r2"])
+    assert sample.journal.dump[0] == 1
+
+
+def test_refills_do_not_hide_what_is_lost():
+    """Whole groups lost: other prompts would take their place, batch after batch, and nobody would know."""
+    sample, runtime = sampler([SAME, DIFFER, LOST, LOST, LOST, DIFFER, DIFFER, DIFFER], FILTER)
+    runtime.rollout([], 0, None)
+    sample.config.rollout.max_infra_drop_share = 0.4
+    with pytest.raises(TooManyDrops, match="took 4 of 8 trajectories"):
+        sample(1)
+    assert len(sample.journal.dump[1]) == 8
+
+
+def test_baselines_that_are_lost_count():
+    sample, _ = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax", greedy=None)
+    with pytest.raises(TooManyDrops, match="took 2 of 2"):
+        sample(1)
+
+
 def test_failures_do_not_make_a_group_differ():
     runtime = Scripted()
     rows = [
@@ -123,10 +160,11 @@ def test_remax_asks_for_one_greedy_answer_a_prompt():
 
 
 def test_a_failed_greedy_answer_is_no_baseline():
-    sample, _ = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax", greedy=None)
+    sample, _ = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax")
+    sample.loader.rows[1].extra_info["greedy"] = None
     got = sample(1)
     batch = pack(got.kept, tool_turn_weight=0.0, interaction_turn_weight=0.0)
-    assert torch.isnan(got.baselines(batch)).all()
+    assert torch.isnan(got.baselines(batch)).tolist() == [False, False, True, True]
 
 
 def test_dynamic_sampling_draws_no_row_twice_in_a_step():

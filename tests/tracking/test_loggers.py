@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agentrl.errors import UserError
 from agentrl.tracking import LiveView, open_loggers, read_metrics
-from agentrl.tracking.loggers import FileLogger, TensorBoardLogger
+from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
 
 
 def figures(step):
@@ -50,6 +50,20 @@ def test_a_resumed_file_equals_an_unbroken_one(tmp_path, torn):
         file.write(torn)
     assert log_steps(path, range(4, 8), resume_step=3) == unbroken
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_run_that_only_adds_drops_nothing(tmp_path):
+    """A validation of an old checkpoint: the steps after it are somebody's record."""
+    log_steps(tmp_path / "metrics.jsonl", range(4))
+    log_steps(tmp_path / "metrics.jsonl", [2], resume_step=ADDS)
+    assert [metrics["step"] for metrics in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3, 2]
+    for steps, resume_step in ((range(4), None), ([2], ADDS)):
+        logger = TensorBoardLogger(tmp_path / "tb", resume_step=resume_step, config_yaml="x: 1")
+        for step in steps:
+            logger.log(step, {"a": 1.0})
+        logger.close()
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
+    assert {event.step for event in events.Scalars("a")} == {0, 1, 2, 3}
 
 
 def test_a_killed_process_loses_no_step(tmp_path):

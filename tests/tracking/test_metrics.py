@@ -47,6 +47,8 @@ def test_an_infrastructure_failure_teaches_the_figures_nothing(plain):
     for name in ("reward_mean", "success", "turns_mean", "response_tokens_max", "mask_share", "model_tokens"):
         assert with_failure[f"rollout/{name}"] == rollout_metrics([plain(1.0)])[f"rollout/{name}"], name
     assert with_failure["rollout/infra_drops"] == 1
+    assert with_failure["rollout/infra_drop_share"] == 0.5
+    assert validation_metrics([plain(1.0), failed])["val/infra_drop_share"] == 0.5
     assert with_failure["finish/error"] == 0.5
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -230,6 +231,37 @@ def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank)
     again, finished = run("broken")
     assert again == {}
     assert finished.steps == 6
+
+
+def test_a_run_that_starts_over_keeps_its_own_checkpoints(home, tmp_path):
+    def run(steps, **trainer):
+        settings = config(home)
+        settings.trainer = replace(
+            settings.trainer,
+            output_dir=str(tmp_path),
+            total_training_steps=steps,
+            save_freq=1,
+            max_ckpt_to_keep=1,
+            logger=["console", "file"],
+            **trainer,
+        )
+        return sft(settings, lambda *_: None)
+
+    saved = tmp_path / "checkpoints"
+    run(3)
+    run(2, resume_mode="disable")
+    assert sorted(path.name for path in saved.iterdir()) == ["global_step_2", "superseded_1"]
+    assert sorted(path.name for path in (saved / "superseded_1").iterdir()) == ["global_step_3", "metrics.jsonl"]
+    assert main(["merge", str(tmp_path), str(tmp_path / "merged")]) == 0
+    merged, own = (
+        load_model(Model(path=str(p)), device=CPU, seed=0).state_dict() for p in (tmp_path / "merged", tmp_path)
+    )
+    assert all(torch.equal(tensor, merged[name]) for name, tensor in own.items())
+    path = str(saved / "superseded_1" / "global_step_3")
+    run(4, resume_mode="resume_path", resume_from_path=path)
+    assert sorted(path.name for path in saved.iterdir()) == ["global_step_4", "superseded_1", "superseded_2"]
+    run(4)
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) >= 1
 
 
 def test_the_command(home, tmp_path, capfd, monkeypatch):

@@ -17,7 +17,7 @@ def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -
     at_least("rollout", rollout, 1, "log_prob_micro_batch_size_per_gpu log_prob_max_token_len_per_gpu")
     at_least("rollout.val_kwargs", rollout.val_kwargs, 1, "n")
     at_least("rollout", rollout, 1, "n_gpus_per_node")
-    at_least("rollout", rollout, 0, "nnodes")
+    at_least("rollout", rollout, 0, "nnodes infra_retries max_infra_drop_share")
     multi_turn = rollout.multi_turn
     at_least("rollout.multi_turn", multi_turn, 1, "max_assistant_turns max_parallel_calls max_tool_response_length")
     sizes = "micro_batch_size_per_gpu forward_max_token_len_per_gpu max_length"

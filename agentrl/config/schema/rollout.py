@@ -103,7 +103,14 @@ class Rollout:
     trajectory_timeout: float = 600.0
     """Wall seconds a trajectory may take."""
     infra_retries: int = 1
-    """Fresh tries for a trajectory that an infrastructure failure ended."""
+    """Fresh tries, each with a new seed, for a trajectory that an infrastructure failure ended."""
+    retry_timeouts: bool = False
+    """Try a trajectory that took longer than `trajectory_timeout` again, too; a step may then wait that long for each
+    of `infra_retries`."""
+    max_infra_drop_share: float = 0.5
+    """Share of a step's trajectories that infrastructure failures may take, after their retries. A step that loses more
+    stops the run before it trains on the rest; the run saves the step before, and goes on from there. 1: it stops only
+    when all are lost."""
     deterministic: bool = False
     """Run the hf engine only when every live trajectory waits on it, so that batches, and with them the last bits
     of every float, do not depend on timing: a restarted run repeats itself bit for bit. Slow tools then hold up

@@ -136,6 +136,16 @@ async def test_a_request_past_its_deadline_goes_elsewhere(fakes: list[Fake]) -> 
     await engine.close()
 
 
+async def test_a_request_that_is_late_everywhere_is_given_up(fakes: list[Fake]) -> None:
+    """It draws the same tokens on each server: to send it on and on takes one server after the other out of service."""
+    engine = await engine_of(fakes, request_timeout=0.3)
+    for fake in fakes:
+        fake.trouble = lambda _: hang
+    with pytest.raises(InfraError, match="given up after 2 tries"):
+        await engine.generate([1], Sampling(3), key="a")
+    await engine.close()
+
+
 async def test_an_error_of_the_server_is_not_retried(fakes: list[Fake]) -> None:
     engine = await engine_of(fakes[:1])
 

@@ -17,7 +17,7 @@ from agentrl.media import Medium
 from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.engines.remote.dialect import Answer, Dialect
 from agentrl.rollout.engines.remote.flight import Flight
-from agentrl.rollout.engines.remote.http import Lost, Refused
+from agentrl.rollout.engines.remote.http import Late, Lost, Refused
 from agentrl.rollout.engines.remote.pool import Pool
 from agentrl.rollout.engines.remote.replica import Progress, Replica
 from agentrl.rollout.engines.remote.scratch import Scratch
@@ -26,6 +26,8 @@ from agentrl.rollout.engines.remote.weights.transport import Transport
 from agentrl.rollout.sampling import within
 
 MOST_RESENDS = 5
+MOST_LATE = 1
+"""So often a request may take too long: it draws the same tokens again, and twice is no server's fault."""
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
@@ -165,7 +167,8 @@ class RemoteEngine:
             if isinstance(error, Refused) and (error.status < 500 or await replica.answers()):
                 raise
             flight.losses += 1
-            if flight.losses > MOST_RESENDS:
+            flight.late += isinstance(error, Late)
+            if flight.losses > MOST_RESENDS or flight.late > MOST_LATE:
                 raise InfraError(f"given up after {flight.losses} tries: {error}") from error
             self.pool.lost(replica)
             return None

@@ -21,6 +21,8 @@ class Flight:
     """Somebody asked for it to return what it has."""
     losses: int = 0
     """Requests that got no answer."""
+    late: int = 0
+    """Those of them that took longer than they may."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
