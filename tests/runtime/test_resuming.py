@@ -1,11 +1,13 @@
 """What a run goes on from."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentrl.config.schema import Trainer
+from agentrl.errors import UserError
 from agentrl.runtime.checkpoints import Checkpoints
 from agentrl.training import checkpoints
 
@@ -27,3 +29,36 @@ def test_a_checkpoint_may_go_once_it_is_loaded(tmp_path: Path, deletes: bool) ->
     run.save(3)
     assert run.resume() == 3
     assert run.resume() == (0 if deletes else 3)
+
+
+def test_a_run_that_only_validates_moves_nothing(tmp_path: Path) -> None:
+    """It looks at an old checkpoint, and begins no branch there."""
+    trainer = Trainer(default_local_dir=str(tmp_path), rollout_data_dir=str(tmp_path / "rollouts"))
+    run = Checkpoints(trainer, Learner(), {})
+    for step in (1, 2):
+        run.save(step)
+    dump = tmp_path / "rollouts" / "2.jsonl"
+    dump.parent.mkdir()
+    dump.touch()
+    path = tmp_path / "checkpoints" / "global_step_1"
+    named = replace(trainer, resume_mode="resume_path", resume_from_path=str(path))
+    assert Checkpoints(replace(named, val_only=True), Learner(), {}).resume() == 1
+    assert dump.exists()
+    assert checkpoints.latest(path.parent) == path.with_name("global_step_2")
+    assert Checkpoints(named, Learner(), {}).resume() == 1
+    assert checkpoints.latest(path.parent) == path
+    assert (path.parent / "superseded_1" / "rollouts" / "2.jsonl").exists()
+
+
+def test_a_kill_before_the_folder_is_the_runs_own_changes_nothing(tmp_path: Path) -> None:
+    """What is set aside is set aside after the checkpoint is loaded: one that cannot be loaded costs nothing."""
+    trainer = Trainer(default_local_dir=str(tmp_path))
+    run = Checkpoints(trainer, Learner(), {})
+    for step in (1, 2):
+        run.save(step)
+    path = tmp_path / "checkpoints" / "global_step_1"
+    (path / "state.pt").write_bytes(b"half")
+    named = replace(trainer, resume_mode="resume_path", resume_from_path=str(path))
+    with pytest.raises(UserError, match=r"state\.pt is damaged; resume from an older checkpoint"):
+        Checkpoints(named, Learner(), {}).resume()
+    assert run.resume() == 2
