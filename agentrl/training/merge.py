@@ -15,14 +15,19 @@ from agentrl.training.export import fold_adapter, save_adapter
 from agentrl.training.model import language_head
 
 
+TRAINED = ("policy", "model")
+"""The model's place in a checkpoint: of `agentrl train`, of `agentrl sft`."""
+
+
 def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:
-    """Write the policy of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
+    """Write the model of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
 
     `dtype`: of its weights; None: as they were trained. A checkpoint of an adapter gives the adapter, in peft's format;
     with `adapter` its base model with the adapter folded in. Raises UserError.
     """
     step, state = checkpoints.load(checkpoint)
-    saved = state.get("policy", {}).get("parameters")
+    trained = next((state[name] for name in TRAINED if name in state), {})
+    saved = trained.get("parameters")
     if not saved:
         raise UserError(f"{checkpoint} holds no weights; actor.checkpoint.save_contents left them out")
     described = checkpoint / checkpoints.HUGGINGFACE
