@@ -38,6 +38,8 @@ def validation_line(step: int, metrics: Mapping[str, float]) -> str:
         parts.append(f"success {share(metrics['val/success'])}")
     if "val/reward_mean" in metrics:
         parts.append(f"reward {figure(metrics['val/reward_mean'])}")
+    if metrics.get("val/infra_drops"):
+        parts.append(f"dropped {metrics['val/infra_drops']:.0f} of {metrics['val/trajectories']:.0f}")
     by_source = sources(metrics)
     if len(by_source) > 1:
         parts.append("(" + ", ".join(f"{name} {share(value)}" for name, value in by_source.items()) + ")")

@@ -14,7 +14,6 @@ from agentrl.training.device import DTYPES
 from agentrl.training.export import fold_adapter, save_adapter
 from agentrl.training.model import language_head
 
-
 TRAINED = ("policy", "model")
 """The model's place in a checkpoint: of `agentrl train`, of `agentrl sft`."""
 

@@ -191,6 +191,14 @@ def test_without_a_terminal_a_step_is_a_line_and_a_validation_is_a_line():
     assert len(lines) == 4
 
 
+def test_a_validation_says_what_it_is_not_of():
+    """A figure of what is left of the rows is not the figure."""
+    pipe = console(terminal=False)
+    lost = {"val/success": 0.5, "val/trajectories": 64.0, "val/infra_drops": 9.0}
+    LiveView(None, console=pipe).step(5, lost)
+    assert pipe.file.getvalue() == "validation at step 5  success 50.0%  dropped 9 of 64\n"
+
+
 def test_lines_are_ascii_and_never_wrapped_or_marked_up():
     pipe = console(40, terminal=False)
     LiveView(None, console=pipe).step(3, STEP)

@@ -4,6 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from agentrl.training.parallel import join_ranks, leave_ranks
 from agentrl.training.passes import Cut
 from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
+from agentrl.training.resuming import Resuming
 from agentrl.training.saving import Saver
 from agentrl.training.sharding import place
+from agentrl.training.shards import Piece
 from agentrl.training.value_model import load_value_model
 from tests.training.tiny import CPU, random_batch
 
@@ -200,6 +203,7 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
             keep(f"{name}-wrote", attempt(lambda c=case, w=writes, r=ranks: go_and_write(c, models, w, r)), ranks)
     ranks = join_ranks(CPU)
     keep("critic", attempt(lambda: values(models, ranks)), ranks)
+    keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
     leave_ranks()
 
 
@@ -216,6 +220,24 @@ def go_and_write(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[s
     outcome(case, trainee, range(2))
     write_checkpoint(trainee, folder, ranks, aside=case is CASES["fsdp2"])
     return {}
+
+
+def branch(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Go on from the newest of three checkpoints, which is damaged, then from the first: steps, and what is left."""
+    for step in (1, 2, 3):
+        checkpoints.save(folder, step, {"w": {"x": Piece((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
+    if ranks.first:
+        os.truncate(folder / "global_step_3" / "w-00001.safetensors", 20)
+    ranks.meet()
+    steps = []
+    for mode, path in (("auto", None), ("resume_path", str(folder / "global_step_1"))):
+        resuming = Resuming(folder, mode, path)
+        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
+        assert found is not None
+        steps.append(found[1][0])
+        ranks.attempt(lambda r=resuming, step=steps[-1]: r.claim(step) if ranks.first else None)
+    return {"steps": steps, "left": sorted(str(path.relative_to(folder)) for path in folder.glob("**/global_step_*"))}
 
 
 def alone(name: str, models: Path) -> dict[str, Any]:

@@ -132,6 +132,12 @@ def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, mode
         assert torch.equal(parameter, state["policy"]["parameters"][name].whole())
 
 
+def test_two_pass_a_damaged_checkpoint_over_and_begin_a_branch_together(results):
+    found = [loaded(results, "lineage", rank) for rank in range(many.WORLD)]
+    left = ["damaged_1/global_step_3", "global_step_1", "superseded_1/global_step_2"]
+    assert found == [{"steps": [2, 1], "left": left}] * many.WORLD
+
+
 def test_an_adapter_that_two_wrote_loads(results, models):
     path = checkpoints.latest(results / "many-lora-fsdp1")
     module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)

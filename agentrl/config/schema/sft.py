@@ -66,7 +66,8 @@ class SftTrainer:
     max_ckpt_to_keep: int | None = 2
     """Newest checkpoints kept; null: all."""
     resume_mode: str = "auto"
-    """auto (from the newest checkpoint, if any), disable, resume_path."""
+    """auto (from the newest whole checkpoint, if any), disable, resume_path. With these two, the checkpoints there that
+    the run does not go on from are set aside."""
     resume_from_path: str | None = None
     """Checkpoint folder for resume_path."""
     grad_clip: float = 1.0

@@ -58,7 +58,8 @@ class Trainer:
     max_critic_ckpt_to_keep: int | None = None
     """Newest checkpoints that keep their critic, too; null: all."""
     resume_mode: str = "auto"
-    """auto (from the newest checkpoint in the run's folder, if any), disable, resume_path."""
+    """auto (from the newest whole checkpoint in the run's folder, if any), disable, resume_path. With these two, the
+    checkpoints there that the run does not go on from are set aside."""
     resume_from_path: str | None = None
     """Checkpoint folder for resume_path."""
     del_local_ckpt_after_load: bool = False
