@@ -155,4 +155,5 @@ def _set_aside_elsewhere(url: str, after: int) -> None:
 def _say(aside: object, names: Iterable[str]) -> None:
     steps = sorted(step for name in names if (step := step_of(name)) is not None)
     listed = ", ".join(map(str, steps)) if len(steps) < 6 else f"{steps[0]} to {steps[-1]}"
-    log.warning("Set aside what this run does not go on from: the checkpoints of steps %s are now in %s", listed, aside)
+    what = f"checkpoints of steps {listed} are" if len(steps) > 1 else f"checkpoint of step {listed} is"
+    log.warning("Set aside what this run does not go on from: the %s now in %s", what, aside)

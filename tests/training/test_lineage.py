@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -133,8 +134,14 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
     first, second = (record.message for record in caplog.records)
     assert "global_step_6" in first
     assert first.endswith("; the run goes on from the checkpoint before it")
-    assert second.endswith(f"the checkpoints of steps 6 are now in {tmp_path / 'damaged_1'}")
+    assert second.endswith(f"the checkpoint of step 6 is now in {tmp_path / 'damaged_1'}")
     assert whole(tmp_path) == {2: "old", 4: "old"}
+
+
+def test_damage_that_a_rank_found_is_told_by_the_others(tmp_path):
+    found = checkpoints.Damaged(tmp_path / "state.pt")
+    copy = pickle.loads(pickle.dumps(found))
+    assert (str(copy), copy.trouble) == (str(found), f"{tmp_path / 'state.pt'} is damaged")
 
 
 def test_where_none_is_whole_nothing_is_begun_in_silence(tmp_path):

@@ -74,6 +74,8 @@ def failure(ref: Any, who: str) -> Exception | None:
 
 def explains(error: Exception) -> bool:
     """Whether nothing that comes later could say more."""
+    if isinstance(error, Damaged):  # the others have the same to say, and Ray complains about what nobody hears
+        return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
 
 
