@@ -128,11 +128,13 @@ def complete(url: str, last: str, what: str) -> list[str]:
 
 
 def folders(url: str, what: str) -> list[str]:
-    """Names of what lies below `url`; none where that is not there."""
+    """Names of what lies below `url`; none where that is not there. Raises UserError."""
     place, remote = _open(url, what)
-    if not place.exists(remote):
-        return []
-    return [str(entry).rstrip("/").rpartition("/")[2] for entry in place.ls(remote, detail=False)]
+    try:
+        found = place.ls(remote, detail=False) if place.exists(remote) else []
+    except OSError as error:
+        raise UserError(f"{what}: {url} cannot be listed: {error}") from error
+    return [str(entry).rstrip("/").rpartition("/")[2] for entry in found]
 
 
 def move(url: str, target: str, what: str) -> None:

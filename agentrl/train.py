@@ -41,15 +41,12 @@ class Training:
     weigh: Weighing
     checkpoints: Checkpoints
     journal: Journal
-    saved: int = 0
-    """The step of the newest checkpoint."""
 
     def run(self, start: int) -> None:
         """The steps after `start`, with validation and checkpoints where they are due.
 
         Raises TooManyDrops.
         """
-        self.saved = start
         trainer, last = self.config.trainer, self.feed.total_steps
         if trainer.val_only or (start == 0 and trainer.val_before_train):
             self.journal.step(start, self.validate(start))
@@ -95,7 +92,7 @@ class Training:
             yield
         except TooManyDrops as drops:
             self.feed.train.load_state_dict(rows)
-            if self.saved < step - 1:
+            if step > 1 and not self.checkpoints.has(step - 1):
                 self._save(step - 1, last=True)
             again = f"then start the run again, with trainer.resume_mode=auto: it goes on after step {step - 1}"
             raise TooManyDrops(f"step {step}: {drops}, {again}") from drops
@@ -104,7 +101,6 @@ class Training:
         self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
         with self.journal.phase("save"):
             self.checkpoints.save(step, last=last)
-        self.saved = step
 
     def validate(self, step: int) -> Metrics:
         """`val/` metrics of the current weights; none without validation rows."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from agentrl.config.schema import Trainer
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training.checkpoints import FOLDER
+from agentrl.training.lineage import visible
 from agentrl.training.resuming import Resuming
 
 
@@ -46,6 +47,10 @@ class Checkpoints:
         """Write the checkpoint of `step`; the `last` one is there when this returns, however it is written."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
         self.learner.save(self._folder, step, state, last)
+
+    def has(self, step: int) -> bool:
+        """Whether the run's folder holds the checkpoint of `step`."""
+        return step in visible(self._folder)
 
     def resume(self) -> int:
         """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run.

@@ -21,7 +21,7 @@ from agentrl.data.row import Row
 from agentrl.errors import InfraError
 from agentrl.rollout.engine import Engine
 from agentrl.rollout.engines.remote.weights.nccl import AGREED
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime.engines import engine_name
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import connect, on_gpus
@@ -45,6 +45,7 @@ class RayRuntime:
         self.tokenizer = load_tokenizer(config.model)
         self.naps = False
         self.judge: FarJudge | None = None
+        self.crews: list[Crew] = []
         self.stack = ExitStack()
         try:
             self._open(config)
@@ -119,9 +120,11 @@ class RayRuntime:
     def _hire(self, kind: type, config: Config, section: str, machines: int, each: int) -> Crew:
         agreed = AGREED if config.rollout.nnodes else {}  # before a rank's first use of NCCL, which reads it once
         nsight = config.trainer.worker_nsight_options if kind is Rank else None
-        return hire(
+        crew = hire(
             kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, surroundings=agreed, nsight=nsight
         )
+        self.crews.append(crew)
+        return crew
 
     def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
         """What samples: servers, or the hf engine in the ranks or in workers of its own."""
@@ -143,12 +146,20 @@ class RayRuntime:
 
     def _sample(self, how: Sample, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         try:
-            return how(rows, step, on_done)
+            made = how(rows, step, on_done)
         except InfraError:
-            self.ranks.check()  # all trajectories failed: because a worker is gone?
-            if self.judge is not None:
-                self.judge.crew.check()
+            self._check_workers()  # all trajectories failed: because one is gone?
             raise
+        if any(t.outcome is Outcome.INFRA_ERROR for t in made):
+            self._check_workers()
+        return made
+
+    def _check_workers(self) -> None:
+        """Raises WorkerDied when one is gone: the run then goes on by itself, and does not stop for what that cost."""
+        for crew in self.crews:
+            crew.check()
+        if self.judge is not None:
+            self.judge.crew.check()
 
 
 def carry(ranks: Crew, hosts: Crew, version: int, most: int) -> None:
