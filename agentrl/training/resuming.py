@@ -53,18 +53,21 @@ class Resuming:
 
         Raises UserError when all of them are damaged, or the one that is named.
         """
-        refusal: Damaged | None = None
+        refused: list[Damaged] = []
         for path in candidates:
             try:
-                return path, load(path)
+                found = load(path)
             except Damaged as error:
                 if self.mode != "auto":
                     raise
-                log.warning("%s; the run goes on from the checkpoint before it", error.trouble)
-                refusal = refusal or error
-        if refusal is not None:
+                refused.append(error)
+                continue
+            for error in refused:
+                log.warning("%s; the run goes on from %s", error.trouble, path.name)
+            return path, found
+        if refused:
             way = "for a new run, set trainer.resume_mode=disable"
-            raise UserError(f"{refusal.trouble}, and no checkpoint before it is whole; {way}")
+            raise UserError(f"{refused[0].trouble}, and no checkpoint before it is whole; {way}")
         return None
 
     def claim(self, step: int, *, moves: Mapping[Path, str] | None = None, copies: Iterable[Path] = ()) -> None:
@@ -119,7 +122,7 @@ def newest(path: str) -> Path:
 
 
 def _newest_here(path: Path) -> Path:
-    if (path / MANIFEST).is_file() or step_of(path.name) is not None:
+    if (path / MANIFEST).is_file() or (step_of(path.name) is not None and path.is_dir()):
         return path
     return checkpoints.latest(path / checkpoints.FOLDER) or checkpoints.latest(path) or _none(path)
 

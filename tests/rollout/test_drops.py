@@ -27,6 +27,7 @@ def trajectories(*errors: str | None, finish: Finish = "error") -> list[Trajecto
         (4, 8, 0.5, False),
         (5, 8, 0.5, True),
         (1, 1, 1.0, True),
+        (29, 100, 0.29, False),
         (7, 8, 1.0, False),
         (8, 8, 1.0, True),
     ],
@@ -48,6 +49,11 @@ def test_the_most_frequent_cause_is_told_whatever_numbers_it_holds() -> None:
         "infrastructure failures took 5 of 6 trajectories, more than rollout.max_infra_drop_share=0.25 allows; "
         "the most frequent cause (3 of 5): tool search: no answer from 10.0.0.0:8000 (0x7f0a); fix that"
     )
+
+
+def test_a_cause_without_a_message() -> None:
+    with pytest.raises(TooManyDrops, match=r"cause \(1 of 1\): it has no message; fix that"):
+        check_drops(trajectories("", None), 0.25)
 
 
 def test_the_fix_for_what_took_too_long() -> None:

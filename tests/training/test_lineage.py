@@ -51,6 +51,8 @@ def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path,
     assert whole(aside) == {4: "old", 6: "old"}
     assert newest(str(tmp_path)) == tmp_path / "global_step_4"
     assert newest(str(aside)) == aside / "global_step_6"
+    with pytest.raises(UserError, match="global_step_9 is no checkpoint, and holds none"):
+        newest(str(tmp_path / "global_step_9"))
 
 
 def test_a_run_that_starts_over_sets_all_aside_as_often_as_it_does(tmp_path):
@@ -133,7 +135,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
     assert begin(tmp_path) == 4
     first, second = (record.message for record in caplog.records)
     assert "global_step_6" in first
-    assert first.endswith("; the run goes on from the checkpoint before it")
+    assert first.endswith("; the run goes on from global_step_4")
     assert second.endswith(f"the checkpoint of step 6 is now in {tmp_path / 'damaged_1'}")
     assert whole(tmp_path) == {2: "old", 4: "old"}
 
