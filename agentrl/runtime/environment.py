@@ -1,5 +1,6 @@
 """What the trajectories of a run meet, and what judges them, from the settings."""
 
+import logging
 import sys
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
 from agentrl.rewards import Judge, RewardFn, Scorer, load_reward_function
@@ -20,8 +22,10 @@ from agentrl.rollout.loops import Environment, own_loops
 from agentrl.runtime.dialects import model_length
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
-from agentrl.training import device_for, load_processor
+from agentrl.training import device_for, load_processor, stop_token_ids
 from agentrl.usercode import UserFunction
+
+log = logging.getLogger(__name__)
 
 
 def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
@@ -34,6 +38,7 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
         processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),
+        stop_token_ids=stop_token_ids(config.model),
     )
     tools = load_tools(
         multi_turn.tool_config_path if multi_turn.enable else None,
@@ -44,6 +49,8 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         tokenizer=tokenizer,
         sandbox=sandbox,
     )
+    if len(tools):
+        _check_format(chat, multi_turn.format)
     interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
     return Environment(
         engine,
@@ -55,6 +62,16 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         callback(multi_turn.completion_callback),
         config,
     )
+
+
+def _check_format(chat: Chat, given: str | None) -> None:
+    """Calls that nobody reads would make a run in vain: a warning, or UserError where no format was chosen."""
+    unread = chat.unread()
+    if unread is None:
+        return
+    if given is None and chat.template.shows_calls:
+        raise UserError(unread)
+    log.warning("%s", unread)
 
 
 def sandbox_for(config: Config) -> Sandbox:
