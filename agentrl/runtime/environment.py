@@ -49,8 +49,6 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         tokenizer=tokenizer,
         sandbox=sandbox,
     )
-    if len(tools):
-        _check_format(chat, multi_turn.format)
     interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
     return Environment(
         engine,
@@ -64,12 +62,12 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
     )
 
 
-def _check_format(chat: Chat, given: str | None) -> None:
-    """Calls that nobody reads would make a run in vain: a warning, or UserError where no format was chosen."""
-    unread = chat.unread()
+def check_format(env: Environment, given: str | None) -> None:
+    """Tell where calls would go unread; with tools, and no format `given`, that would make a run in vain: UserError."""
+    unread = env.chat.unread() if len(env.tools) else None
     if unread is None:
         return
-    if given is None and chat.template.shows_calls:
+    if given is None and env.chat.template.shows_calls:
         raise UserError(unread)
     log.warning("%s", unread)
 
