@@ -7,6 +7,8 @@ BOXED = re.compile(r"\\boxed\s*\{")
 MARKED = re.compile(r"####\s*([^\n]+)")
 # A minus sign after a digit is a subtraction, not part of the number.
 NUMBER = re.compile(r"(?<!\d)-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/0*[1-9]\d*)?")
+LONGEST_NUMBER = 4000
+"""Characters of what is compared as a number; longer answers are compared as words."""
 DECORATION = str.maketrans("", "", "$%,")
 
 
@@ -42,8 +44,8 @@ def _braced(text: str) -> str:
 
 def _number(text: str) -> Fraction | None:
     text = text.strip().rstrip(".").translate(DECORATION).strip()
-    # The pattern keeps exponents out: 1e999999999 as a fraction would fill the memory.
-    return Fraction(text) if NUMBER.fullmatch(text) else None
+    # The pattern keeps exponents out: 1e999999999 as a fraction would fill the memory. Python reads 4,300 digits.
+    return Fraction(text) if len(text) <= LONGEST_NUMBER and NUMBER.fullmatch(text) else None
 
 
 def _words(text: str) -> str:

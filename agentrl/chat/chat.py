@@ -14,8 +14,9 @@ from typing import Any
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
 from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
+from agentrl.chat.formats import FALLBACK, call_ends, readers
 from agentrl.chat.ledger import Ledger
-from agentrl.chat.message import Message, Reply, as_tool_call
+from agentrl.chat.message import Call, Message, Parsed, Reply, as_tool_call, call_id, checked
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import Template, TemplateRefusal, Tools
@@ -23,6 +24,7 @@ from agentrl.chat.transcript import transcript
 from agentrl.errors import UserError
 from agentrl.media import Processor
 
+FORMAT = "rollout.multi_turn.format"
 READY_MADE = "configs/templates/chatml_tools.jinja"
 
 
@@ -47,19 +49,21 @@ class Chat:
         self,
         tokenizer: Any,
         *,
-        format: str = "hermes",
+        format: str | None = None,
         chat_template: str | None = None,
         inference_template: bool = False,
         check: str = "strict",
         template_kwargs: dict[str, Any] | None = None,
         processor: Processor | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> None:
         """`chat_template` is Jinja text or a file; `template_kwargs` reach the template (enable_thinking, say).
-        `processor`: how the model sees images; None: it does not.
+        `format` None: the one that reads the template's own calls (formats.py). `processor`: how the model sees images;
+        None: it does not. `stop_token_ids`: the model's, besides those that tokenizer and template tell.
 
         Raises UserError for an unknown format or mode, or a template that cannot show a conversation.
         """
-        self._parser = parser_for(format)
+        given = None if format is None else parser_for(format)
         if check not in checking.MODES:
             modes = ", ".join(checking.MODES)
             raise UserError(
@@ -70,8 +74,12 @@ class Chat:
         self.check = check
         self.processor = processor or Processor()
         self.template = Template(tokenizer, chat_template, template_kwargs, self.processor)
+        self.readers = readers(self.template, () if given is None or format is None else ((format, given),))
+        """Formats that read the template's own calls, the best first."""
+        self.format = format or next(iter(self.readers), FALLBACK)
+        self._parser = given or parser_for(self.format)
         eos = [tokenizer.eos_token] if tokenizer.eos_token else []
-        ends = [end for end in (*format_stops(format), *DOCUMENT_ENDS) if self.template.token_id(end) is not None]
+        ends = self._ends(stop_token_ids)
         try:
             self._base = FixedBase(self.template, [*eos, *ends])
         except TemplateRefusal as error:
@@ -109,7 +117,7 @@ class Chat:
         """`parse` for text."""
         if self._begins_in_thought(text):
             text = f"<think>\n{text}"
-        parsed = self._parser(text, tools)
+        parsed = self._parsed(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
         broken = any(call.error for call in parsed.calls)
         if parsed.reasoning is not None and self.template.reads_reasoning:
@@ -166,7 +174,10 @@ class Chat:
 
         Log-probs are 0.0 and weight versions 0. Raises UserError when no assistant message follows a prompt.
         """
-        return transcript(self, self._base, messages, tools)
+        try:
+            return transcript(self, self._base, messages, tools)
+        except TemplateRefusal as error:
+            raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
     def check_turn(self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None) -> Mismatch | None:
         """Compare one turn with the template's own render, over a fixed base: cost does not grow with history.
@@ -181,9 +192,48 @@ class Chat:
         """Compare a whole ledger with the template's render of the messages up to the last assistant turn."""
         return checking.check_trajectory(self.template, self._base, messages, ids, tools, self.check)
 
+    def unread(self) -> str | None:
+        """Why calls in the template's own form are not read as calls, with what to do; None: they are read."""
+        if any(parser_for(name) is self._parser for name in self.readers):
+            return None
+        if not self.template.shows_calls:
+            return (
+                f"{FORMAT}: this chat template shows no tool calls, so {self.format} is what the model is expected to "
+                f"write; set model.chat_template={READY_MADE} (ChatML models) to show them"
+            )
+        if self.readers:
+            return (
+                f"{FORMAT}={self.format} does not read the calls that this chat template writes; "
+                f"{self.readers[0]} does: set that, or leave the key out"
+            )
+        return (
+            f"{FORMAT}: no format reads the calls that this chat template writes; write a parser for them "
+            f"(docs/chat.md), or set model.chat_template={READY_MADE} (ChatML models)"
+        )
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
         return self.template.decode(ids)
+
+    def _parsed(self, text: str, tools: Tools) -> Parsed:
+        """A call with what no file, tool or template can carry is the model's error, like one that cannot be read."""
+        try:
+            parsed = self._parser(text, tools)
+        except Exception as error:  # a parser of the user's own
+            reason = f"The tool calls of this turn cannot be read: {type(error).__name__}: {error}"
+            return Parsed(text, [checked(Call(call_id(text, 0), "unknown", None, reason))])
+        parsed.calls = [checked(call) for call in parsed.calls]
+        return parsed
+
+    def _ends(self, stop_token_ids: Sequence[int]) -> list[str]:
+        """What may end a turn besides what the template writes after one without calls."""
+        template = self.template
+        calls = call_ends(template, self._parser) or [
+            end for name in self.readers[:1] for end in call_ends(template, parser_for(name))
+        ]
+        model = [template.added_tokens[i] for i in stop_token_ids if i in template.added_tokens]
+        known = [end for end in (*format_stops(self.format), *DOCUMENT_ENDS) if template.token_id(end) is not None]
+        return [*calls, *model, *known]
 
     def _begins_in_thought(self, text: str) -> bool:
         """Whether the generation prompt opened the think block that `text` goes on with."""

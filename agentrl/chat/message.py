@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.writable import complaint, whole
+
 Message = dict[str, Any]
 """An OpenAI-style message: role, content, tool_calls?, tool_call_id?, name?, reasoning_content?"""
 
@@ -52,6 +54,16 @@ class Reply:
 def call_id(seed: str, index: int) -> str:
     """Nine letters and digits, as Mistral's templates demand; the same text gives the same id on every run."""
     return hashlib.blake2s(f"{index}:{seed}".encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
+
+
+def checked(call: Call) -> Call:
+    """The call; where it holds what no JSON or UTF-8 can carry, one with an `error` for the model in its place."""
+    call.name = whole(call.name)
+    wrong = complaint(call.arguments) if call.error is None else None
+    if wrong is not None:
+        call.arguments, call.error = None, f"The call of {call.name} cannot be carried out: {wrong}."
+    call.error = whole(call.error) if call.error is not None else None
+    return call
 
 
 def as_tool_call(call: Call) -> dict[str, Any]:

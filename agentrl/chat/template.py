@@ -13,6 +13,7 @@ from agentrl.chat.message import Message
 from agentrl.errors import UserError
 from agentrl.media import Processor, media_of
 from agentrl.resources import find
+from agentrl.writable import whole
 
 MARK = "agentrlmark"
 """A word that no template alters; its place in a render says where content goes."""
@@ -58,7 +59,7 @@ class Template:
                 tokenize=False,
                 **self.kwargs,
             )
-            return self.processor.expand(text, media_of(messages))
+            return whole(self.processor.expand(text, media_of(messages)))
         except Exception as error:
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
 

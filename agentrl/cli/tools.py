@@ -94,8 +94,9 @@ def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
     from rich.text import Text
 
     from agentrl.tracking.fields import duration, figure
+    from agentrl.writable import to_json
 
-    console.print(Text("→ ", "dim"), Text(json.dumps(arguments, ensure_ascii=False)), sep="")
+    console.print(Text("→ ", "dim"), Text(to_json(arguments)), sep="")
     outcome = result.outcome.value
     reward = f"  reward {figure(result.reward)}" if result.reward else ""
     console.print(
@@ -117,6 +118,9 @@ def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") 
     text = chat.decode(chat.prompt([{"role": "user", "content": "..."}], schemas))
     console.print(f"[bold]What {model} reads[/]")
     console.print(Text(text))
+    console.print(f"[bold]How it writes calls[/]: {chat.format}")
+    if unread := chat.unread():
+        console.print(Text(unread, "yellow"))
     missing = [schema["function"]["name"] for schema in schemas if schema["function"]["name"] not in text]
     if missing:
         console.print(f"[bold red]The template leaves out {', '.join(missing)}[/]: set model.chat_template")

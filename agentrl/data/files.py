@@ -83,5 +83,5 @@ def _lines(text: str, file: Path) -> list[Any]:
 def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or numbers and nesting that Python does not read
         raise UserError(f"{place} is not JSON: {error}") from None

@@ -8,11 +8,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.writable import whole
+
 
 def plain(value: Any) -> Any:
-    """Mappings as dicts without None values, sequences and arrays as lists, array scalars as Python numbers."""
+    """Mappings as dicts without None values, sequences and arrays as lists, array scalars as Python numbers.
+
+    Half a surrogate pair (JSON text that was cut between the two) becomes U+FFFD: no tokenizer reads it.
+    """
+    if isinstance(value, str):
+        return whole(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items() if item is not None}
+        return {whole(str(key)): plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if hasattr(value, "tolist"):  # numpy arrays and scalars

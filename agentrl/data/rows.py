@@ -99,7 +99,7 @@ def _field(record: Mapping[str, Any], key: str, uid: str) -> dict[str, Any]:
 
 def _messages(value: Any, place: str) -> list[dict[str, Any]]:
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
+        return [{"role": "user", "content": plain(value)}]
     messages = plain(value)
     if not messages or not isinstance(messages, list):
         raise UserError(f"{place} holds neither messages nor a string")

@@ -37,11 +37,11 @@ class Patient:
     decode: Callable[[Sequence[int]], str] | None = None
 
     def note(self, area: str, found: Iterable[Finding]) -> None:
-        """Keep what a part of the examination finds; a UserError is a problem."""
+        """Keep what a part of the examination finds; whatever it raises is a problem."""
         try:
             for finding in found:
                 self._keep(area, finding)
-        except UserError as error:
+        except Exception as error:  # templates, tools and rewards are other people's code
             self._keep(area, _as_problem(error))
 
     async def listen(self, area: str, found: AsyncIterator[Finding]) -> None:
@@ -49,7 +49,7 @@ class Patient:
         try:
             async for finding in found:
                 self._keep(area, finding)
-        except UserError as error:
+        except Exception as error:
             self._keep(area, _as_problem(error))
 
     def _keep(self, area: str, finding: Finding) -> None:
@@ -94,20 +94,31 @@ async def _examine(patient: Patient, split: str, count: int) -> None:
 
 async def _with_rows(patient: Patient, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = patient.config, found[0]
-    # Compared to the letter, whatever the run's own check leaves out.
-    format, kwargs = config.rollout.multi_turn.format, config.data.apply_chat_template_kwargs
-    chat = Chat(tokenizer, format=format, check="strict", template_kwargs=kwargs, processor=env.chat.processor)
+    chat = _strict(config, env.chat)
     schemas = env.tools.schemas(first.tool_selection)
     patient.note("rows", rows.lengths(config, chat, env.tools, found))
     patient.note("rows", rows.contents(config, env.tools, env.interactions, found))
     patient.note("template", template.append_only(chat, first.prompt, schemas))
-    patient.note("template", template.round_trip(chat, format, first.prompt, schemas))
+    patient.note("template", template.format_found(chat, config.rollout.multi_turn.format))
+    patient.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
     patient.note("template", template.dropped_fields(chat, first.prompt, schemas))
     results = await _tools(patient, env, first)
     await patient.listen("user", services.user_answers(env.interactions, first))
     await _reward(patient, chat, found, sandbox, tokenizer)
     messages = script.with_tools(first.prompt, schemas, results)
     patient.note("masks", _masks(patient, chat, first, messages, schemas))
+
+
+def _strict(config: Config, chat: Chat) -> Chat:
+    """The run's own, comparing to the letter, whatever the run's check leaves out."""
+    return Chat(
+        chat.tokenizer,
+        format=config.rollout.multi_turn.format,
+        check="strict",
+        template_kwargs=config.data.apply_chat_template_kwargs,
+        processor=chat.processor,
+        stop_token_ids=chat.stop_token_ids,
+    )
 
 
 async def _tools(patient: Patient, env: Environment, row: Row) -> list[str]:
@@ -178,8 +189,11 @@ def _checked(config: Config) -> Iterator[Finding]:
         yield ok("the settings fit together")
 
 
-def _as_problem(error: UserError) -> Finding:
-    return problem(*_split(str(error)))
+def _as_problem(error: Exception) -> Finding:
+    if isinstance(error, UserError):
+        return problem(*_split(str(error)))
+    text = " ".join(str(error).split())
+    return problem(f"{type(error).__name__}: {text}", "this part could not be looked at; the others are")
 
 
 def _split(line: str) -> tuple[str, str]:

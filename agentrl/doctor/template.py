@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.chat.message import Message
-from agentrl.chat.parsers import PARSERS
+from agentrl.chat.parsers import PARSERS, parser_for
 from agentrl.chat.template import TemplateRefusal
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
@@ -42,6 +42,17 @@ def _kept(chat: Chat, what: str, messages: list[Message], tools: Schemas) -> Fin
         "rollout.multi_turn.use_inference_chat_template=true (a trajectory may become several samples)"
     )
     return warning(f"the template rewrites history with {what}: {mismatch}", mend)
+
+
+def format_found(chat: Chat, given: str | None) -> Iterator[Finding]:
+    """Which format the run reads calls in, and whether the template's own calls are among what it reads."""
+    unread = chat.unread()
+    if unread is None:
+        how = "set, and reads the template's own calls" if given else "found by rendering a call of the template's own"
+        yield ok(f"{FORMAT_KEY}: {chat.format} ({how})")
+    elif chat.template.shows_tools:
+        text, _, mend = unread.rpartition("; ")
+        yield (problem if chat.template.shows_calls else warning)(text, mend)
 
 
 def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
@@ -90,15 +101,11 @@ def _reads(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schem
 
 
 def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schemas: Schemas) -> str:
-    for other in PARSERS:
-        candidate = Chat(
-            chat.tokenizer,
-            format=other,
-            chat_template=chat.template.source,
-            template_kwargs=chat.template.kwargs,
-            processor=chat.processor,
-        )
-        if _reads(candidate, ids, name, arguments, schemas):
+    ended = bool(ids) and ids[-1] in chat.stop_token_ids
+    text = chat.decode(ids[:-1] if ended else ids)
+    for other in dict.fromkeys((*chat.readers, *PARSERS)):
+        calls = parser_for(other)(text, list(schemas)).calls
+        if [(call.name, call.arguments) for call in calls] == [(name, arguments)]:
             return f"set {FORMAT_KEY}={other}, which reads it"
     return f"no format reads it: set {READY_MADE} (ChatML models), which goes with {FORMAT_KEY}=hermes"
 

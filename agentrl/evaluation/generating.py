@@ -24,6 +24,7 @@ from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.files import write_atomic
 from agentrl.tracking.metrics import passed
+from agentrl.writable import to_json
 
 CHUNK = 1024
 """Rows that are handed to the engine together."""
@@ -55,7 +56,7 @@ class Part:
             self._read()
         answers = ({"uid": uid, "answers": answers} for uid, answers in self.answers.items())
         failures = ({"uid": uid, "failures": times} for uid, times in self.failures.items())
-        write_atomic(self.file, (json.dumps(line) + "\n" for line in [self.settings, *answers, *failures]))
+        write_atomic(self.file, (to_json(line) + "\n" for line in [self.settings, *answers, *failures]))
 
     def add(self, uid: str, answers: list[Answer]) -> None:
         """Keep the answers to a row."""
@@ -69,7 +70,7 @@ class Part:
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, default=str) + "\n")
+            stream.write(to_json(line, str) + "\n")
 
     def _read(self) -> None:
         """What is there already; a last line that was cut off is left out."""
@@ -213,7 +214,7 @@ def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
 def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     """Rows as jsonl, or as parquet with everything nested as JSON text: rows need not be alike."""
     if out.suffix == ".jsonl":
-        write_atomic(out, (json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records))
+        write_atomic(out, (to_json(record, str) + "\n" for record in records))
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -221,6 +222,6 @@ def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.new")
     nested = ("reward_model", "extra_info", "messages")
-    flat = [r | {key: json.dumps(r[key], ensure_ascii=False, default=str) for key in nested} for r in records]
+    flat = [r | {key: to_json(r[key], str) for key in nested} for r in records]
     pq.write_table(pa.Table.from_pylist(flat), draft)
     draft.replace(out)

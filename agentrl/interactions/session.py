@@ -16,6 +16,7 @@ from uuid import uuid4
 from agentrl.errors import InfraError, UserError
 from agentrl.tools.response import read_number
 from agentrl.usercode import Cleanup, Threads, UserFunction
+from agentrl.writable import whole
 
 log = logging.getLogger(__name__)
 
@@ -130,4 +131,4 @@ def _read_reply(answer: Any) -> InteractionReply:
     if not isinstance(answer, tuple) or not 2 <= len(answer) <= 4:
         raise TypeError(f"returned {answer!r}: return (should_terminate, content, score, extra)")
     stop, text, score, extra = (*answer, None, None)[:4]
-    return InteractionReply(bool(stop), "" if text is None else str(text), read_number(score), dict(extra or {}))
+    return InteractionReply(bool(stop), "" if text is None else whole(str(text)), read_number(score), dict(extra or {}))

@@ -1,5 +1,6 @@
 """What the trajectories of a run meet, and what judges them, from the settings."""
 
+import logging
 import sys
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
 from agentrl.rewards import Judge, RewardFn, Scorer, load_reward_function
@@ -20,8 +22,10 @@ from agentrl.rollout.loops import Environment, own_loops
 from agentrl.runtime.dialects import model_length
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
-from agentrl.training import device_for, load_processor
+from agentrl.training import device_for, load_processor, stop_token_ids
 from agentrl.usercode import UserFunction
+
+log = logging.getLogger(__name__)
 
 
 def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
@@ -34,6 +38,7 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         check=multi_turn.tokenization_sanity_check_mode,
         template_kwargs=config.data.apply_chat_template_kwargs,
         processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),
+        stop_token_ids=stop_token_ids(config.model),
     )
     tools = load_tools(
         multi_turn.tool_config_path if multi_turn.enable else None,
@@ -55,6 +60,16 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         callback(multi_turn.completion_callback),
         config,
     )
+
+
+def check_format(env: Environment, given: str | None) -> None:
+    """Tell where calls would go unread; with tools, and no format `given`, that would make a run in vain: UserError."""
+    unread = env.chat.unread() if len(env.tools) else None
+    if unread is None:
+        return
+    if given is None and env.chat.template.shows_calls:
+        raise UserError(unread)
+    log.warning("%s", unread)
 
 
 def sandbox_for(config: Config) -> Sandbox:

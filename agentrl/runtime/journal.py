@@ -2,9 +2,11 @@
 
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
 sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
-beside the run, and is on the disk when `written` returns, or the run ends, however it does.
+beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
+costs a warning: it is counted, and the run goes on.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,7 +20,6 @@ from torch import Tensor
 from agentrl.chat.ledger import Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
-from agentrl.errors import UserError
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
@@ -27,6 +28,13 @@ from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.text import TokenTexts
 from agentrl.tracking.writer import Writer
 from agentrl.training import Batch
+
+log = logging.getLogger(__name__)
+
+GOES_ON = (
+    "the run goes on without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
+    "trainer.rollout_data_dir and trainer.validation_data_dir to null"
+)
 
 
 class Journal:
@@ -56,12 +64,13 @@ class Journal:
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
         self._texts = TokenTexts(decode)
         self._writer = Writer()
+        self._unwritten: list[str] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.callback(self.loggers.close)
         self._stack.enter_context(self.view)
-        self._stack.push(self._close_writer)
+        self._stack.callback(self._close_writer)
         self._stack.callback(self._write_rolled, {})
         if self._over and not self.trainer.val_only:
             self.view.note(
@@ -108,6 +117,8 @@ class Journal:
         """Close a step: add its times and memory, log, show."""
         self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        if self._unwritten:
+            metrics["perf/dumps_failed"] = float(len(self._unwritten))
         self._tokens.clear()
         self.loggers.log(step, metrics)
 
@@ -141,26 +152,22 @@ class Journal:
         if folder is not None:
             with self._phases("dump"):
                 file = dump_file(folder, step)
-                self._writer(partial(_write, file, step, trajectories, self._texts, advantages))
+                self._writer(partial(self._write, file, step, trajectories, advantages))
 
-    def _close_writer(self, _: object, error: BaseException | None, __: object) -> None:
-        """What ended the run is told first; a dump that failed besides is a note."""
+    def _write(self, file: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
+        """In the writer's thread. A full disk, or an object of a user's that cannot be written, must not end a run."""
         try:
-            self._writer.close()
-        except UserError as failed:
-            if error is None:
-                raise
-            self.view.note(str(failed))
+            write_trajectories(file, step, trajectories, self._texts, advantages)
+        except Exception as error:
+            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._unwritten.append(f"{file} cannot be written: {reason}")
+            if len(self._unwritten) == 1:
+                log.warning("%s; %s", self._unwritten[0], GOES_ON)
 
-
-def _write(
-    file: Path, step: int, trajectories: Sequence[Trajectory], texts: TokenTexts, advantages: Advantages
-) -> None:
-    try:
-        write_trajectories(file, step, trajectories, texts, advantages)
-    except OSError as error:
-        key = "trainer.rollout_data_dir or validation_data_dir"
-        raise UserError(f"{file} cannot be written: {error.strerror}; free the disk, or set {key}=null") from error
+    def _close_writer(self) -> None:
+        self._writer.close()
+        if self._unwritten:
+            self.view.note(f"{len(self._unwritten)} dumps could not be written; the first: {self._unwritten[0]}")
 
 
 def _advantages(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:

@@ -14,7 +14,7 @@ from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.environment import environment, sandbox_for, scorer
+from agentrl.runtime.environment import check_format, environment, sandbox_for, scorer
 from agentrl.runtime.runtime import OnDone
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -32,6 +32,7 @@ class Rollouts:
         self.sandbox = sandbox_for(config)
         self.env = environment(config, tokenizer, engine, self.sandbox)
         rollout = config.rollout
+        check_format(self.env, rollout.multi_turn.format)
         self.scheduler = Scheduler(
             self.env,
             self._loop_for,

@@ -6,6 +6,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from agentrl import writable
+
 MOST_COMPLAINTS = 3
 LONGEST_VALUE = 80
 TYPE_NAMES = {
@@ -32,7 +34,13 @@ class ArgumentCheck:
         """None when the arguments fit; otherwise what is wrong, naming each parameter and what it should be."""
         if not isinstance(arguments, dict):
             return f"Error: the arguments of {self.tool!r} must be a JSON object, got {_shown(arguments)}."
-        errors = list(self.validator.iter_errors(arguments))
+        unwritable = writable.complaint(arguments)
+        if unwritable is not None:
+            return f"Error: wrong arguments for {self.tool!r}: {unwritable}."
+        try:
+            errors = list(self.validator.iter_errors(arguments))
+        except Exception as error:  # the schema's own arithmetic: multipleOf of a huge integer, say
+            return f"Error: the arguments of {self.tool!r} cannot be checked: {type(error).__name__}: {error}."
         if not errors:
             return None
         problems = "; ".join(dict.fromkeys(_wording(error) for error in errors[:MOST_COMPLAINTS]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agentrl.rollout.trajectory import Outcome
+from agentrl.writable import cleaned, to_json
 
 
 class ModelError(Exception):
@@ -99,7 +100,14 @@ def _read_response(value: Any) -> ToolResponse:
     if isinstance(value, dict) and value and value.keys() <= {"text", "image", "video"}:
         return ToolResponse(**value)
     if isinstance(value, dict | list):
-        return ToolResponse(text=json.dumps(value, ensure_ascii=False, default=str))
+        return ToolResponse(text=_as_json(value))
     if all(hasattr(value, name) for name in ("text", "image", "video")):  # ours, or verl's where it is installed
         return ToolResponse(value.text, value.image, value.video)
-    return ToolResponse(text=str(value))
+    return ToolResponse(text=str(cleaned(value) if isinstance(value, int) else value))
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except ValueError:  # an integer longer than Python prints, or an object in itself
+        return to_json(value, str)

@@ -18,6 +18,7 @@ from agentrl.tools.response import ModelError, ToolResult, read_answer
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
 from agentrl.usercode import Cleanup, Threads
+from agentrl.writable import whole
 
 ToolKwargs = Mapping[str, Mapping[str, Any]]
 """create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs of one tool."""
@@ -114,6 +115,7 @@ class ToolSession:
             result = ToolResult.model_error(self.shorten(str(error)))
         except InfraError as error:
             result = ToolResult.infra_error(str(error))
+        result.text = whole(result.text)  # file names, for one, come with bytes that are no text
         result.seconds = time.perf_counter() - start
         return result
 
@@ -135,7 +137,7 @@ class ToolSession:
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         if name not in self.runners:
-            return ToolResult.model_error(_unknown(name, self.runners))
+            return ToolResult.model_error(self.shorten(_unknown(name, self.runners)))
         complaint = self.runners[name].check.complaint(arguments)
         if complaint is not None:
             return ToolResult.model_error(self.shorten(complaint))

@@ -18,6 +18,7 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
 from agentrl.tracking.fields import duration, figure
 from agentrl.tracking.text import Decode
+from agentrl.writable import HALF
 
 BY_PROBABILITY = (
     (0.1, "bold red"),
@@ -35,6 +36,7 @@ REPEATED = re.compile(r"(<[^<>\s]{1,64}>)\1{3,}")
 LINE_END = "↵"
 # Model and tools may write escape codes; those must show, not act on the reader's terminal.
 CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
+CONTROL |= dict.fromkeys(range(0xD800, 0xE000), HALF)
 
 
 def conversation(

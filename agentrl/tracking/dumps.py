@@ -2,6 +2,7 @@
 
 Invariants:
 - a file is whole or absent; writing it again replaces it, so a resumed run leaves what an unbroken one leaves;
+- nothing that a model, a tool or a row holds keeps it from being written (see `writable`);
 - tokens are written twice, as text by segment and as columns by token; the columns are the truth;
 - beside it lies its index (see `index`), so that a viewer need not read it all.
 """
@@ -9,7 +10,6 @@ Invariants:
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.files import write_atomic
 from agentrl.tracking.index import Index, Record
 from agentrl.tracking.text import Decode, TokenTexts
+from agentrl.writable import to_json
 
 LOGPROB_DIGITS = 4
 
@@ -75,14 +76,14 @@ def trajectory_record(
         "error": trajectory.error,
         "turns": trajectory.turns,
         "user_turns": trajectory.user_turns,
-        "turn_rewards": [asdict(reward) for reward in trajectory.turn_rewards],
+        "turn_rewards": [vars(reward) for reward in trajectory.turn_rewards],
         "tool_rewards": trajectory.tool_rewards,
         "interaction_score": trajectory.interaction_score,
         "ground_truth": row.ground_truth,
         "prompt": trajectory.messages[: len(row.prompt)] or row.prompt,  # its images as thumbnails
         "messages": trajectory.messages,
-        "tool_calls": [asdict(call) for call in trajectory.tool_calls],
-        "spans": [asdict(span) for span in trajectory.spans],
+        "tool_calls": [vars(call) for call in trajectory.tool_calls],
+        "spans": [vars(span) for span in trajectory.spans],
         "extra": trajectory.extra,
         "samples": [
             sample_record(ledger, texts, advantages[i] if i < len(advantages) else ())
@@ -169,13 +170,9 @@ def _lines(
 ) -> Iterator[str]:
     for trajectory in trajectories:
         record = trajectory_record(step, trajectory, texts, advantages.get(trajectory.key, ()))
-        line = _json(record)
+        line = to_json(record, _plain, separators=(",", ":"))
         index.add(record, len(line.encode()))
         yield line + "\n"
-
-
-def _json(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False, default=_plain, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

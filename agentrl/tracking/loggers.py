@@ -5,8 +5,9 @@ that an interrupted and resumed run leaves the same record as an unbroken one. S
 """
 
 import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from agentrl.tracking.files import write_atomic
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.services import SERVICES, RunInfo, open_service
+
+log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.yaml"
@@ -112,22 +115,32 @@ class TensorBoardLogger:
 
 
 class Loggers:
-    """Several loggers as one."""
+    """Several loggers as one. One in trouble (a full disk, a library) costs its own record, never the run."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = list(loggers)
+        self._warned: set[str] = set()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.log(step, metrics)
+        self._each(lambda logger: logger.log(step, metrics))
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
-        for logger in self._loggers:
-            logger.generations(step, rows)
+        self._each(lambda logger: logger.generations(step, rows))
 
     def close(self) -> None:
+        self._each(lambda logger: logger.close())
+
+    def _each(self, tell: Callable[[Logger], None]) -> None:
         for logger in self._loggers:
-            logger.close()
+            try:
+                tell(logger)
+            except Exception as error:
+                self._warn(type(logger).__name__, error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        if name not in self._warned:
+            log.warning("%s: %s: %s; the run goes on without it", name, type(error).__name__, error)
+        self._warned.add(name)
 
 
 def open_loggers(

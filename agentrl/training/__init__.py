@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentrl.training.cpu import tune_cpu
     from agentrl.training.device import device_for
     from agentrl.training.export import save_pretrained
-    from agentrl.training.model import load_model, load_processor, load_tokenizer
+    from agentrl.training.model import load_model, load_processor, load_tokenizer, stop_token_ids
     from agentrl.training.packing import pack, pack_ledgers, pack_tokens, rewarded
     from agentrl.training.weighing import Weighing
 
@@ -29,6 +29,7 @@ _HOMES = {
     "pack_tokens": "packing",
     "rewarded": "packing",
     "save_pretrained": "export",
+    "stop_token_ids": "model",
     "tune_cpu": "cpu",
 }
 
@@ -45,6 +46,7 @@ __all__ = [
     "pack_tokens",
     "rewarded",
     "save_pretrained",
+    "stop_token_ids",
     "tune_cpu",
 ]
 

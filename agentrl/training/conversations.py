@@ -69,7 +69,7 @@ def _messages(record: dict[str, Any], data: SftData, place: str) -> Sequence[dic
     messages = plain(record.get(data.messages_key))
     if isinstance(messages, list) and messages:
         return messages
-    prompt, response = plain(record.get(data.prompt_key)), record.get(data.response_key)
+    prompt, response = plain(record.get(data.prompt_key)), plain(record.get(data.response_key))
     if messages is None and prompt and isinstance(response, str):
         question: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         return [*question, {"role": "assistant", "content": response}]

@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -40,6 +41,18 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     if model.chat_template is not None:
         tokenizer.chat_template = _template(model.chat_template)
     return tokenizer
+
+
+def stop_token_ids(model: Model) -> tuple[int, ...]:
+    """The tokens that end a turn by the model's generation_config.json; empty where there is none."""
+    if not model.path:
+        return ()
+    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    try:
+        found = GenerationConfig.from_pretrained(place).eos_token_id
+    except (OSError, ValueError):
+        return ()
+    return () if found is None else tuple(found) if isinstance(found, list | tuple) else (int(found),)
 
 
 def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None = None) -> Processor:

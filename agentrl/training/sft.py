@@ -27,7 +27,7 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import save_pretrained
-from agentrl.training.model import load_model, load_tokenizer
+from agentrl.training.model import load_model, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
@@ -129,7 +129,8 @@ class Run:
         self.tokenizer = load_tokenizer(config.model)
         blind = Processor(missing="`agentrl sft` trains on text alone; leave conversations with images out")
         kwargs = data.apply_chat_template_kwargs
-        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=blind)
+        stops = stop_token_ids(config.model)
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=blind, stop_token_ids=stops)
         self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
         self.held_out = self._held_out(chat)
         rows: Any = self.conversations.ledgers

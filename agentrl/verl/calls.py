@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from agentrl.chat.message import checked
 from agentrl.chat.parsers import parser_for
 from agentrl.tools.schemas import SchemaPart
 
@@ -88,6 +89,6 @@ class ReadyMade(ToolParser):
     ) -> tuple[str, list[FunctionCall]]:
         """The text without its calls, and those calls that can be read."""
         parsed = self.parse(self.tokenizer.decode(responses_ids))
-        readable = [call for call in parsed.calls if call.arguments is not None]
+        readable = [call for call in map(checked, parsed.calls) if call.arguments is not None]
         calls = [FunctionCall(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in readable]
         return parsed.preamble + parsed.content, calls

@@ -64,6 +64,7 @@ class VerlLoop(AgentLoop):
         from agentrl.verl.datasets import RLHFDataset
 
         config, chat = verl_config(self.env.settings), self.env.chat
+        config.actor_rollout_ref.rollout.multi_turn.format = chat.format
         return {
             "trainer_config": DictConfigWrap(config),
             "tokenizer": with_lists(chat.tokenizer),

@@ -156,6 +156,18 @@ async def stop_tokens_end_and_are_kept(subject: Subject) -> None:
 
 
 @check
+async def of_several_stop_tokens_the_first_to_come_ends(subject: Subject) -> None:
+    ids = prompt(12, vocabulary=subject.vocabulary)
+    free = (await draw(subject, ids, Sampling(40, temperature=0))).token_ids
+    absent = next(token for token in range(subject.vocabulary) if token not in free)
+    for late, early in ((free[30], free[10]), (free[10], free[30])):
+        got = await draw(subject, ids, Sampling(40, temperature=0, stop_token_ids=(absent, late, early)))
+        first = min(free.index(late), free.index(early))
+        assert got.token_ids == free[: first + 1]
+        assert got.finish_reason == "stop"
+
+
+@check
 async def ignore_eos_goes_on(subject: Subject) -> None:
     ids = prompt(12, vocabulary=subject.vocabulary)
     stops = tuple(range(subject.vocabulary))

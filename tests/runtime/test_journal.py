@@ -1,6 +1,7 @@
 """What a run leaves behind of its trajectories."""
 
-from threading import Event
+import math
+from threading import Event, Lock
 
 import pytest
 import torch
@@ -8,11 +9,11 @@ import torch
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.config import compose
 from agentrl.data.row import Row
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.rollout.trajectory import Outcome, ToolCallRecord, Trajectory
 from agentrl.runtime import Journal
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.training import pack
+from agentrl.view.table import Table
 
 
 def ledger(model: int) -> Ledger:
@@ -116,13 +117,47 @@ def test_the_run_does_not_wait_for_what_it_writes(journal, rolled, tmp_path):
         assert len(written(tmp_path)) == 3
 
 
-def test_a_dump_that_fails_ends_the_run_in_one_line(journal, rolled, tmp_path):
+def test_a_dump_that_fails_costs_a_warning_and_is_counted(journal, rolled, tmp_path, caplog, capsys):
     (tmp_path / "rollouts").write_text("in the way")
     with journal:
-        journal.rolled(1, rolled)
-        journal.step(1, {})
-        with pytest.raises(UserError, match=r"1\.jsonl cannot be written: .*; free the disk, or set"):
+        for step in (1, 2, 3):
+            journal.rolled(step, rolled)
+            journal.step(step, {})
             journal.written()
+        journal.step(4, {})
+    told = [record for record in caplog.records if "cannot be written" in record.message]
+    assert len(told) == 1
+    assert "1.jsonl cannot be written" in told[0].message
+    assert "free the disk" in told[0].message
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["perf/dumps_failed"] == 3
+    assert "3 dumps could not be written" in capsys.readouterr().out
+
+
+class Unwritable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words for it")
+
+
+def test_whatever_a_trajectory_holds_is_written(journal, tmp_path):
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    ring: dict = {"a": 1}
+    ring["self"] = ring
+    odd = {"half": "\ud83d", "long": 10**5000, "deep": deep, "ring": ring, "nan": math.nan, (1, "\ud83d"): {1}}
+    call = ToolCallRecord(0, "f\udc80", odd, "said \ud83d \0", Outcome.OK, 0.1)
+    bad = trajectory(0, [ledger(2)], extra={"x": Unwritable(), "y": Lock()}, tool_calls=[call], error="\ud83d")
+    with journal:
+        journal.rolled(1, [bad, trajectory(1, [ledger(2)])])
+        journal.step(1, {})
+        journal.written()
+    one, two = load_trajectories(tmp_path / "rollouts/1.jsonl")
+    assert "perf/dumps_failed" not in read_metrics(tmp_path / "metrics.jsonl")[0]
+    assert one["tool_calls"][0]["arguments"]["half"] == "\ufffd"
+    assert one["tool_calls"][0]["arguments"]["nan"] is None
+    assert one["extra"]["x"] == "<Unwritable>"
+    assert two["key"] == "1/r:1/0"
+    assert [row["calls"] for row in Table(lambda: {1: tmp_path / "rollouts/1.jsonl"}).rows({})] == [1, 0]
 
 
 def test_what_ended_the_run_is_told_though_a_dump_failed_besides(journal, rolled, tmp_path, capsys):

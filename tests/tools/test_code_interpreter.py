@@ -72,13 +72,15 @@ def with_config(folder: Path, name: str, **config: Any) -> str:
 async def test_what_the_program_prints_is_the_answer() -> None:
     tools = load("tools/code_interpreter.yaml")
     try:
-        odd = await answers(tools, "code_interpreter", "print('\ud800')", "\0")
+        (half,) = await answers(tools, "code_interpreter", "print('\ud800')")
+        odd = await answers(tools, "code_interpreter", "\0")
         codes = ["print(6 * 7)", "x = 1", "1 / 0", "import sys; print('a'); print('b', file=sys.stderr); sys.exit(3)"]
         results = await answers(tools, "code_interpreter", *codes, "print(x)")
     finally:
         await tools.close()
+    assert half.outcome is Outcome.MODEL_ERROR
+    assert "half of a surrogate pair (\\ud800)" in half.text
     assert {result.outcome for result in [*odd, *results]} == {Outcome.OK}
-    assert odd[0].text == "?\n"
     assert [result.text for result in results[:2]] == ["42\n", "(no output)"]
     assert results[2].text.endswith("ZeroDivisionError: division by zero\n")
     assert results[3].text == "a\nb\n"

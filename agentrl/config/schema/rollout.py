@@ -46,9 +46,9 @@ class MultiTurn:
     """characters (verl's) or tokens."""
     tool_response_truncate_side: str = "middle"
     """The part that is cut away: left, right or middle."""
-    format: str = "hermes"
-    """How the model writes tool calls: hermes (also called qwen), llama3_json, mistral, pythonic, qwen3_coder, glm,
-    deepseek, kimi, gpt_oss."""
+    format: str | None = None
+    """How the model writes tool calls; null: as its chat template does, found out by rendering a call. hermes (also
+    called qwen), llama3_json, mistral, pythonic, qwen3_coder, glm, deepseek, kimi, gpt_oss."""
     use_inference_chat_template: bool = False
     """Show the model at each turn what the template would show at inference (thinking stripped, say); where that
     rewrites history, the trajectory becomes several samples."""

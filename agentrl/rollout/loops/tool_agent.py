@@ -113,7 +113,7 @@ class ToolAgent(AgentLoop):
         if position >= limit:
             return ToolResult.model_error(f"Not run: at most {limit} tool calls a turn. Call it again.")
         if call.error is not None or call.arguments is None:
-            return ToolResult.model_error(call.error or "The arguments are missing.")
+            return ToolResult.model_error(self.env.tools.shorten(call.error or "The arguments are missing."))
         return await tools.call(call.name, call.arguments)
 
     def _record(self, trajectory: Trajectory, calls: list[Call], results: list[ToolResult]) -> None:
