@@ -6,11 +6,21 @@ import pytest
 
 from agentrl.sandbox.job import Job, Limits
 from agentrl.sandbox.pool import Pool
+from tests.sandbox.attacks import choices
+from tests.sandbox.attacks.attack import Attack
 
 from .programs import run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
+
+
+@pytest.mark.parametrize("attack", choices.ATTACKS, ids=lambda attack: attack.name)
+async def test_whatever_a_program_does_is_its_own_verdict(pool: Pool, attack: Attack) -> None:
+    """Never trouble of the sandbox, never much later than its limit; and the next program finds all in order."""
+    result = await pool.run(attack.job({}))
+    assert [fault for check in attack.checks if (fault := check(result))] == []
+    assert (await run(pool, "print(6 * 7)")).stdout == b"42\n"
 
 
 async def test_wall_time_and_the_output_until_then(pool: Pool) -> None:
@@ -117,6 +127,23 @@ async def test_fork_bomb(pool: Pool) -> None:
         pool, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", wall=2.0, processes=50
     )
     assert answer.status == "TimeLimitExceeded"
+
+
+async def test_processes_are_counted_while_they_live(pool: Pool) -> None:
+    """However many threads and processes there were, new ones start: the limit is on those alive at once."""
+    code = "import os, threading\nfor _ in range(2000):\n    t = threading.Thread(target=int); t.start(); t.join()\n"
+    code += (
+        "for _ in range(1000):\n    pid = os.fork()\n    if pid == 0: os._exit(0)\n    os.waitpid(pid, 0)\nprint('end')"
+    )
+    answer = await run(pool, code, processes=20)
+    assert (answer.stdout, answer.stderr, answer.limit_hit) == (b"end\n", b"", None)
+
+
+async def test_orphans_that_have_ended_do_not_count(pool: Pool) -> None:
+    code = "import os, time\nfor _ in range(60):\n    pid = os.fork()\n    if pid == 0: os._exit(os.fork() and 0)\n"
+    code += "    os.waitpid(pid, 0); time.sleep(0.02)\nprint('end')"
+    answer = await run(pool, code, processes=20)
+    assert (answer.stdout, answer.stderr) == (b"end\n", b"")
 
 
 async def test_children_do_not_outlive_the_answer(pool: Pool) -> None:

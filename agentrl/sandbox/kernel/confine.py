@@ -10,7 +10,8 @@ ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
 _STACK, _DEEP = 8 * _MIB, 64 * _MIB
 """A thread's stack and a program's: recursion is what small programs use memory for."""
-_NICE = 5  # the wardens, the server and the trainer go first, however many processes a run has
+NICE = 5
+"""The wardens, the server and the trainer go first, however many processes a run has."""
 
 
 def limit_resources(limits: Limits, cpu: float, others: int) -> None:
@@ -21,7 +22,7 @@ def limit_resources(limits: Limits, cpu: float, others: int) -> None:
     """
     seconds = int(cpu) + 2
     data = limits.memory_mb * _MIB + limits.processes * _STACK
-    os.nice(_NICE)
+    os.nice(NICE)
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_DATA, data),
