@@ -84,6 +84,8 @@ class Command:
         self.hit: LimitHit | None = None
         ours, theirs = self._pipes()
         self.output = {handle: Stream(limits.output_bytes) for handle in ours[1:3]}
+        if tier.group is not None:
+            tier.group.begin()
         self.start = time.monotonic()
         self.pid = syscalls.fork()
         if self.pid == 0:
@@ -229,6 +231,8 @@ class Command:
         self.hit = next((name for name, over in exceeded.items() if over), self.hit)
 
     def _memory(self, pids: Sequence[int]) -> int:
+        if self.tier.group is not None:
+            return self.tier.group.used() - sum(stream.used for stream in self.output.values())
         used = watch.memory(pids, self.limits.memory_mb * _MIB, self._deadline(time.monotonic()))
         return used + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used
 

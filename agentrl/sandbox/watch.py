@@ -11,10 +11,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _KIB = 1024
 # Shared memory that belongs to no file of the host.
 _OWNERLESS = ("/dev/zero (deleted)", "/SYSV", "/memfd:", "[anon_shmem")
-_QUEUE = 208 * _KIB
-"""Bytes that a socket may queue: the kernel's default, which no run can change."""
-_FREE_SOCKETS, _FREE_SLOTS = 64, 512
-"""Sockets that count for nothing, and room for descriptors, all processes together, that is not worth a look."""
+_QUEUES = {"socket": 208 * _KIB, "pipe": 64 * _KIB}
+"""Bytes that one may hold: the kernel's default, which a run cannot change."""
+_FREE, _FREE_SLOTS = 64, 128
+"""Of each so many count for nothing; and room for descriptors, all processes together, that is not worth a look."""
 _NICE, _POLICY, _ORDINARY = 16, 38, 0
 """Positions in /proc/PID/stat, after the name; SCHED_OTHER."""
 
@@ -32,12 +32,12 @@ def memory(pids: Sequence[int], limit: int, until: float) -> int:
     fields = {pid: _status(pid) for pid in pids}
     private = sum(f.get("RssAnon", 0) + f.get("VmSwap", 0) for f in fields.values())
     shared = sum(f.get("RssShmem", 0) for f in fields.values())
-    sockets = _queues(fields)
-    if private + shared + sockets > limit and len(fields) > 1:
+    queues = _queues(fields)
+    if private + shared + queues > limit and len(fields) > 1:
         private, shared = _proportional(fields, until)
     if sum(map(_unexplained, fields.values())) > limit:
         shared = max(shared, _shared_mappings(fields, until))
-    return private + shared + sockets
+    return private + shared + queues
 
 
 def folder_bytes(folder: str) -> int:
@@ -107,11 +107,11 @@ def _proportional(pids: Iterable[int], until: float) -> tuple[int, int]:
 
 
 def _queues(fields: dict[int, dict[str, int]]) -> int:
-    """Bytes that the run's sockets may hold: what they do hold the kernel tells nobody."""
+    """Bytes that the run's sockets and pipes may hold: what they do hold the kernel tells nobody."""
     if sum(f.get("FDSize", 0) for f in fields.values()) <= _FREE_SLOTS:
         return 0
-    sockets = {link for pid in fields for link in _links(pid) if link.startswith("socket:")}
-    return max(0, len(sockets) - _FREE_SOCKETS) * _QUEUE
+    kinds = [link.partition(":")[0] for link in {link for pid in fields for link in _links(pid)}]
+    return sum(max(0, kinds.count(kind) - _FREE) * size for kind, size in _QUEUES.items())
 
 
 def _links(pid: int) -> list[str]:

@@ -9,6 +9,7 @@ from agentrl.sandbox.pool import Pool
 from tests.sandbox.attacks import choices
 from tests.sandbox.attacks.attack import Attack
 
+from .kernel_memory import PROGRAMS
 from .programs import run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,6 +77,12 @@ async def test_memory_however_it_is_had(pool: Pool, code: str) -> None:
         return
     assert answer.limit_hit == "memory"
     assert answer.return_code in (1, -9)
+
+
+@pytest.mark.parametrize("what", list(PROGRAMS))
+async def test_memory_outside_of_any_address_space(pool: Pool, what: str) -> None:
+    answer = await run(pool, PROGRAMS[what], memory_mb=64)
+    assert (answer.limit_hit, answer.return_code) == ("memory", -9)
 
 
 async def test_memory_that_is_only_reserved_is_free(pool: Pool) -> None:
@@ -173,9 +180,10 @@ async def test_open_files(pool: Pool) -> None:
 
 
 async def test_limits_cannot_be_raised(pool: Pool) -> None:
-    code = "import resource as r\nfor k in range(16):\n    try: r.setrlimit(k, (r.RLIM_INFINITY,) * 2); print(k)\n"
-    answer = await run(pool, code + "    except (ValueError, OSError): pass")
-    finite = {0, 1, 2, 3, 4, 6, 7, 8}
+    code = "import resource as r\nfor k in range(16):\n    try: r.setrlimit(k, (r.RLIM_INFINITY,) * 2)\n"
+    code += "    except (ValueError, OSError): pass\n    if r.RLIM_INFINITY in r.getrlimit(k): print(k)"
+    answer = await run(pool, code)
+    finite = {0, 1, 2, 3, 4, 6, 7, 8, 11, 13, 14}
     assert not finite & {int(word) for word in answer.stdout.split()}
 
 

@@ -31,6 +31,8 @@ _SCRATCH = "/.run"
 _FLAGS = mounts.NOSUID | mounts.NODEV
 _HELD = "/.held"
 _COUNTERS = tuple(f"/proc/self/net/{name}" for name in ("dev", "snmp", "snmp6", "netstat"))
+_TCP = "4096 65536 212992"
+"""Bytes that a connection may queue, least, first and most: no more than other sockets."""
 _PLACES = {"/box": "box", "/tmp": "tmp", "/dev/shm": "shm"}
 
 
@@ -137,6 +139,8 @@ class Namespace(Tier):
 
     def _start_network(self) -> None:
         _loopback_up()
+        for name in ("tcp_rmem", "tcp_wmem"):
+            _write(f"/proc/sys/net/ipv4/{name}", _TCP)
         self.counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
         self.untouched = self._network_traces()
 
