@@ -139,8 +139,9 @@ class Namespace(Tier):
 
     def _start_network(self) -> None:
         _loopback_up()
-        for name in ("tcp_rmem", "tcp_wmem"):
-            _write(f"/proc/sys/net/ipv4/{name}", _TCP)
+        with contextlib.suppress(OSError):  # before Linux 4.15 a network has no such settings of its own
+            for name in ("tcp_rmem", "tcp_wmem"):
+                _write(f"/proc/sys/net/ipv4/{name}", _TCP)
         self.counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
         self.untouched = self._network_traces()
 

@@ -18,6 +18,7 @@ clone 56 220
 clone3 435 435
 connect 42 203
 delete_module 176 106
+fallocate 285 47
 fanotify_init 300 262
 fchmod 91 52
 fchmodat 268 53

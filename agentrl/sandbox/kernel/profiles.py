@@ -117,10 +117,13 @@ _OTHER_PROCESSES = (
     Rule(("ioprio_set",), "IOPRIO_WHO_USER: all of the user", tests=(Argument(0, (3,)),)),
 )
 
+HOST_DISK = (Rule(("fallocate",), "takes more of the disk between two looks than writing can", errno.EOPNOTSUPP),)
+"""For runs whose files lie on the host's disk. The C library's posix_fallocate then writes."""
+
 NAMESPACE = Profile("namespace", _KERNEL + _OTHER_PROCESSES + _OWN_NETWORK)
 """For runs whose processes, network and file system are their own."""
 
-LANDLOCK = Profile("landlock", _KERNEL + _OTHER_PROCESSES + _HOST_NETWORK)
+LANDLOCK = Profile("landlock", _KERNEL + _OTHER_PROCESSES + _HOST_NETWORK + HOST_DISK)
 """For runs that share the host's namespaces under a user of their own."""
 
 SHARED_USER = (
