@@ -61,14 +61,18 @@ os.sync()
         "8 kernel",
         "what the kernel lets itself be told in files",
         """
+# What may be opened: devices that are anybody's, the limits of its own IPC and pid namespaces, and one that writing is refused to.
+OWN = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts/", "/dev/shm/",
+    "/dev/fd", "/dev/std", "/proc/sys/kernel/ns_last_pid", "/proc/sys/kernel/pid_max", "/proc/sys/fs/mqueue/", "/proc/sys/kernel/msg",
+    "/proc/sys/kernel/sem", "/proc/sys/kernel/shm", "/proc/sys/kernel/auto_msgmni")
 for root in ("/proc/sys", "/sys", "/dev"):
     for where, _, names in os.walk(root):
-        for name in names:
-            path = f"{where}/{name}"
-            if path not in ("/proc/sys/kernel/ns_last_pid", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"):
-                if "/dev/shm" not in path and "/dev/pts" not in path and "/dev/fd" not in path and "/dev/std" not in path:
-                    must_fail(path, lambda: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK)))
+        for path in (f"{where}/{name}" for name in names):
+            if not path.startswith(OWN):
+                must_fail(path, lambda: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK)))
+must_fail("ns_last_pid", lambda: os.write(os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY), b"1"))
 for path in ("kmsg", "sched_debug", "timer_list", "kallsyms", "kpagecount", "iomem", "keys", "1/environ", "1/maps", "1/oom_score_adj"):
+    if "@TIER@" == "bwrap" and path.startswith("1/"): continue  # that process is the run's own
     try: text = open("/proc/" + path, "rb+" if "oom" in path else "rb").read(1 << 20)
     except OSError: continue
     if path == "1/oom_score_adj" or (path in ("kmsg", "sched_debug", "timer_list")) or (path == "kallsyms" and text.strip(b"0") [:1] != b" "): tell(path)
@@ -198,7 +202,9 @@ for name in ("NPROC", "FSIZE", "NOFILE", "CPU", "DATA", "CORE", "MEMLOCK"):
     kind = getattr(resource, f"RLIMIT_{name}")
     hard = resource.getrlimit(kind)[1]
     if hard == resource.RLIM_INFINITY: tell(f"{name} is unlimited")
-    must_fail(name, resource.setrlimit, kind, (hard + 1, hard + 1))
+    try: resource.setrlimit(kind, (hard + 1, hard + 1))
+    except (OSError, ValueError): pass
+    if resource.getrlimit(kind)[1] != hard: tell(f"{name} rose")
 """,
     ),
     Attack(
