@@ -177,9 +177,8 @@ class Command:
 
     def _starved(self) -> float:
         """Seconds that its first thread waited for a core, but for what the run's others had of cores meanwhile."""
-        ran, waited = (
-            now - before for now, before in zip(watch.scheduled(self.pid), self.scheduled_before, strict=True)
-        )
+        seen = watch.scheduled(self.pid)
+        ran, waited = (now - then for now, then in zip(seen, self.scheduled_before, strict=True))
         return waited - max(0.0, self.cpu_used - ran)
 
     def _feed(self) -> None:
