@@ -49,6 +49,8 @@ class Pool:
         self.turnstile = Turnstile(self.slots, queue)
         self.python = python or sys.executable
         self.isolation = ""
+        self.uncounted = ""
+        """Why the kernel does not count all memory of a run; empty where it does."""
         self.forks = False
         self.report: list[Probe] = []
         self.compiled = CompileCache()
@@ -109,6 +111,7 @@ class Pool:
             raise InfraError(f"the sandbox's interpreter was not ready within {_START:g} s") from None
         if word["op"] != "ready":
             raise InfraError(word["why"])
+        self.uncounted = word["uncounted"]
         return self.link
 
     async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
@@ -234,6 +237,12 @@ class Pool:
             self.counts["sessions"] -= 1
             raise
         return Session(self, caller, limits, client)
+
+    def memory(self) -> str:
+        """How the memory of a run is limited, in words."""
+        if not self.uncounted:
+            return "all memory of a run counts, by a control group"
+        return f"all memory of a run counts; that of sockets and pipes is an estimate, for {self.uncounted}"
 
     def stats(self) -> dict[str, float]:
         """Figures for health and metrics."""
