@@ -5,7 +5,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.kl import KL_ESTIMATORS
+from agentrl.algorithms.kl import k3
 from agentrl.training.batch import Batch
 from agentrl.training.ranks import ALONE, Ranks
 
@@ -126,7 +126,7 @@ class PolicyReport(Report):
             "rollout_gap/mean": float(size.mean()),
             "rollout_gap/max": float(size.max()),
             "rollout_gap/p99": _quantile(size, 0.99),
-            "rollout_gap/k3": float(KL_ESTIMATORS["low_var_kl"](-gap).mean()),
+            "rollout_gap/k3": float(k3(-gap).mean()),
         }
 
 
