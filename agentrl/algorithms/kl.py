@@ -40,7 +40,12 @@ def _bounded_k3(d: Tensor) -> Tensor:
     return k3(d).clamp(max=MAX_K3)
 
 
-KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"kl": _k1, "abs": torch.abs, "mse": _k2, "low_var_kl": _bounded_k3}
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "kl": _k1,
+    "abs": torch.abs,
+    "mse": _k2,
+    "low_var_kl": _bounded_k3,
+}
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:

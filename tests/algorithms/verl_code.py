@@ -13,7 +13,7 @@ import torch
 
 VERL = Path(sys.prefix) / "reference/verl"
 needs_verl = pytest.mark.skipif(not VERL.is_dir(), reason="make setup installs verl's package for reference")
-TYPES = {"Any": Any, "Optional": Optional, "DataProto": Any, "ActorConfig": Any, "AlgoConfig": Any}
+TYPES = {"Any": Any, "Optional": Optional, "DataProto": Any, "ActorConfig": Any, "AlgoConfig": type(None)}
 
 
 def functions(file: str, names: Iterable[str], **more: Any) -> SimpleNamespace:
@@ -39,3 +39,23 @@ def _bound(node: ast.stmt) -> list[str]:
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def rollout_correction() -> SimpleNamespace:
+    """verl's rollout correction."""
+    file = "trainer/ppo/rollout_corr_helper.py"
+    tree = ast.parse((VERL / file).read_text(encoding="utf-8"))
+    names = [name for node in tree.body for name in _bound(node)]
+    config = {"RolloutCorrectionConfig": Any, "PolicyLossConfig": Any}
+    return functions(file, names, verl_F=masked(), **config | {"DataProto": Proto})
+
+
+class Proto:
+    """As much of verl's DataProto as its helper uses."""
+
+    def __init__(self, batch: dict[str, torch.Tensor]) -> None:
+        self.batch = batch
+
+    @staticmethod
+    def from_dict(tensors: dict[str, torch.Tensor]) -> "Proto":
+        return Proto(tensors)
