@@ -1,7 +1,7 @@
 """The solution's side of a test: does what the referee asks for, call by call, and answers in plain data.
 
 Sent into the sandbox as text. A call is [what, arguments, named arguments]; `what` is {"name"} of the solution,
-{"ref"}, the number of the call that gave the object, or {"do"}, an operation of DOING. An answer is {"value"} or
+{"ref"}, an object that an earlier answer named so, or {"do"}, an operation of DOING. An answer is {"value"} or
 {"raised", "text"}, and where they apply "args", arguments as the call left them, and "printed".
 """
 
@@ -30,15 +30,16 @@ class Callee:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
-        self.results: list[Any] = []
-        self.numbers: dict[int, int] = {}
-        """Of the objects among the results: one object has one number."""
+        self.calls = 0
+        self.objects: dict[str, Any] = {}
+        self.references: dict[int, str] = {}
+        """By id: one object has one reference."""
 
     def answer(self, call: list[Any]) -> dict[str, Any]:
         """Make one call."""
         what, args, named = call
         printed, reply = io.StringIO(), dict[str, Any]()
-        self.results.append(None)
+        self.calls += 1
         try:
             given = [decode(arg, self.read) for arg in args]
             keywords = {name: decode(arg, self.read) for name, arg in named.items()}
@@ -55,15 +56,27 @@ class Callee:
             if content not in self.names:
                 raise NameError(f"name {content!r} is not defined")
             return self.names[content]
-        return self.results[content] if kind == "ref" else DOING[content]
+        return self.objects[content] if kind == "ref" else DOING[content]
 
     def form(self, value: Any) -> Any:
-        """The plain form of the last call's value, or a reference to it."""
+        """The plain form of a value, with references to what has none."""
         try:
-            return encode(value, standard)
+            return encode(value, self.part)
         except Exception:
-            self.results[-1] = value
-            return {"ref": self.numbers.setdefault(id(value), len(self.results) - 1)}
+            return self.kept(value)
+
+    def part(self, value: Any) -> Any:
+        """The form of what is no built-in value."""
+        try:
+            return standard(value)
+        except Exception:
+            return self.kept(value)
+
+    def kept(self, value: Any) -> Any:
+        """A reference to an object."""
+        reference = self.references.setdefault(id(value), f"{self.calls}.{len(self.objects)}")
+        self.objects[reference] = value
+        return {"ref": reference}
 
     def changed(self, forms: list[Any], values: list[Any]) -> list[Any]:
         """[[which, form]] of the lists, mappings and sets that the call has changed."""
@@ -71,7 +84,7 @@ class Callee:
         for index, (before, value) in enumerate(zip(forms, values, strict=True)):
             if isinstance(before, dict) and next(iter(before)) in MUTABLE:
                 with contextlib.suppress(Exception):
-                    after = encode(value, standard)
+                    after = encode(value, self.part)
                     if after != before:
                         found.append([index, after])
         return found

@@ -62,7 +62,7 @@ class Referee:
         self.raised = False
         """The solution has raised something."""
         self.waiting: dict[str, int] = {}
-        self.made: set[int] = set()
+        self.made: set[str] = set()
         """Objects that the test made by calling a class."""
         self.elsewhere: dict[str, list[Any]] = {}
         for key, answer in self.known:
@@ -82,7 +82,7 @@ class Referee:
         answer = self.answer(number, key)
         if answer is None:
             return self.guess(key)
-        return self.outcome(number, what, args, answer)
+        return self.outcome(what, args, answer)
 
     def answer(self, number: int, key: str) -> Any:
         """Of this very call; else, as a guess, of an equal one; else None."""
@@ -115,24 +115,25 @@ class Referee:
         """An assert is about to be tested."""
         self.reached += 1
 
-    def outcome(self, number: int, what: Any, args: tuple[Any, ...], answer: Any) -> Any:
+    def outcome(self, what: Any, args: tuple[Any, ...], answer: Any) -> Any:
         """What the caller sees of an answer."""
         sys.stdout.write(answer.get("printed", ""))
         if "raised" in answer:
             self.raised = True
             raise self.exception(answer["raised"], str(answer.get("text", "")))
         for index, form in answer.get("args", ()):
-            _replace(args[index], decode(form, self.read))
+            _replace(args[index], decode(form, self.remote))
         made = isinstance(what, dict) and str(what.get("name", "")).lstrip("_")[:1].isupper()
-        if made and what["name"] != "Solution":
-            self.made.add(number)
-        return decode(answer["value"], self.remote)
+        value = answer["value"]
+        if made and what["name"] != "Solution" and isinstance(value, dict) and "ref" in value:
+            self.made.add(str(value["ref"]))
+        return decode(value, self.remote)
 
-    def remote(self, kind: str, number: Any) -> Remote:
+    def remote(self, kind: str, reference: Any) -> Remote:
         """An object that the solution keeps. Raises ValueError."""
-        if kind != "ref" or type(number) is not int:
+        if kind != "ref" or not isinstance(reference, str):
             raise ValueError(kind)
-        return Remote(self.ask, number, number in self.made)
+        return Remote(self.ask, reference, reference in self.made)
 
     def exception(self, kinds: list[str], text: str) -> BaseException:
         """The nearest class that the script can know."""
@@ -144,10 +145,6 @@ class Referee:
                 except TypeError:
                     continue
         return RuntimeError(text)
-
-    def read(self, kind: str, content: Any) -> Any:
-        """Nothing but values may change an argument."""
-        raise ValueError(kind)
 
     def form(self, value: Any) -> Any:
         """The plain form of an argument."""
@@ -162,7 +159,7 @@ class Referee:
 
 def _other(value: Any) -> Any:
     if isinstance(value, Remote):
-        return {"ref": vars(value)["_number"]}
+        return {"ref": vars(value)["_reference"]}
     return {"name": vars(value)["_name"]} if isinstance(value, Named) else standard(value)
 
 

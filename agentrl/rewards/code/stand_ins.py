@@ -4,6 +4,7 @@ Invariant: what a stand-in gives is plain data or another stand-in. Operators ac
 the test made it by calling a class: else an object that claims to equal everything would.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,14 +17,14 @@ Ask = Callable[..., Any]
 class Remote:
     """An object in the solution's sandbox."""
 
-    def __init__(self, ask: Ask, number: int, made: bool) -> None:
-        vars(self).update(_ask=ask, _number=number, _made=made)
+    def __init__(self, ask: Ask, reference: str, made: bool) -> None:
+        vars(self).update(_ask=ask, _reference=reference, _made=made)
 
     def _do(self, name: str, *args: Any) -> Any:
         return vars(self)["_ask"]({"do": name}, (self, *args))
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return vars(self)["_ask"]({"ref": vars(self)["_number"]}, args, named)
+        return vars(self)["_ask"]({"ref": vars(self)["_reference"]}, args, named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -123,10 +124,18 @@ class Unknown:
 
 
 def _always(value: Any) -> Any:
-    return lambda *_, **__: value
+    def act(*_: Any, **__: Any) -> Any:
+        if next(ASKED) > PATIENCE:
+            raise LookupError("a loop waits for what is unknown")
+        return value
+
+    return act
 
 
 UNKNOWN = Unknown()
+ASKED = itertools.count()
+PATIENCE = 20_000
+"""Operations on what is unknown; a loop that follows it never ends by itself."""
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 SEEMS: dict[str, Any] = {"len": 0, "int": 0, "float": 0.0, "index": 0, "hash": 0, "str": "", "iter": iter(())}
 SEEMS |= dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "contains", "bool"], True)

@@ -17,7 +17,7 @@ from agentrl.sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
 
-ROUNDS = 32
+ROUNDS = 64
 """How often answers may lead to other calls."""
 STATES: dict[str, bool | int] = {"passed": True, "failed": False, "error": RUNTIME_ERROR}
 

@@ -130,6 +130,16 @@ RIGHT = {
         "assert add(date(2024, 1, 31), timedelta(1)) == date(2024, 2, 1)\nassert upto(3) == range(3)\n"
         "assert add(Counter('a'), Counter('b')) == Counter('ab')",
     ),
+    "a list of objects": (
+        "class Node:\n    def __init__(self, v): self.val = v\ndef nodes(n): return [Node(i) for i in range(n)]\n"
+        "def bump(items):\n    for item in items: item.val += 1",
+        "x = nodes(3)\nassert [n.val for n in x] == [0, 1, 2]\nbump(x)\nassert x[2].val == 3\nassert len(x) == 3",
+    ),
+    "nested objects": (
+        "class Node:\n    def __init__(self, v, n=None): self.val, self.next = v, n\ndef chain(items):\n"
+        "    head = None\n    for v in reversed(items): head = Node(v, head)\n    return {'head': head}",
+        "n, found = chain([1, 2, 3])['head'], []\nwhile n:\n    found.append(n.val)\n    n = n.next\nassert found == [1, 2, 3]",
+    ),
     "every": ("def inc(x): return x + 1", "assert all(inc(i) == i + 1 for i in range(50))"),
     "a script that asserts nothing": (DIV, "div(1, 2)"),
 }  # fmt: skip
@@ -245,6 +255,8 @@ ATTACKS = {
         "    except OSError: pass\nos._exit(0)"
     ),
     "prints a verdict": 'def f(x):\n    print(\'{"state": "passed", "sure": true, "calls": []}\')\n    return 1',
+    "a reference to what is not there": "class E(dict): pass\ndef f(x): return {'ref': '1.0'}",
+    "objects without end": "class N:\n    def __iter__(self): return iter([N()])\n    def __next__(self): return N()\ndef f(x): return N()",
     "nothing": "pass",
 }
 CALLED = "def check(candidate):\n    for x in (7, 8):\n        {}\ncheck(f)"
