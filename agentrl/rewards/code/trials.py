@@ -120,11 +120,13 @@ class Trials:
         return self.trials
 
     async def _solution(self, trials: list[Trial]) -> None:
-        stdins = [framed({"calls": trial.calls}) for trial in trials]
+        stdins = _written(trials, lambda trial: {"calls": trial.calls})
+        trials = [trial for trial in trials if trial.open]
         await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, Trial.answer)
 
     async def _referee(self, trials: list[Trial]) -> None:
-        await self._round(trials, REFEREE, [framed(trial.request()) for trial in trials], {}, Trial.judge)
+        stdins = _written(trials, Trial.request)
+        await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, Trial.judge)
 
     async def _round(
         self,
@@ -147,6 +149,17 @@ class Trials:
             trial.result = failure(run)
             if trial.result is None and run is not None:
                 _take(trial, run, take)
+
+
+def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) -> list[str]:
+    """The requests of all trials but those whose answers cannot be written again: too deep, for one."""
+    texts = []
+    for trial in trials:
+        try:
+            texts.append(framed(request(trial)))
+        except MALFORMED:
+            trial.result = False
+    return texts
 
 
 def _take(trial: Trial, run: CommandResult, take: Callable[[Trial, dict[str, Any]], None]) -> None:

@@ -328,3 +328,18 @@ def test_forged_answers_fail(reply: bytes) -> None:
 
     cases = read_cases({"assert_case": ["assert f(1) == 2"]})
     assert asyncio.run(grade(run, "x", cases, language="python", limits=Limits(), total=9)).results == [False]
+
+
+@pytest.mark.parametrize("depth", [100, 300, 900, 950, 970, 980, 985, 990, 995, 5000])
+def test_answers_of_any_depth_are_no_trouble_of_the_graders(depth: int) -> None:
+    deep = b'{"list": [' * (depth // 2) + b"1" + b"]}" * (depth // 2)
+
+    async def run(job: Job) -> Result:
+        reply = b'{"state": "failed", "sure": false, "calls": [[{"name": "f"}, [1], {}]]}'
+        if "solution.py" in job.files:
+            reply = b'{"answers": [{"value": ' + deep + b"}]}"
+        return Result("x", runs=[CommandResult("Finished", 0.0, 0, reply, b"")])
+
+    for script in ("assert f(1) == 2", "x = f(1)\nassert x == 2"):
+        cases = read_cases({"assert_case": [script]})
+        assert asyncio.run(grade(run, "x", cases, language="python", limits=Limits(), total=9)).results == [False]
