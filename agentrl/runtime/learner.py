@@ -200,7 +200,7 @@ class Learner:
             reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # no backward pass to keep it for
         )
         return Reference(
-            self.module if adapter else self._load(sharded, strategy=ref.strategy, compiled=ref.use_torch_compile),
+            self.module if adapter else self._load(sharded, compiled=ref.use_torch_compile),
             temperature=self._temperature,
             cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
@@ -214,7 +214,6 @@ class Learner:
             self._placed(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 critic.fsdp_config,
-                critic.strategy,
             ),
             critic=critic,
             actor=self.config.actor,
@@ -230,7 +229,7 @@ class Learner:
         both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
         return {name: trainee for name, trainee in both.items() if trainee is not None}
 
-    def _load(self, fsdp_config: FsdpConfig, *, strategy: str | None = None, compiled: bool | None = None) -> Any:
+    def _load(self, fsdp_config: FsdpConfig, *, compiled: bool | None = None) -> Any:
         """The policy as the run begins."""
         config = self.config
 
@@ -240,19 +239,16 @@ class Learner:
                 freeze_eyes(module)
             return module
 
-        return self._placed(load, fsdp_config, strategy, compiled)
+        return self._placed(load, fsdp_config, compiled)
 
-    def _placed(
-        self, load: Load, fsdp_config: FsdpConfig, strategy: str | None = None, compiled: bool | None = None
-    ) -> Any:
-        """A model where it belongs: on this device, or spread over the ranks. Where None is given, the actor's."""
+    def _placed(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
+        """A model where it belongs: on this device, or spread over the ranks. `compiled`: None: as the actor."""
         actor = self.config.actor
         return place(
             load,
             self.ranks,
             fsdp_config,
             device=self.device,
-            strategy=strategy or actor.strategy,
             compiled=actor.use_torch_compile if compiled is None else compiled,
         )
 

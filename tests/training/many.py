@@ -46,7 +46,6 @@ class Case:
     model: str = "llama"
     lora_rank: int = 0
     packed: bool = True
-    strategy: str = "fsdp2"
     seq_world: int = 1
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
     actor: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +68,7 @@ class Case:
 
     def trainee(self, models: Path, ranks: Ranks) -> PolicyActor:
         settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-3), "ppo_max_token_len_per_gpu": 24} | self.actor
-        module = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
+        module = place(self.load(models), ranks, self.fsdp_config, device=CPU)
         return PolicyActor(
             module,
             actor=Actor(**settings),
@@ -82,7 +81,7 @@ class Case:
         )
 
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
-        own = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
+        own = place(self.load(models), ranks, self.fsdp_config, device=CPU)
         return Reference(policy if self.lora_rank else own, temperature=0.7, cut=Cut(), device=CPU)
 
 
@@ -92,33 +91,29 @@ FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
 CASES = {
     "fsdp2": Case(),
-    "fsdp1": Case(strategy="fsdp"),
     "fixed": Case(actor=FIXED),
     "one-by-one": Case(packed=False),
     "fewer-sequences-than-ranks": Case(lengths=[9]),
     "kept-whole": Case(fsdp_config=KEPT, checkpointing=True),
     "lora": Case("qwen3", lora_rank=4),
-    "lora-fsdp1": Case("qwen3", lora_rank=4, strategy="fsdp"),
     "sp": Case(seq_world=2, checkpointing=True),
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
     "full-kl": Case(actor=FULL),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
+    "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }
-RESUMED = ("fsdp2", "fsdp1", "lora-fsdp1")
+RESUMED = ("fsdp2", "lora")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
-    "full-kl-fsdp1": Case(strategy="fsdp", actor=FULL),
     "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
     "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
-    "kept-whole-fsdp1": Case(strategy="fsdp", fsdp_config=FsdpConfig(reshard_after_forward=False)),
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
-    "sp-lora-fsdp1": Case("qwen3", lora_rank=4, seq_world=2, strategy="fsdp"),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-fsdp1", "kept-whole-lora")
+FURTHER_RESUMED = ("copies", "kept-whole-lora")
 ALL = CASES | FURTHER
 
 

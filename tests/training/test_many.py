@@ -122,7 +122,7 @@ def test_further_checkpoints(name, further, models, alone):
 
 
 def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, models):
-    path = checkpoints.latest(results / "many-fsdp1")
+    path = checkpoints.latest(results / "many-fsdp2")
     assert [p.name for p in path.parent.iterdir()] == ["global_step_2"]
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
     _, state = checkpoints.load(path)
@@ -139,7 +139,7 @@ def test_two_pass_a_damaged_checkpoint_over_and_begin_a_branch_together(results)
 
 
 def test_an_adapter_that_two_wrote_loads(results, models):
-    path = checkpoints.latest(results / "many-lora-fsdp1")
+    path = checkpoints.latest(results / "many-lora")
     module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)
     saved = checkpoints.load(path)[1]["policy"]["parameters"]
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
