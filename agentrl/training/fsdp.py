@@ -62,6 +62,8 @@ class Sharded:
         self._shapes = shapes
         self.keeps = False
         """Whether there is memory for all units gathered, and for their gradients."""
+        self.computes_in: torch.dtype | None = None
+        """The dtype of its layers' arithmetic; None: as parameters are stored."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in self.__dict__:

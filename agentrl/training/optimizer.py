@@ -79,6 +79,10 @@ class Optimizer:
         """Optimizer steps left out so far because the gradient was not finite."""
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
+        if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
+            raise UserError(
+                "parameters in half precision lose small updates: call agentrl.training.model.float32_masters(module)"
+            )
         decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
         exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases
         self.adamw = torch.optim.AdamW(

@@ -27,7 +27,7 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import save_pretrained
-from agentrl.training.model import load_model, load_tokenizer, stop_token_ids
+from agentrl.training.model import float32_masters, load_model, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
@@ -195,7 +195,7 @@ class Run:
         """Nothing else runs for it."""
 
     def _load(self, device: torch.device) -> Any:
-        return load_model(self.config.model, device=device, seed=self.config.trainer.seed)
+        return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
 
     def _claim(self, resuming: Resuming) -> None:
         moves, copies = superseded_records(Path(self.config.trainer.output_dir), self.step)

@@ -116,9 +116,9 @@ def inside(module: Any, function: Callable[[], Any]) -> Any:
         if hasattr(module, "inside"):
             return module.inside(function)
         dtype = getattr(module, "computes_in", None)
-        if dtype is None:
+        if dtype not in (torch.bfloat16, torch.float16):
             return function()
-        with torch.autocast("cuda", dtype):
+        with torch.autocast(next(module.parameters()).device.type, dtype):
             return function()
 
 

@@ -18,14 +18,16 @@ from agentrl.config.schema import Network
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import run
-from agentrl.training.model import load_model
+from agentrl.training.model import float32_masters, load_model
 from agentrl.training.shards import bare, inside, ranks_of
 from agentrl.training.ulysses import part_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
     """The critic's network on `device`, in eval mode. Raises UserError when it cannot be had."""
-    return load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+    return float32_masters(
+        load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+    )
 
 
 class ValueHead:

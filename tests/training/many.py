@@ -17,6 +17,7 @@ from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, checkpoints, load_model
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
+from agentrl.training.model import float32_masters
 from agentrl.training.parallel import join_ranks, leave_ranks
 from agentrl.training.passes import Cut
 from agentrl.training.ranks import ALONE, Ranks
@@ -26,7 +27,7 @@ from agentrl.training.saving import Saver
 from agentrl.training.sharding import place
 from agentrl.training.shards import Piece
 from agentrl.training.value_model import load_value_model
-from tests.training.tiny import CPU, random_batch
+from tests.training.tiny import CPU, random_batch, smoothed
 
 WORLD = 2
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
@@ -51,6 +52,9 @@ class Case:
     actor: dict[str, Any] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=lambda: LENGTHS)
     checkpointing: bool = False
+    dtype: str = "float32"
+    rounding: float = 2e-5
+    """What figures may differ by."""
 
     def load(self, models: Path) -> Callable[[torch.device], Any]:
         def load(device: torch.device) -> Any:
@@ -58,8 +62,9 @@ class Case:
                 path=str(models / self.model),
                 lora_rank=self.lora_rank,
                 enable_gradient_checkpointing=self.checkpointing,
+                dtype=self.dtype,
             )
-            module = load_model(model, device=device, seed=0)
+            module = float32_masters(load_model(model, device=device, seed=0))
             if not self.packed:
                 module.set_attn_implementation("sdpa")
             return module
@@ -67,9 +72,9 @@ class Case:
         return load
 
     def trainee(self, models: Path, ranks: Ranks) -> PolicyActor:
-        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-3), "ppo_max_token_len_per_gpu": 24} | self.actor
+        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-2), "ppo_max_token_len_per_gpu": 24} | self.actor
         module = place(self.load(models), ranks, self.fsdp_config, device=CPU)
-        return PolicyActor(
+        trainee = PolicyActor(
             module,
             actor=Actor(**settings),
             temperature=0.7,
@@ -79,6 +84,7 @@ class Case:
             ranks=ranks,
             balance=True,
         )
+        return smoothed(trainee)
 
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
         own = place(self.load(models), ranks, self.fsdp_config, device=CPU)
@@ -100,6 +106,8 @@ CASES = {
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
     "full-kl": Case(actor=FULL),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
+    "bfloat16": Case(dtype="bfloat16"),
+    "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }
 RESUMED = ("fsdp2", "lora")
@@ -143,7 +151,7 @@ def values(models: Path, ranks: Ranks) -> dict[str, Any]:
     network = Network(path=str(models / "llama"))
     module = place(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
     critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
-    trainee = ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks)
+    trainee = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
     metrics = []
     for step in range(3):
         batch = random_batch(LENGTHS, seed=step)

@@ -1,8 +1,8 @@
 """Two processes train as one does: log-probs, loss, gradient norm and weights after three steps, whatever is sharded
 and however the batch is cut; and checkpoints go from two processes to one and back.
 
-Tolerance: 1e-5 for weights (they move by 3e-3) and 2e-5 for everything else, relative where it is above 1. Sums of
-float32 in another order, and AdamW's division by small moments, need about a third of that.
+Tolerance: 1e-5 for weights (they move by up to 3e-2) and 2e-5 for everything else, relative where it is above 1. That
+is for sums of float32 in another order.
 """
 
 import socket
@@ -59,16 +59,16 @@ def alone(models):
     return cache(lambda name: many.alone(name, models))
 
 
-def assert_agree(mine, theirs):
+def assert_agree(mine, theirs, rounding=2e-5):
     assert [m.keys() for m in mine["metrics"]] == [t.keys() for t in theirs["metrics"]]
     for one, other in zip(mine["metrics"], theirs["metrics"], strict=True):
-        assert one == {name: pytest.approx(value, rel=2e-5, abs=2e-5) for name, value in other.items()}
+        assert one == {name: pytest.approx(value, rel=rounding, abs=rounding) for name, value in other.items()}
     for one, other in zip(mine["scored"], theirs["scored"], strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(one, other, atol=rounding, rtol=rounding)
     assert mine["weights"].keys() == theirs["weights"].keys()
     for name, weight in mine["weights"].items():
         torch.testing.assert_close(
-            weight, theirs["weights"][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+            weight, theirs["weights"][name], atol=max(1e-5, rounding - 2e-5), rtol=0, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 
@@ -80,7 +80,8 @@ def loaded(results: Path, name: str, rank: int):
 
 @pytest.mark.parametrize("name", [*many.CASES, "critic"])
 def test_two_processes_train_as_one(name, results, alone):
-    assert_agree(loaded(results, name, 0), alone(name))
+    rounding = many.ALL[name].rounding if name in many.ALL else 2e-5
+    assert_agree(loaded(results, name, 0), alone(name), rounding)
 
 
 @pytest.mark.parametrize("name", many.CASES)
