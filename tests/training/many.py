@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
-from agentrl.config.schema.fsdp import FsdpConfig, WrapPolicy
+from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
 from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
 from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, checkpoints, load_model
@@ -84,6 +84,8 @@ class Case:
             ranks=ranks,
             balance=True,
         )
+        if trainee.optimizer.scale.needed:  # so small a batch overflows in the first steps
+            trainee.optimizer.scale.value = 2.0**8
         return smoothed(trainee)
 
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
@@ -95,6 +97,7 @@ LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
+HALF = FsdpConfig(reshard_after_forward=False, mixed_precision=MixedPrecision(param_dtype="float16"))
 CASES = {
     "fsdp2": Case(),
     "fixed": Case(actor=FIXED),
@@ -107,6 +110,7 @@ CASES = {
     "full-kl": Case(actor=FULL),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
     "bfloat16": Case(dtype="bfloat16"),
+    "float16": Case(fsdp_config=HALF, rounding=0.03),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }

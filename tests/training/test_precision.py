@@ -12,13 +12,14 @@ from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.errors import UserError
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.critic import ValueCritic
+from agentrl.training.loss_scale import INTERVAL, LossScale
 from agentrl.training.model import float32_masters
 from agentrl.training.passes import Cut
 from agentrl.training.ranks import ALONE
 from agentrl.training.reference import Reference
 from agentrl.training.sharding import as_trained, compute_in, place
 from agentrl.training.value_model import load_value_model
-from tests.training.tiny import CPU, random_batch, tiny
+from tests.training.tiny import CPU, random_batch, smoothed, tiny
 
 LENGTHS = [7, 12, 4, 9, 6, 3]
 
@@ -141,3 +142,84 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
     assert {m.dtype for s in other.optimizer.adamw.state.values() for m in s.values()} == {torch.float32}
     assert all(torch.equal(p, half[n].values.float().view(p.shape)) for n, p in other.module.named_parameters())
     other.update(random_batch(LENGTHS))
+
+
+def gradients(module: nn.Module, **settings) -> tuple[torch.Tensor, dict[str, float]]:
+    """Of one update: the gradient that AdamW sees, and the metrics."""
+    trainee = actor_of(module, grad_clip=0.0, **settings)
+    seen = []
+    trainee.optimizer.adamw.step = lambda: seen.extend(p.grad.flatten() for p in trainee.optimizer.parameters)
+    metrics = trainee.update(random_batch(LENGTHS))
+    return (torch.cat(seen) if seen else torch.zeros(0)), metrics
+
+
+MANY = {"loss_agg_mode": "seq-mean-token-sum-norm"}
+
+
+@pytest.mark.parametrize("tokens", [1_300, 1_300_000, 13_000_000])
+def test_float16_keeps_the_gradient_of_a_mean_over_many_tokens(folder: Path, tokens: int) -> None:
+    """Each token has the weight that it would have among so many."""
+    mean = MANY | {"loss_scale_factor": tokens}
+    exact, expected = gradients(policy(folder, "float32"), **mean)
+    passes = mean | {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+    found, metrics = gradients(policy(folder, "float32", computed="float16"), **passes)
+    assert (found - exact).norm() < 0.01 * exact.norm()
+    assert metrics["actor/grad_norm"] == pytest.approx(expected["actor/grad_norm"], rel=0.01)
+    assert metrics["actor/pg_loss"] == pytest.approx(expected["actor/pg_loss"], rel=0.01)
+    assert metrics["actor/loss_scale"] == 2.0**16
+    assert "actor/loss_scale" not in expected
+
+
+def test_a_gradient_that_overflows_costs_a_step_and_halves_the_scale(folder: Path) -> None:
+    module = policy(folder, "float32", computed="float16")
+    trainee, batch = actor_of(module), random_batch(LENGTHS)
+    trainee.optimizer.scale.value = 2.0**30
+    before = trained(module)
+    metrics = [trainee.update(batch)]
+    assert all(torch.equal(p, before[n]) for n, p in trained(module).items())
+    while metrics[-1]["actor/skipped_steps"]:
+        metrics.append(trainee.update(batch))
+    assert [m["actor/loss_scale"] for m in metrics] == [2.0 ** (30 - i) for i in range(len(metrics))]
+    assert trainee.optimizer.skipped == len(metrics) - 1
+    assert not all(torch.equal(p, before[n]) for n, p in trained(module).items())
+    other = actor_of(policy(folder, "float32", computed="float16"))
+    other.load_state_dict(trainee.state_dict())
+    assert other.optimizer.scale.state_dict() == trainee.optimizer.scale.state_dict()
+    old = trainee.state_dict()
+    old["optimizer"].pop("scale")  # as checkpoints were before
+    actor_of(module).load_state_dict(old)
+
+
+def test_the_scale_rises_after_a_while_and_stays_within_bounds() -> None:
+    scale = LossScale(torch.float16)
+    for _ in range(INTERVAL - 1):
+        scale.update(overflow=False)
+    assert scale.value == 2.0**16
+    scale.update(overflow=False)
+    assert scale.value == 2.0**17
+    for _ in range(99):
+        scale.update(overflow=True)
+    assert scale.value == 1.0
+    assert [LossScale(torch.float16, world).value for world in (1, 2, 6, 8)] == [2.0**16, 2.0**15, 2.0**13, 2.0**13]
+    for dtype in (torch.bfloat16, None):
+        assert LossScale(dtype).value == 1.0
+
+
+def test_clipping_is_by_the_norm_of_the_loss_itself(folder: Path) -> None:
+    steps = []
+    for computed in ("float32", "float16"):
+        trainee = smoothed(actor_of(policy(folder, "float32", computed=computed), grad_clip=0.1, optim=Optim(lr=1e-2)))
+        before = trained(trainee.module)
+        trainee.update(random_batch(LENGTHS))
+        steps.append(torch.cat([(p - before[n]).flatten() for n, p in trained(trainee.module).items()]))
+    assert (steps[0] - steps[1]).norm() < 0.02 * steps[0].norm()
+
+
+def test_a_critic_in_float16_is_scaled_too(folder: Path) -> None:
+    config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="float16"))
+    network = Network(path=str(folder))
+    module = place(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
+    trainee = ValueCritic(module, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
+    batch = random_batch(LENGTHS)
+    batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
+    assert trainee.update(batch)["critic/loss_scale"] == 2.0**16
