@@ -30,6 +30,7 @@ from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
 from agentrl.training.device import DTYPES
+from agentrl.training.float32_head import in_float32
 from agentrl.training.liger import use_liger_kernels
 
 
@@ -108,6 +109,10 @@ def load_model(
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
+    if isinstance(model, Model) and model.enable_fp32_lm_head:
+        causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
+        causal_lm.head_in_float32 = True
+        in_float32(causal_lm.get_output_embeddings())
     return module.to(device).eval()
 
 

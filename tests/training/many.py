@@ -53,6 +53,7 @@ class Case:
     lengths: list[int] = field(default_factory=lambda: LENGTHS)
     checkpointing: bool = False
     dtype: str = "float32"
+    float32_head: bool = False
     rounding: float = 2e-5
     """What figures may differ by."""
 
@@ -63,6 +64,7 @@ class Case:
                 lora_rank=self.lora_rank,
                 enable_gradient_checkpointing=self.checkpointing,
                 dtype=self.dtype,
+                enable_fp32_lm_head=self.float32_head,
             )
             module = float32_masters(load_model(model, device=device, seed=0))
             if not self.packed:
@@ -98,6 +100,7 @@ FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
 HALF = FsdpConfig(reshard_after_forward=False, mixed_precision=MixedPrecision(param_dtype="float16"))
+BFLOAT16 = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="bfloat16"))
 CASES = {
     "fsdp2": Case(),
     "fixed": Case(actor=FIXED),
@@ -111,6 +114,7 @@ CASES = {
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
     "bfloat16": Case(dtype="bfloat16"),
     "float16": Case(fsdp_config=HALF, rounding=0.03),
+    "float32-head": Case(fsdp_config=BFLOAT16, float32_head=True, rounding=0.15),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }
@@ -147,7 +151,19 @@ def outcome(case: Case, trainee: PolicyActor, steps: range) -> dict[str, Any]:
     weights = {n: t.clone() for n, t in PolicyWeights(trainee.module).tensors()}
     if case.lora_rank:
         weights |= {n: t.clone() for n, t in AdapterWeights(trainee.module).tensors()}
-    return {"scored": scored, "metrics": metrics, "weights": weights}
+    found = {"scored": scored, "metrics": metrics, "weights": weights}
+    return found | ({"head_error": head_error(trainee, batch)} if case.float32_head else {})
+
+
+@torch.no_grad()
+def head_error(trainee: PolicyActor, batch: Any) -> float:
+    """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
+    hidden, weight, _ = trainee.score.readout(batch)
+    assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
+    exact = (hidden.double() @ weight.double().T * trainee.score.scale).log_softmax(-1)
+    wanted = batch.mask & (batch.positions > 0)
+    found = trainee.score(batch)[0][wanted]
+    return float((exact.gather(-1, batch.ids[wanted][:, None])[:, 0] - found).abs().max())
 
 
 def values(models: Path, ranks: Ranks) -> dict[str, Any]:

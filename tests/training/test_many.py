@@ -92,6 +92,10 @@ def test_every_rank_knows_the_same(name, results):
         assert all(torch.equal(tensor, other[tensors][key]) for key, tensor in one[tensors].items())
 
 
+def test_the_output_layer_is_in_float32_on_every_rank(results):
+    assert all(loaded(results, "float32-head", rank)["head_error"] < 1e-4 for rank in range(many.WORLD))
+
+
 def last_step(found):
     return {"metrics": found["metrics"][2:], "scored": found["scored"][2:], "weights": found["weights"]}
 
