@@ -47,9 +47,9 @@ class ChunkedLogprobs(torch.autograd.Function):
         kl = torch.empty_like(logprobs) if other else None
         look, _ = _kernels(hidden, kernels)
         for rows in _chunks(hidden, weight, other, wide):
-            logits = _logits(rows, hidden, weight, bias, wide)
+            logits = _logits(rows, hidden, weight, bias, wide=wide)
             if kl is not None:
-                kl[rows] = _divergence(logits, _logits(rows, *other, wide), scale)
+                kl[rows] = _divergence(logits, _logits(rows, *other, wide=wide), scale)
             lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
         ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
@@ -72,11 +72,11 @@ class ChunkedLogprobs(torch.autograd.Function):
         _, slope = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(hidden, weight, other, ctx.wide):
-            logits = _logits(rows, hidden, weight, bias, ctx.wide)
+            logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
             # Before `slope`, which overwrites the logits.
             more = None
             if by_kl is not None:
-                more = _kl_slope(logits, _logits(rows, *other, ctx.wide), kl[rows], by_kl[rows], ctx.scale)
+                more = _kl_slope(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], by_kl[rows], ctx.scale)
             slopes = _at(by_logprob, rows), _at(by_entropy, rows)
             d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
             if more is not None:
@@ -156,7 +156,7 @@ def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor
     return logprobs.exp_(), gap
 
 
-def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, wide: bool) -> Tensor:
+def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
     own = hidden[rows].to(weight.dtype)
     if not wide:
         return F.linear(own, weight, bias)

@@ -23,7 +23,7 @@ class Float32Linear(nn.Linear):
         """[..., in], of any dtype -> f32 [..., out]."""
         operands = [None if x is None else computed(x).float() for x in (input, self.weight, self.bias)]
         with torch.autocast(input.device.type, enabled=False):
-            return F.linear(*operands)  # type: ignore[arg-type]
+            return F.linear(*operands)
 
 
 def in_float32(head: nn.Module) -> None:

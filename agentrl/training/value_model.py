@@ -25,7 +25,7 @@ from agentrl.training.ulysses import part_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
-    """The critic's network on `device`, in eval mode, with values in float32. Raises UserError when it cannot be had."""
+    """The critic's network on `device`, in eval mode; its values are float32. Raises UserError if it cannot be had."""
     module = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
     heads_in_float32(module)
     return float32_masters(module)

@@ -1,4 +1,4 @@
-"""The output layer's product in float32 under half-precision layers, beside one in float64 on the same hidden states."""
+"""The output layer's product in float32 under half-precision layers, beside one in float64 on the same states."""
 
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from agentrl.config.schema import Actor, Model, Network
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.config.schema.reward import RewardModel, RewardNetwork
 from agentrl.rollout.engines.hf.projection import Projection
+from agentrl.rollout.engines.remote.settings import Settings
+from agentrl.rollout.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.chunked import ChunkedLogprobs
 from agentrl.training.float32_head import Float32Linear, in_float32, product
@@ -191,3 +193,9 @@ def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> 
     judge = Judge(RewardModel(True, RewardNetwork(path=str(tmp_path / "judge"))), device=CPU)
     scores = torch.tensor(judge([[5, 6, 7], [8, 9], [10, 11, 12, 13]]))
     assert (scores != scores.bfloat16().float()).any()
+
+
+def test_sglang_is_told() -> None:
+    for wide in (True, False):
+        words = command(Settings("python", "base", "cpu", "bfloat16", 64, 2, head_in_float32=wide), 1)
+        assert ("--enable-fp32-lm-head" in words) == wide

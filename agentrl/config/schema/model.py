@@ -20,8 +20,8 @@ class Pretrained:
     """Load it from a copy of its folder in /dev/shm, made once a machine: for slow disks and many processes. The copy
     stays."""
     dtype: str = "float32"
-    """float32 or bfloat16: dtype of parameters that are not trained, a reference or the base under LoRA. What is trained
-    is held in float32 whatever this says, since bfloat16 would lose small updates."""
+    """float32 or bfloat16: dtype of parameters that are not trained, a reference or the base under LoRA. What is
+    trained is held in float32 whatever this says, since bfloat16 would lose small updates."""
 
 
 @dataclass
