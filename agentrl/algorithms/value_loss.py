@@ -14,4 +14,5 @@ def clipped_value_loss(
     """
     held = old_values + (values - old_values).clamp(-cliprange, cliprange)
     free, bounded = (values - returns).square(), (held - returns).square()
-    return 0.5 * torch.maximum(free, bounded), (bounded > free).float()
+    outside = (values - old_values).abs() > cliprange  # within, the two errors differ by rounding alone
+    return 0.5 * torch.maximum(free, bounded), (outside & (bounded > free)).float()

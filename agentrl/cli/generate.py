@@ -84,7 +84,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     from agentrl.evaluation.generating import Generator
     from agentrl.runtime import open_runtime
 
-    with closing(open_runtime(scoring_something(config))) as runtime:
+    with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
         rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
         runtime.sync(0)
@@ -107,6 +107,13 @@ def scoring_something(config: "Settings") -> "Settings":
         function = replace(reward.custom_reward_function, name="agentrl.evaluation.generating:unscored")
         return replace(config, reward=replace(reward, custom_reward_function=function))
     return config
+
+
+def untrained(config: "Settings") -> "Settings":
+    """The same run without an update: the policy's parameters stay in `model.dtype`."""
+    from dataclasses import replace
+
+    return replace(config, trainer=replace(config.trainer, val_only=True))
 
 
 @contextmanager

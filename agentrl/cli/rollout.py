@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
-    from agentrl.cli.generate import scoring_something
+    from agentrl.cli.generate import scoring_something, untrained
 
     asked: Config = load_config(args, checks=_checks())
     config = scoring_something(asked)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.tracking import conversation, rollout_metrics, write_trajectories
 
     console = Console()
-    with closing(LocalRuntime(config)) as runtime:
+    with closing(LocalRuntime(untrained(config))) as runtime:
         rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
         runtime.sync(0)
         sample = runtime.rollout if args.split == "train" else runtime.validate

@@ -22,6 +22,8 @@ from agentrl.runtime.learner import has_critic
 
 GIB = 1 << 30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MASTER = 4
+"""Bytes of a parameter that is trained, whatever `model.dtype` says, and of its gradient and each moment."""
 TIGHT = 0.85
 """Share of the device's memory from which on an estimate is too close to call."""
 
@@ -104,31 +106,35 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
     """GiB by what they are for, on each of so many processes that share the model."""
     model, actor, kind = config.model, config.actor, device.type
     each = BYTES[model.dtype]
+    frozen = size.parameters if model.lora_rank else 0
+    stored = each if model.lora_rank else MASTER
     narrow = kind == "cuda" and actor.fsdp_config.mixed_precision.param_dtype != "float32"
     found = {
-        "weights": size.parameters * each / processes,
-        "gradients": size.trained * each / processes,
-        "AdamW": 2 * size.trained * each / processes,
+        "weights": (frozen * each + size.trained * MASTER) / processes,
+        "gradients": size.trained * MASTER / processes,
+        "AdamW": 2 * size.trained * MASTER / processes,
         "activations": _tokens(config) * _per_token(config, size, narrow) + 4.0 * size.head,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
-    if narrow and each > 2:
+    if narrow and stored > 2:
         found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.layers)
     if processes > 1 and gathered:
         found["gradients before they are summed"] = 2.0 * size.trained
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
         found["reference"] = size.parameters * each / processes
     if has_critic(config):
-        found["critic"] = 4 * size.parameters * each / processes
+        found["critic"] = 4 * size.parameters * MASTER / processes
     rollout = config.rollout
     engine = engine_name(rollout, device)
     if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
-        found["hf engine's cache"] = 2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * each
+        found["hf engine's cache"] = (
+            2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * stored
+        )
     return {name: value / GIB for name, value in found.items()}
 
 

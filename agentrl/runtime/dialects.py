@@ -58,6 +58,7 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         sleeps=sleeps,
         deterministic=rollout.deterministic,
         log_stats=not rollout.disable_log_stats,
+        head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
         sees=takes_images(base, trust_remote_code=model.trust_remote_code),

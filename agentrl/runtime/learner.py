@@ -29,13 +29,13 @@ from agentrl.training import (
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
 from agentrl.training.meter import Meter, Spent
-from agentrl.training.model import freeze_eyes
+from agentrl.training.model import float32_masters, freeze_eyes
 from agentrl.training.passes import Cut, cut_like, spread
 from agentrl.training.profiling import Profiling
 from agentrl.training.ranks import Ranks
 from agentrl.training.reference import Reference, ref_cut
 from agentrl.training.saving import Saver, chosen
-from agentrl.training.sharding import Load, place
+from agentrl.training.sharding import Load, as_trained, place
 from agentrl.training.trainee import Trainee
 from agentrl.training.value_model import load_value_model
 
@@ -51,7 +51,7 @@ class Learner:
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
         self.papers = load_processor(config.model, self.tokenizer).processor or self.tokenizer
-        self.module = self._load(config.actor.fsdp_config)
+        self.module = self._load(config.actor.fsdp_config, trained=not config.trainer.val_only)
         self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)
@@ -200,7 +200,7 @@ class Learner:
             reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # no backward pass to keep it for
         )
         return Reference(
-            self.module if adapter else self._load(sharded, strategy=ref.strategy, compiled=ref.use_torch_compile),
+            self.module if adapter else as_trained(self._load(sharded, compiled=ref.use_torch_compile)),
             temperature=self._temperature,
             cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
@@ -214,7 +214,6 @@ class Learner:
             self._placed(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 critic.fsdp_config,
-                critic.strategy,
             ),
             critic=critic,
             actor=self.config.actor,
@@ -230,29 +229,26 @@ class Learner:
         both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
         return {name: trainee for name, trainee in both.items() if trainee is not None}
 
-    def _load(self, fsdp_config: FsdpConfig, *, strategy: str | None = None, compiled: bool | None = None) -> Any:
-        """The policy as the run begins."""
+    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
+        """The policy as the run begins; `trained`: its parameters will change."""
         config = self.config
 
         def load(device: torch.device) -> Any:
             module = load_model(config.model, device=device, seed=config.trainer.seed)
             if config.actor.freeze_vision_tower:
                 freeze_eyes(module)
-            return module
+            return float32_masters(module) if trained else module
 
-        return self._placed(load, fsdp_config, strategy, compiled)
+        return self._placed(load, fsdp_config, compiled)
 
-    def _placed(
-        self, load: Load, fsdp_config: FsdpConfig, strategy: str | None = None, compiled: bool | None = None
-    ) -> Any:
-        """A model where it belongs: on this device, or spread over the ranks. Where None is given, the actor's."""
+    def _placed(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
+        """A model where it belongs: on this device, or spread over the ranks. `compiled`: None: as the actor."""
         actor = self.config.actor
         return place(
             load,
             self.ranks,
             fsdp_config,
             device=self.device,
-            strategy=strategy or actor.strategy,
             compiled=actor.use_torch_compile if compiled is None else compiled,
         )
 

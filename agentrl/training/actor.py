@@ -111,7 +111,8 @@ class PolicyActor(Trainee):
             raise ValueError("the batch has no advantages")
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks)
+        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
+        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks, loss_scale=scale)
         with self.reference.at_hand() if self.reference else nullcontext():
             self.learn(batch, report)
         return report.metrics()

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agentrl.training.float32_head import product
+
 # Logits held at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
 CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 MIN_CHUNK = 32
@@ -20,8 +22,8 @@ COMPARED = 4
 
 
 class ChunkedLogprobs(torch.autograd.Function):
-    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, whose kernels on a GPU])
-    -> (f32 [N], f32 [N]).
+    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, whose kernels on a GPU[,
+    whether products are made in float32]]) -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
     nats. Softmax runs in float32 whatever the dtype of the head. With another model's (hidden, weight, bias) at the
@@ -37,19 +39,20 @@ class ChunkedLogprobs(torch.autograd.Function):
         targets: Tensor,
         scale: float,
         kernels: str = "triton",
+        wide: bool = False,
         *other: Any,
     ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
         kl = torch.empty_like(logprobs) if other else None
         look, _ = _kernels(hidden, kernels)
-        for rows in _chunks(hidden, weight, other):
-            logits = _logits(rows, hidden, weight, bias)
+        for rows in _chunks(hidden, weight, other, wide):
+            logits = _logits(rows, hidden, weight, bias, wide=wide)
             if kl is not None:
-                kl[rows] = _divergence(logits, _logits(rows, *other), scale)
+                kl[rows] = _divergence(logits, _logits(rows, *other, wide=wide), scale)
             lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
-        ctx.scale, ctx.kernels = scale, kernels
+        ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
         ctx.set_materialize_grads(False)
         return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
 
@@ -57,7 +60,7 @@ class ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
         by_logprob, by_entropy, by_kl = (*gradients, None)[:3]
-        nothing = [None] * (3 + len(other))
+        nothing = [None] * (4 + len(other))
         if by_logprob is None and by_entropy is None and by_kl is None:
             return None, None, None, *nothing
         if by_logprob is None and by_entropy is None:
@@ -67,20 +70,21 @@ class ChunkedLogprobs(torch.autograd.Function):
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, slope = _kernels(hidden, ctx.kernels)
-        for rows in _chunks(hidden, weight, other):
-            logits = _logits(rows, hidden, weight, bias)
+        times = product if ctx.wide else torch.matmul
+        for rows in _chunks(hidden, weight, other, ctx.wide):
+            logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
             # Before `slope`, which overwrites the logits.
             more = None
             if by_kl is not None:
-                more = _kl_slope(logits, _logits(rows, *other), kl[rows], by_kl[rows], ctx.scale)
+                more = _kl_slope(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], by_kl[rows], ctx.scale)
             slopes = _at(by_logprob, rows), _at(by_entropy, rows)
             d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
             if more is not None:
                 d_logits += more
             if d_hidden is not None:
-                d_hidden[rows] = (d_logits @ weight).to(hidden.dtype)
+                d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
             if d_weight is not None:
-                d_weight += d_logits.T @ hidden[rows].to(weight.dtype)
+                d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0, dtype=torch.float32)
         return (
@@ -152,12 +156,16 @@ def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor
     return logprobs.exp_(), gap
 
 
-def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(hidden[rows].to(weight.dtype), weight, bias)
+def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
+    own = hidden[rows].to(weight.dtype)
+    if not wide:
+        return F.linear(own, weight, bias)
+    logits = product(own, weight.T)
+    return logits if bias is None else logits.add_(bias)
 
 
-def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any]) -> Iterator[slice]:
-    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1)
+def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any], wide: bool) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1 + wide)
     size = max(most // len(weight), MIN_CHUNK)
     return (slice(i, i + size) for i in range(0, len(hidden), size))
 

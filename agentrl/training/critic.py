@@ -81,7 +81,8 @@ class ValueCritic(Trainee):
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=self.cut.ranks)
+        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
+        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=self.cut.ranks, loss_scale=scale)
         self.learn(batch, report)
         return report.metrics()
 

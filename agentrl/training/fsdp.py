@@ -1,4 +1,6 @@
-"""A model whose parameters are spread over ranks (FSDP, arXiv 2304.11277): FSDP2's `fully_shard`, or FSDP1.
+"""A model whose parameters are spread over ranks (FSDP, arXiv 2304.11277) by PyTorch's `fully_shard`.
+
+Each parameter is a DTensor, split along its first dimension.
 
 Invariants:
 - a unit (a transformer block, or what is left around the blocks) is whole on a rank only while it computes, while
@@ -11,11 +13,15 @@ Invariants:
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from math import prod
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.errors import UserError
 from agentrl.training.ranks import Ranks
@@ -56,6 +62,8 @@ class Sharded:
         self._shapes = shapes
         self.keeps = False
         """Whether there is memory for all units gathered, and for their gradients."""
+        self.computes_in: torch.dtype | None = None
+        """The dtype of its layers' arithmetic; None: as parameters are stored."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in self.__dict__:
@@ -80,19 +88,20 @@ class Sharded:
         """`function()`, which may run any part of the model. Every rank takes part."""
         result: T = self.root(function)
         if not torch.is_grad_enabled():
-            for unit, _ in self._units:
-                self._reshard(unit)
+            self._reshard()
         return result
 
     def move(self, device: torch.device) -> None:
         """Take this rank's shards to another device; nothing runs while they are not on their own."""
-        for unit, _ in self._units:
-            self._reshard(unit)
-        self._move(device)
+        self._reshard()
+        self.root.to(device)
 
     def hold(self, on: bool) -> None:
         """`on`: passes to come leave units gathered and gradients unsummed, where `keeps` allows it; off before the
         last pass of an optimizer step."""
+        if self.keeps:
+            self.root.set_reshard_after_backward(not on)
+            self.root.set_requires_gradient_sync(not on)
 
     def units(self) -> Iterator[dict[str, Tensor]]:
         """Every parameter and saved buffer, whole, by name, a unit at a time: good until the next is asked for.
@@ -100,19 +109,21 @@ class Sharded:
         A meeting: all ranks go through to the end, in step.
         """
         buffers = self._buffers()
-        for unit, names in self._units:
-            with self._gathered(unit, names):
+        for _, names in self._units:
+            with self._gathered(names):
                 tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
                 yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
         yield buffers
 
     def shards(self) -> dict[str, Shard]:
-        """What this rank has of each parameter."""
-        raise NotImplementedError
+        """What this rank has of each parameter: some of its rows, maybe none."""
+        return {
+            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            for name, parameter in self.named_parameters()
+        }
 
     def _owner(self, name: str) -> nn.Module:
-        owner = self.module.get_submodule(name.rpartition(".")[0])
-        return getattr(owner, "_fsdp_wrapped_module", owner)
+        return self.module.get_submodule(name.rpartition(".")[0])
 
     def _buffers(self) -> dict[str, Tensor]:
         saved = {}
@@ -122,23 +133,48 @@ class Sharded:
                     saved[plain_name(f"{path}.{leaf}")] = tensor
         return saved
 
-    def _move(self, device: torch.device) -> None:
-        raise NotImplementedError
-
-    def _reshard(self, unit: Any) -> None:
-        raise NotImplementedError
+    def _reshard(self) -> None:
+        for unit, _ in self._units:
+            unit.reshard()
 
     @contextmanager
-    def _gathered(self, unit: Any, names: Names) -> Iterator[None]:
-        raise NotImplementedError
-        yield
+    def _gathered(self, names: Names) -> Iterator[None]:
+        places = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
+        sharded: list[Any] = [place[leaf] for place, leaf in places]
+        with torch.no_grad():
+            for (place, leaf), tensor in zip(places, sharded, strict=True):
+                place[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+        try:
+            yield
+        finally:
+            for (place, leaf), tensor in zip(places, sharded, strict=True):
+                place[leaf] = tensor
+
+
+def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+    """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradients on
+    their way."""
+    settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
+    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    if offload:
+        settings["offload_policy"] = CPUOffloadPolicy()
+    return lambda unit: fully_shard(unit, **settings)
+
+
+def prefetch(units: list[Any]) -> None:
+    """Gather each unit's parameters while the unit before it computes."""
+    for unit, following in pairwise(units):
+        unit.set_modules_to_forward_prefetch([following])
+
+
+def _start(parameter: Any) -> int:
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
 
 
 def plain_name(name: str) -> str:
-    """A tensor's name without what wrappers put into it."""
-    for wrapper in ("_fsdp_wrapped_module.", "_orig_mod."):
-        name = name.replace(wrapper, "")
-    return name
+    """A tensor's name without what `torch.compile` puts into it."""
+    return name.replace("_orig_mod.", "")
 
 
 def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:

@@ -18,6 +18,7 @@ from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import Batch
 from agentrl.training.chunked import ChunkedLogprobs
 from agentrl.training.device import computed
+from agentrl.training.float32_head import Float32Linear
 from agentrl.training.media import inputs
 from agentrl.training.shards import bare, inside, ranks_of
 from agentrl.training.ulysses import Part, part_of
@@ -44,6 +45,7 @@ class TokenLogprobs:
         self.module = module
         causal_lm: Any = bare(module)
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
+        self.wide: bool = getattr(self.causal_lm, "head_in_float32", False)
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
@@ -85,7 +87,7 @@ class TokenLogprobs:
         """The columns of the tokens at `targets` [N]."""
         ids, read = batch.ids[targets], self._read(batch, part, targets)
         if read.weight is not None:
-            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, *(other or ()))
+            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, *(other or ()))
         logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         columns = logprobs, entropy_from_logits(logits)
@@ -111,7 +113,7 @@ class TokenLogprobs:
     def _probe(self) -> bool:
         """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
         head = self.causal_lm.get_output_embeddings()
-        if type(head) is not nn.Linear or self.causal_lm.base_model is self.causal_lm:
+        if type(head) not in (nn.Linear, Float32Linear) or self.causal_lm.base_model is self.causal_lm:
             return False
         ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
         logits = self._logits(ids, ids[None], use_cache=False).float()

@@ -30,6 +30,7 @@ from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
 from agentrl.training.device import DTYPES
+from agentrl.training.float32_head import in_float32
 from agentrl.training.liger import use_liger_kernels
 
 
@@ -108,6 +109,10 @@ def load_model(
         module = saved_adapter(module, saved)
     elif model.lora_rank > 0:
         module = new_adapter(module, model, task)
+    if isinstance(model, Model) and model.enable_fp32_lm_head:
+        causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
+        causal_lm.head_in_float32 = True
+        in_float32(causal_lm.get_output_embeddings())
     return module.to(device).eval()
 
 
@@ -134,6 +139,28 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, w
     use_packed_attention(module)
     _drop_dropout(module)
     return module
+
+
+def float32_masters(module: Any) -> Any:
+    """Keep what is trained in float32, whatever dtype the model was read in; returns the module.
+
+    An update of AdamW at a learning rate of 1e-6 is far below half a step of bfloat16, which would lose it. What is
+    frozen, under LoRA the base, keeps its dtype; a layer that is trained beside it casts what it reads.
+    """
+    parameters = list(module.parameters())
+    narrow = {p for p in parameters if p.requires_grad and p.is_floating_point() and p.dtype != torch.float32}
+    for parameter in narrow:
+        parameter.data = parameter.data.float()
+    if any(not p.requires_grad and p.dtype != torch.float32 for p in parameters):
+        for owner in module.modules():
+            if narrow & set(owner._parameters.values()) and hasattr(owner, "weight"):
+                owner.register_forward_pre_hook(_as_its_weight)
+    return module
+
+
+def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtype = owner.weight.dtype
+    return tuple(a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments)
 
 
 def freeze_eyes(module: Any) -> None:

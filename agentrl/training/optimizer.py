@@ -1,4 +1,4 @@
-"""AdamW, its schedule, gradient clipping, and what happens when a gradient is not finite."""
+"""AdamW, its schedule, gradient clipping, the loss scale, and what happens when a gradient is not finite."""
 
 from math import cos, isfinite, pi
 from typing import Any
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from agentrl.config.schema import Optim
 from agentrl.errors import UserError
+from agentrl.training.loss_scale import LossScale
 from agentrl.training.offload import move_moments
 from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.shards import local, trainable_shards
@@ -77,8 +78,13 @@ class Optimizer:
         self.schedule_step = 0
         self.skipped = 0
         """Optimizer steps left out so far because the gradient was not finite."""
+        self.scale = LossScale(getattr(module, "computes_in", None), ranks.world)
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
+        if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
+            raise UserError(
+                "parameters in half precision lose small updates: call agentrl.training.model.float32_masters(module)"
+            )
         decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
         exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases
         self.adamw = torch.optim.AdamW(
@@ -104,14 +110,18 @@ class Optimizer:
         )
 
     def step(self) -> float:
-        """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite."""
+        """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite.
+
+        Gradients are those of a loss that was multiplied by `scale.value`; the norm is that of the loss itself.
+        """
         gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
-        norm = self.ranks.norm(gradients)
+        norm = self.ranks.norm(gradients) / self.scale.value
         value = float(norm)
         if isfinite(value):
             self._apply(gradients, norm)
         else:
             self.skipped += 1
+        self.scale.update(overflow=not isfinite(value))
         self.adamw.zero_grad(set_to_none=True)
         return value
 
@@ -130,7 +140,8 @@ class Optimizer:
             moment: {name: self.shards[name].piece(held[name][moment] if name in held else None) for name in steps}
             for moment in MOMENTS
         }
-        return {"moments": moments, "steps": steps, "schedule_step": self.schedule_step, "skipped": self.skipped}
+        place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
+        return {"moments": moments, "steps": steps, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; learning rate and decay stay those of the configuration."""
@@ -145,13 +156,16 @@ class Optimizer:
             self.adamw.state[parameter] = {"step": step, **moments}
         self.schedule_step = state["schedule_step"]
         self.skipped = state["skipped"]
+        self.scale.load_state_dict(state.get("scale", {}))
         self._set_lr()
 
     def _apply(self, gradients: list[Tensor], norm: Tensor) -> None:
+        factor = torch.full_like(norm, 1.0 / self.scale.value)
         if self.grad_clip > 0:
-            scale = (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+            factor *= (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+        if self.grad_clip > 0 or self.scale.needed:
             for gradient in gradients:
-                gradient.mul_(scale.to(gradient.device))
+                gradient.mul_(factor.to(gradient.device))
         if self.offload:
             move_moments(self.adamw.state, MOMENTS, home=True)
         self.adamw.step()

@@ -13,11 +13,14 @@ from agentrl.training.ranks import ALONE, Ranks
 class Report:
     """Gathers the figures of one update of policy or critic. Nothing waits for the device before `metrics`."""
 
-    def __init__(self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE) -> None:
-        """`section` begins the names of all figures about the optimizer."""
+    def __init__(
+        self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE, loss_scale: float | None = None
+    ) -> None:
+        """`section` begins the names of all figures about the optimizer. `loss_scale`: where there is one."""
         self._section = section
         self._ranks = ranks
         self._lr = lr
+        self._loss_scale = {} if loss_scale is None else {"loss_scale": loss_scale}
         self._sums: dict[str, Tensor] = {}
         self._scored = torch.zeros((), dtype=torch.float64, device=device)
         self._mini_batches = 0
@@ -46,7 +49,7 @@ class Report:
             "lr": self._lr,
             "skipped_steps": float(len(self._grad_norms) - len(finite)),
             "optimizer_steps": float(len(self._grad_norms)),
-        }
+        } | self._loss_scale
         if float(self._scored) and (finite or not self._grad_norms):
             figures["grad_norm"] = sum(finite) / max(len(finite), 1)
         return {f"{self._section}/{name}": value for name, value in figures.items()}
@@ -79,8 +82,8 @@ NAMES = {
 class PolicyReport(Report):
     """The policy's figures."""
 
-    def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE) -> None:
-        super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks)
+    def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE, loss_scale: float | None = None) -> None:
+        super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks, loss_scale=loss_scale)
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences

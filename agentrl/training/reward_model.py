@@ -19,6 +19,7 @@ from agentrl.rollout.trajectory import Trajectory
 from agentrl.training.adapter import first_line
 from agentrl.training.attention import is_packed, packing_arguments
 from agentrl.training.batch import bounds_of
+from agentrl.training.float32_head import heads_in_float32
 from agentrl.training.model import load_pretrained, load_tokenizer_from, place_of
 
 SECTION = "reward.reward_model.model"
@@ -35,6 +36,7 @@ class Judge:
         module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")
+        heads_in_float32(module)  # a score of 12.3 in bfloat16 is 12.3125: answers would tie
         # Conversations are never padded: a token that happens to be the padding one is a token.
         module.config.get_text_config().pad_token_id = None
         self.module: Any = module.requires_grad_(False).to(device).eval()

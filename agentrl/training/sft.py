@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import save_pretrained
-from agentrl.training.model import load_model, load_tokenizer, stop_token_ids
+from agentrl.training.model import float32_masters, load_model, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
@@ -47,6 +48,7 @@ LOGGED = {
     "grad_norm": "train/grad_norm",
     "lr": "train/lr",
     "tokens": "train/tokens",
+    "skipped_steps": "train/skipped_steps",
     "val_loss": "val/loss",
 }
 """Names of a step's metrics in logs, which are verl's."""
@@ -76,7 +78,8 @@ class SftRun(Protocol):
         """Go on from where `trainer.resume_mode` says: (steps taken, all steps). Raises UserError."""
 
     def next_step(self) -> dict[str, float]:
-        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens, val_loss."""
+        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens,
+        skipped_steps (1: the gradient was not finite), val_loss."""
 
     def finish(self) -> SftResult:
         """Write the model."""
@@ -153,6 +156,7 @@ class Run:
         loss = self.student.summed(report)
         self.losses.append(loss)
         metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
+        metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
         if self.held_out and self._due(trainer.test_freq):
             metrics["val_loss"] = self.val_loss = self.validate()
         if trainer.save_freq > 0 and self._due(trainer.save_freq):
@@ -195,7 +199,7 @@ class Run:
         """Nothing else runs for it."""
 
     def _load(self, device: torch.device) -> Any:
-        return load_model(self.config.model, device=device, seed=self.config.trainer.seed)
+        return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
 
     def _claim(self, resuming: Resuming) -> None:
         moves, copies = superseded_records(Path(self.config.trainer.output_dir), self.step)

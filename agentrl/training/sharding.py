@@ -26,7 +26,6 @@ def place(
     fsdp_config: Sharding,
     *,
     device: torch.device,
-    strategy: str = "fsdp2",
     compiled: bool = False,
 ) -> Any:
     """The model on `device`: whole where this process is alone, else sharded over `ranks`, by which it is first read.
@@ -35,14 +34,13 @@ def place(
     """
     if ranks.mesh is None:
         module = load(device)
-        stored = {p.dtype for p in module.parameters()}
-        module.computes_in = computing(fsdp_config, stored, device) if device.type == "cuda" else None
+        compute_in(module, computing(fsdp_config, device))
         return compile_blocks(module) if compiled else module
     skeleton = load(torch.device("meta"))
     source = load(torch.device("cpu")) if ranks.first else None
     if compiled:
         compile_blocks(skeleton)
-    return shard(skeleton, source, ranks, fsdp_config, device=device, strategy=strategy)
+    return shard(skeleton, source, ranks, fsdp_config, device=device)
 
 
 def shard(
@@ -52,37 +50,31 @@ def shard(
     fsdp_config: Sharding,
     *,
     device: torch.device,
-    strategy: str,
 ) -> Any:
     """Shard a model on the meta device, unit by unit, with the weights of `source`, which the first rank has."""
-    from agentrl.training import fsdp, fsdp1, fsdp2
+    from agentrl.training import fsdp
 
     if ranks.seq_world > 1:
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.Filler(skeleton, source, ranks, device)
-    way: Any = fsdp1 if strategy == "fsdp" else fsdp2
-    stored = {dtype for _, dtype in filler.kinds.values() if dtype.is_floating_point}
-    dtypes = computing(fsdp_config, stored, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
+    dtypes = computing(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
     lets_go = reshards(fsdp_config, skeleton, dtypes, ranks, device)
     fsdp_config = replace(fsdp_config, reshard_after_forward=lets_go)
     offload = fsdp_config.offload_policy and device.type == "cuda"
-    wrap = way.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
+    wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
-    for name, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
+    for _, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
         names = filler.fill(block)
-        unit = wrap(block)
-        if way is fsdp1:
-            fsdp1.put(skeleton, name, unit)
-        units.append((unit, names))
+        units.append((wrap(block), names))
     outer = fsdp.Whole(skeleton)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
-    if way is fsdp2 and fsdp_config.forward_prefetch:
-        fsdp2.prefetch([unit for unit, _ in reversed(units[:-1])])
-    kind = fsdp1.Sharded1 if way is fsdp1 else fsdp2.Sharded2
-    sharded = kind(skeleton, root, units, filler.shapes, ranks)
+    if fsdp_config.forward_prefetch:
+        fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
+    sharded = fsdp.Sharded(skeleton, root, units, filler.shapes, ranks)
     sharded.keeps = not lets_go
+    sharded.computes_in = dtypes[0]
     return sharded
 
 
@@ -105,12 +97,28 @@ def reshards(
     return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
-def computing(fsdp_config: Sharding, stored: set[torch.dtype], device: torch.device) -> torch.dtype | None:
+def computing(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
     """What layers compute in; None: in what parameters are stored in."""
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":
-        param_dtype = "bfloat16" if device.type == "cuda" else "float32"
-    return None if stored == {DTYPES[param_dtype]} else DTYPES[param_dtype]
+        return torch.bfloat16 if device.type == "cuda" else None
+    return DTYPES[param_dtype]
+
+
+def compute_in(module: Any, dtype: torch.dtype | None) -> None:
+    """Have a model that one process holds whole compute in `dtype` wherever `inside` runs it."""
+    module.computes_in = dtype
+    if dtype == torch.float32:
+        module.float()  # autocast narrows, it does not widen
+
+
+def as_trained(module: Any) -> Any:
+    """A frozen model in half precision computes what one with float32 parameters of the same values would: a sum over
+    layers that autocast leaves in float32. Returns the module; one that is sharded does so already."""
+    dtypes = {p.dtype for p in module.parameters()}
+    if not hasattr(module, "inside") and dtypes == {getattr(module, "computes_in", None)}:
+        module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
+    return module
 
 
 def compile_blocks(module: Any) -> Any:

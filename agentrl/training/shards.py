@@ -1,7 +1,7 @@
 """Parameters as one process has them: whole, or a run of their elements where a model is sharded over ranks.
 
-Invariant: whatever shards a model, a rank's part of a tensor is a run of its elements in row-major order. So one
-description fits a plain model and either FSDP, and a checkpoint can be read by another number of ranks.
+Invariant: a rank's part of a tensor is a run of its elements in row-major order. So one description fits a plain
+model and a sharded one, and a checkpoint can be read by another number of ranks.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Shard:
     """A trainable parameter here."""
 
     parameter: Any
-    """What the optimizer steps: a plain tensor, a DTensor, or FSDP1's flat view."""
+    """What the optimizer steps: a plain tensor, or a DTensor."""
     shape: tuple[int, ...]
     """Of the whole parameter."""
     start: int = 0
@@ -116,9 +116,9 @@ def inside(module: Any, function: Callable[[], Any]) -> Any:
         if hasattr(module, "inside"):
             return module.inside(function)
         dtype = getattr(module, "computes_in", None)
-        if dtype is None:
+        if dtype not in (torch.bfloat16, torch.float16):
             return function()
-        with torch.autocast("cuda", dtype):
+        with torch.autocast(next(module.parameters()).device.type, dtype):
             return function()
 
 

@@ -116,7 +116,7 @@ class Trainee:
         passes = self.cut.passes(mini, teaching)
         for number, rows in enumerate(passes, start=1):
             hold(self.module, number < len(passes))
-            self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report))
+            self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
         for rows in self.cut.passes(mini, silent):
             with torch.no_grad():
                 self.loss(micro_batch(mini, rows), report)

@@ -17,15 +17,18 @@ from transformers.utils import logging as transformers_logging
 from agentrl.config.schema import Network
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
+from agentrl.training.float32_head import heads_in_float32
 from agentrl.training.logprobs import run
-from agentrl.training.model import load_model
+from agentrl.training.model import float32_masters, load_model
 from agentrl.training.shards import bare, inside, ranks_of
 from agentrl.training.ulysses import part_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
-    """The critic's network on `device`, in eval mode. Raises UserError when it cannot be had."""
-    return load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+    """The critic's network on `device`, in eval mode; its values are float32. Raises UserError if it cannot be had."""
+    module = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
+    heads_in_float32(module)
+    return float32_masters(module)
 
 
 class ValueHead:

@@ -52,3 +52,13 @@ def test_what_costs_memory_counts(tmp_path: Path) -> None:
     lora = said("model.lora_rank=16")
     assert lora < plain - 15
     assert said("model.lora_rank=16", "model.lora_merge=false") == pytest.approx(lora + 3.2, abs=0.1)
+
+
+def test_what_is_trained_takes_four_bytes_whatever_the_dtype(tmp_path: Path) -> None:
+    def said(*settings: str) -> float:
+        return estimate(tmp_path, QWEN, "train", [*COMPILED, *settings], "cuda", 1)
+
+    half = "model.dtype=bfloat16"
+    assert said(half) == pytest.approx(said())
+    assert said(half, "actor.use_kl_loss=true") == pytest.approx(said() + 3.2, abs=0.1)  # the reference is not trained
+    assert said(half, "model.lora_rank=16") < said("model.lora_rank=16") - 5

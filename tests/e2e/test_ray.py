@@ -125,14 +125,23 @@ def supervised(
         return seen, None
 
 
-def weights(result: SftResult | None) -> dict[str, torch.Tensor]:
-    assert result is not None
-    return load_file(result.path / "model.safetensors")
+def assert_moved_alike(task: Path, one: SftResult | None, other: SftResult | None) -> None:
+    """The updates of two runs as vectors. AdamW gives a gradient that is only rounding a full step of either sign, so
+    single weights may differ; a share of the tokens, or of the ranks, that was left out would turn the whole vector.
+    """
+    begun = load_file(task / "model/model.safetensors")
+    moved = []
+    for result in (one, other):
+        assert result is not None
+        found = load_file(result.path / "model.safetensors")
+        moved.append(torch.cat([(found[name] - begun[name]).flatten() for name in sorted(found)]))
+    assert moved[0].norm() > 0.1
+    assert (moved[0] - moved[1]).norm() < 0.02 * moved[0].norm()
 
 
 @pytest.mark.timeout(300)
 def test_supervised_training_on_two_ranks_is_that_of_one_process(task: Path, cluster: None, tmp_path: Path) -> None:
-    """Losses to 1e-4, weights to 1e-4 (a step moves them by 1e-3); and one process goes on from two."""
+    """Losses to 1e-4, weights to 2% of their way; and one process goes on from two."""
     expected, alone = supervised(task, tmp_path / "alone")
     begun, nothing = supervised(task, tmp_path / "two", n_gpus_per_node=2, stop_at=2)
     assert nothing is None
@@ -140,7 +149,7 @@ def test_supervised_training_on_two_ranks_is_that_of_one_process(task: Path, clu
     assert (len(begun), len(rest)) == (2, 1)
     for mine, theirs in zip(begun + rest, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
-    torch.testing.assert_close(weights(resumed), weights(alone), atol=1e-4, rtol=0)
+    assert_moved_alike(task, resumed, alone)
 
 
 @pytest.mark.slow
@@ -152,7 +161,7 @@ def test_supervised_training_of_an_adapter_that_splits_tokens(task: Path, cluste
     found, both = supervised(task, tmp_path / "two", n_gpus_per_node=2, ulysses_sequence_parallel_size=2, **lora)
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
-    torch.testing.assert_close(weights(both), weights(alone), atol=1e-4, rtol=0)
+    assert_moved_alike(task, both, alone)
     assert not (tmp_path / "two/adapter_model.safetensors").exists()
 
 

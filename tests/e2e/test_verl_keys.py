@@ -127,25 +127,17 @@ def test_a_critic_is_saved_as_its_own_key_says(config: Made, tmp_path: Path) -> 
     ready(config(*critic, "critic.checkpoint.load_contents=[model]")).load(checkpoints.latest(tmp_path / "c"))
 
 
-def test_models_are_spread_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_compiled_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     place = learners.place
 
-    def noting(*args: Any, strategy: str, compiled: bool, **kwargs: Any) -> Any:
-        seen.append((strategy, compiled))
-        return place(*args, strategy=strategy, compiled=False, **kwargs)
+    def noting(*args: Any, compiled: bool, **kwargs: Any) -> Any:
+        seen.append(compiled)
+        return place(*args, compiled=False, **kwargs)
 
     monkeypatch.setattr(learners, "place", noting)
-    ready(
-        config(
-            "algorithm.adv_estimator=gae",
-            "algorithm.use_kl_in_reward=true",
-            "critic.strategy=fsdp",
-            "ref.strategy=fsdp",
-            "ref.use_torch_compile=true",
-        )
-    )
-    assert seen == [("fsdp2", False), ("fsdp", True), ("fsdp", False)]
+    ready(config("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "ref.use_torch_compile=true"))
+    assert seen == [False, True, False]
 
 
 def test_files_are_read_from_shared_memory(config: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

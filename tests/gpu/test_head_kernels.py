@@ -49,7 +49,7 @@ def test_the_kl_to_another_model(dtype, monkeypatch):
     targets, weights = torch.randint(5000, (100,), device=CUDA), torch.randn(2, 100, device=CUDA)
     reference = [x.double().requires_grad_() for x in mine]
     mine = [x.requires_grad_() for x in mine]
-    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", *other)
+    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, *other)
     logp, logq = ((F.linear(*map(torch.Tensor.double, three)) * 0.7).log_softmax(-1) for three in (reference, other))
     wanted = (logp.exp() * (logp - logq)).sum(-1)
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
-from agentrl.config.schema.fsdp import FsdpConfig, WrapPolicy
+from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
 from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
 from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, checkpoints, load_model
 from agentrl.training.critic import ValueCritic
 from agentrl.training.export import write_model
+from agentrl.training.model import float32_masters
 from agentrl.training.parallel import join_ranks, leave_ranks
 from agentrl.training.passes import Cut
 from agentrl.training.ranks import ALONE, Ranks
@@ -26,7 +27,7 @@ from agentrl.training.saving import Saver
 from agentrl.training.sharding import place
 from agentrl.training.shards import Piece
 from agentrl.training.value_model import load_value_model
-from tests.training.tiny import CPU, random_batch
+from tests.training.tiny import CPU, random_batch, smoothed
 
 WORLD = 2
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
@@ -46,12 +47,15 @@ class Case:
     model: str = "llama"
     lora_rank: int = 0
     packed: bool = True
-    strategy: str = "fsdp2"
     seq_world: int = 1
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
     actor: dict[str, Any] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=lambda: LENGTHS)
     checkpointing: bool = False
+    dtype: str = "float32"
+    float32_head: bool = False
+    rounding: float = 2e-5
+    """What figures may differ by."""
 
     def load(self, models: Path) -> Callable[[torch.device], Any]:
         def load(device: torch.device) -> Any:
@@ -59,8 +63,10 @@ class Case:
                 path=str(models / self.model),
                 lora_rank=self.lora_rank,
                 enable_gradient_checkpointing=self.checkpointing,
+                dtype=self.dtype,
+                enable_fp32_lm_head=self.float32_head,
             )
-            module = load_model(model, device=device, seed=0)
+            module = float32_masters(load_model(model, device=device, seed=0))
             if not self.packed:
                 module.set_attn_implementation("sdpa")
             return module
@@ -68,9 +74,9 @@ class Case:
         return load
 
     def trainee(self, models: Path, ranks: Ranks) -> PolicyActor:
-        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-3), "ppo_max_token_len_per_gpu": 24} | self.actor
-        module = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
-        return PolicyActor(
+        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-2), "ppo_max_token_len_per_gpu": 24} | self.actor
+        module = place(self.load(models), ranks, self.fsdp_config, device=CPU)
+        trainee = PolicyActor(
             module,
             actor=Actor(**settings),
             temperature=0.7,
@@ -80,9 +86,12 @@ class Case:
             ranks=ranks,
             balance=True,
         )
+        if trainee.optimizer.scale.needed:  # so small a batch overflows in the first steps
+            trainee.optimizer.scale.value = 2.0**8
+        return smoothed(trainee)
 
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
-        own = place(self.load(models), ranks, self.fsdp_config, device=CPU, strategy=self.strategy)
+        own = place(self.load(models), ranks, self.fsdp_config, device=CPU)
         return Reference(policy if self.lora_rank else own, temperature=0.7, cut=Cut(), device=CPU)
 
 
@@ -90,35 +99,37 @@ LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
 FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
 FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
 KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
+HALF = FsdpConfig(reshard_after_forward=False, mixed_precision=MixedPrecision(param_dtype="float16"))
+BFLOAT16 = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="bfloat16"))
 CASES = {
     "fsdp2": Case(),
-    "fsdp1": Case(strategy="fsdp"),
     "fixed": Case(actor=FIXED),
     "one-by-one": Case(packed=False),
     "fewer-sequences-than-ranks": Case(lengths=[9]),
     "kept-whole": Case(fsdp_config=KEPT, checkpointing=True),
     "lora": Case("qwen3", lora_rank=4),
-    "lora-fsdp1": Case("qwen3", lora_rank=4, strategy="fsdp"),
     "sp": Case(seq_world=2, checkpointing=True),
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
     "full-kl": Case(actor=FULL),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
+    "bfloat16": Case(dtype="bfloat16"),
+    "float16": Case(fsdp_config=HALF, rounding=0.03),
+    "float32-head": Case(fsdp_config=BFLOAT16, float32_head=True, rounding=0.15),
+    "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
+    "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }
-RESUMED = ("fsdp2", "fsdp1", "lora-fsdp1")
+RESUMED = ("fsdp2", "lora")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
-    "full-kl-fsdp1": Case(strategy="fsdp", actor=FULL),
     "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
     "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
-    "kept-whole-fsdp1": Case(strategy="fsdp", fsdp_config=FsdpConfig(reshard_after_forward=False)),
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
     "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),
     "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
     "experts": Case("qwen3_moe"),
-    "sp-lora-fsdp1": Case("qwen3", lora_rank=4, seq_world=2, strategy="fsdp"),
 }
 """The same for `make test-slow`."""
-FURTHER_RESUMED = ("copies", "kept-whole-fsdp1", "kept-whole-lora")
+FURTHER_RESUMED = ("copies", "kept-whole-lora")
 ALL = CASES | FURTHER
 
 
@@ -140,7 +151,19 @@ def outcome(case: Case, trainee: PolicyActor, steps: range) -> dict[str, Any]:
     weights = {n: t.clone() for n, t in PolicyWeights(trainee.module).tensors()}
     if case.lora_rank:
         weights |= {n: t.clone() for n, t in AdapterWeights(trainee.module).tensors()}
-    return {"scored": scored, "metrics": metrics, "weights": weights}
+    found = {"scored": scored, "metrics": metrics, "weights": weights}
+    return found | ({"head_error": head_error(trainee, batch)} if case.float32_head else {})
+
+
+@torch.no_grad()
+def head_error(trainee: PolicyActor, batch: Any) -> float:
+    """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
+    hidden, weight, _ = trainee.score.readout(batch)
+    assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
+    exact = (hidden.double() @ weight.double().T * trainee.score.scale).log_softmax(-1)
+    wanted = batch.mask & (batch.positions > 0)
+    found = trainee.score(batch)[0][wanted]
+    return float((exact.gather(-1, batch.ids[wanted][:, None])[:, 0] - found).abs().max())
 
 
 def values(models: Path, ranks: Ranks) -> dict[str, Any]:
@@ -148,7 +171,7 @@ def values(models: Path, ranks: Ranks) -> dict[str, Any]:
     network = Network(path=str(models / "llama"))
     module = place(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
     critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
-    trainee = ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks)
+    trainee = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
     metrics = []
     for step in range(3):
         batch = random_batch(LENGTHS, seed=step)

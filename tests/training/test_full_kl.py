@@ -11,7 +11,7 @@ from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.passes import Cut
 from agentrl.training.reference import Reference
 from tests.training.test_actor import assert_same
-from tests.training.tiny import CPU, lora, random_batch, tiny
+from tests.training.tiny import CPU, lora, random_batch, smoothed, tiny
 
 LENGTHS = [7, 1, 12, 4, 9]
 TEMPERATURE = 0.7
@@ -97,8 +97,9 @@ def test_the_cut_into_passes_changes_nothing(cut):
     def after_one_step(**settings):
         module, settings = tiny(), {"use_kl_loss": True, "kl_loss_type": "full", "kl_loss_coef": 1.0} | settings
         held = Reference(tiny(seed=3), temperature=1.0, cut=Cut(), device=CPU)
-        actor = Actor(optim=Optim(lr=1e-3), **settings)
-        PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=held).update(batch)
+        actor = Actor(optim=Optim(lr=1e-2), **settings)
+        trainee = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=held)
+        smoothed(trainee).update(batch)
         return dict(module.named_parameters())
 
     whole, parts = after_one_step(), after_one_step(use_dynamic_bsz="ppo_max_token_len_per_gpu" in cut, **cut)

@@ -181,6 +181,6 @@ def test_full_logits_are_never_held(compared, monkeypatch):
     weight = torch.randn(5000, 16, requires_grad=True)
     with Watch():
         other = (hidden.detach() + 1, weight.detach(), None) if compared else ()
-        *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", *other)
+        *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", False, *other)
         last.sum().backward()
     assert largest == chunked.MIN_CHUNK

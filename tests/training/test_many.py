@@ -1,8 +1,8 @@
 """Two processes train as one does: log-probs, loss, gradient norm and weights after three steps, whatever is sharded
 and however the batch is cut; and checkpoints go from two processes to one and back.
 
-Tolerance: 1e-5 for weights (they move by 3e-3) and 2e-5 for everything else, relative where it is above 1. Sums of
-float32 in another order, and AdamW's division by small moments, need about a third of that.
+Tolerance: 1e-5 for weights (they move by up to 3e-2) and 2e-5 for everything else, relative where it is above 1. That
+is for sums of float32 in another order.
 """
 
 import socket
@@ -59,16 +59,16 @@ def alone(models):
     return cache(lambda name: many.alone(name, models))
 
 
-def assert_agree(mine, theirs):
+def assert_agree(mine, theirs, rounding=2e-5):
     assert [m.keys() for m in mine["metrics"]] == [t.keys() for t in theirs["metrics"]]
     for one, other in zip(mine["metrics"], theirs["metrics"], strict=True):
-        assert one == {name: pytest.approx(value, rel=2e-5, abs=2e-5) for name, value in other.items()}
+        assert one == {name: pytest.approx(value, rel=rounding, abs=rounding) for name, value in other.items()}
     for one, other in zip(mine["scored"], theirs["scored"], strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(one, other, atol=rounding, rtol=rounding)
     assert mine["weights"].keys() == theirs["weights"].keys()
     for name, weight in mine["weights"].items():
         torch.testing.assert_close(
-            weight, theirs["weights"][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+            weight, theirs["weights"][name], atol=max(1e-5, rounding - 2e-5), rtol=0, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 
@@ -80,7 +80,8 @@ def loaded(results: Path, name: str, rank: int):
 
 @pytest.mark.parametrize("name", [*many.CASES, "critic"])
 def test_two_processes_train_as_one(name, results, alone):
-    assert_agree(loaded(results, name, 0), alone(name))
+    rounding = many.ALL[name].rounding if name in many.ALL else 2e-5
+    assert_agree(loaded(results, name, 0), alone(name), rounding)
 
 
 @pytest.mark.parametrize("name", many.CASES)
@@ -89,6 +90,10 @@ def test_every_rank_knows_the_same(name, results):
     assert one["metrics"] == other["metrics"]
     for tensors in ("weights",):
         assert all(torch.equal(tensor, other[tensors][key]) for key, tensor in one[tensors].items())
+
+
+def test_the_output_layer_is_in_float32_on_every_rank(results):
+    assert all(loaded(results, "float32-head", rank)["head_error"] < 1e-4 for rank in range(many.WORLD))
 
 
 def last_step(found):
@@ -122,7 +127,7 @@ def test_further_checkpoints(name, further, models, alone):
 
 
 def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, models):
-    path = checkpoints.latest(results / "many-fsdp1")
+    path = checkpoints.latest(results / "many-fsdp2")
     assert [p.name for p in path.parent.iterdir()] == ["global_step_2"]
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
     _, state = checkpoints.load(path)
@@ -139,7 +144,7 @@ def test_two_pass_a_damaged_checkpoint_over_and_begin_a_branch_together(results)
 
 
 def test_an_adapter_that_two_wrote_loads(results, models):
-    path = checkpoints.latest(results / "many-lora-fsdp1")
+    path = checkpoints.latest(results / "many-lora")
     module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)
     saved = checkpoints.load(path)[1]["policy"]["parameters"]
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -1,5 +1,7 @@
 """Tiny random models of real architectures, and random batches."""
 
+from typing import Any
+
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
@@ -94,3 +96,14 @@ def random_batch(lengths: list[int], *, seed: int = 0, per_group: int = 2) -> Ba
     batch = pack_ledgers(ledgers, group=[i // per_group for i in range(len(lengths))])
     batch.advantages = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(seed)) * batch.mask
     return batch
+
+
+def smoothed(trainee: Any, epsilon: float = 1e-2) -> Any:
+    """The trainee with AdamW steps that are as near to each other as the gradients are.
+
+    AdamW divides a gradient by its own size, so one that is only rounding becomes a full step of either sign, which
+    another CPU turns around. A large epsilon keeps such a step small; all of AdamW's state is there as before.
+    """
+    for group in trainee.optimizer.adamw.param_groups:
+        group["eps"] = epsilon
+    return trainee

@@ -114,10 +114,8 @@ class Actor:
     full is no estimate but the KL itself, over the whole vocabulary: the reference then runs within the update."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
-    strategy: str = "fsdp2"
-    """How more than one process shares the model: fsdp2, or fsdp (FSDP1)."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
-    """Its details."""
+    """How more than one process shares the model, and number formats."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """What is saved."""
     profiler: Profiler = field(default_factory=Profiler)

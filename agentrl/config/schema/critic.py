@@ -53,7 +53,5 @@ class Critic:
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
     """How processes share it."""
-    strategy: str | None = None
-    """How processes share it: fsdp2 or fsdp; null: as actor.strategy."""
     checkpoint: CriticCheckpoint = field(default_factory=CriticCheckpoint)
     """What is saved."""

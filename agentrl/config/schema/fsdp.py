@@ -13,10 +13,11 @@ class WrapPolicy:
 
 @dataclass
 class MixedPrecision:
-    """Number formats. Parameters and optimizer keep `model.dtype`."""
+    """Number formats. Trained parameters and the optimizer are float32."""
 
     param_dtype: str = "auto"
-    """What layers compute in: float32, bfloat16 or float16; auto: bfloat16 on a GPU, float32 on a CPU."""
+    """What layers compute in: float32, bfloat16, or float16, which trains under a dynamic loss scale; auto: bfloat16 on
+    a GPU; on a CPU what parameters are stored in."""
     reduce_dtype: str = "float32"
     """What gradients are summed in: float32 or bfloat16."""
 

@@ -20,7 +20,8 @@ class Pretrained:
     """Load it from a copy of its folder in /dev/shm, made once a machine: for slow disks and many processes. The copy
     stays."""
     dtype: str = "float32"
-    """Parameter dtype: float32, or bfloat16 (sensible with LoRA: small updates of bf16 parameters are lost)."""
+    """float32 or bfloat16: dtype of parameters that are not trained, a reference or the base under LoRA. What is
+    trained is held in float32 whatever this says, since bfloat16 would lose small updates."""
 
 
 @dataclass
@@ -60,6 +61,10 @@ class Model(Network):
     which takes far more memory: for comparison."""
     fused_kernel_options: FusedKernelOptions = field(default_factory=FusedKernelOptions)
     """How."""
+    enable_fp32_lm_head: bool = False
+    """Make the product with the output layer in float32 where layers compute in half precision: in updates, in passes
+    that make log-probs, and in the engines (SGLang's flag of this name, vLLM's head_dtype). Logits are then not rounded
+    to bfloat16, the largest part of the gap between trainer and engine (arXiv 2506.13585)."""
     lora_merge: bool = True
     """Server engines get a LoRA policy folded into whole weights. false: they read the base model themselves, and each
     sync sends the adapter alone: far less, and no rounding of merged weights, but they draw slower."""

@@ -16,8 +16,6 @@ class Ref:
     """Fill each forward pass up to a number of tokens."""
     log_prob_max_token_len_per_gpu: int | None = None
     """Token budget of a forward pass with `log_prob_use_dynamic_bsz`."""
-    strategy: str | None = None
-    """How processes share it: fsdp2 or fsdp; null: as actor.strategy."""
     use_torch_compile: bool | None = None
     """Compile each of its transformer blocks; null: as actor.use_torch_compile."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)

@@ -201,6 +201,7 @@ def test_packed_bytes_have_no_gaps() -> None:
         ({"device": "cuda", "eager": True}, ["--enforce-eager"]),
         ({"device": "cuda", "sleeps": True}, ["--enable-sleep-mode"]),
         ({"override_config": {"rope_theta": 2}}, ["--hf-overrides", '{"rope_theta": 2}']),
+        ({"head_in_float32": True}, ["--hf-overrides", '{"head_dtype": "float32"}']),
         ({"extra": {"block_size": 32}}, ["--block-size", "32"]),
         ({"extra": {"dtype": "half"}}, ["--dtype", "half"]),
     ],

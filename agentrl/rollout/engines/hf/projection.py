@@ -44,9 +44,14 @@ class Projection:
         bases = [_base(layer) for layer in layers]
         self.weight = joined([base.weight for base in bases])
         self.bias = _bias(bases)
+        self.wide = any(_wide(base) for base in bases)
+        """Whether the product is made in float32: of copies, where the weights are not."""
+        if self.wide:
+            self.weight, self.bias = self.weight.float(), None if self.bias is None else self.bias.float()
         self.adapter = _adapter(layers, [base.out_features for base in bases])
 
     def __call__(self, x: Tensor) -> Tensor:
+        x = x.float() if self.wide else x
         out = functional.linear(x, self.weight, self.bias)
         return out if self.adapter is None else self.adapter(x, out)
 
@@ -90,9 +95,14 @@ def _is_lora(layer: nn.Module) -> bool:
 
 def _base(layer: Any) -> nn.Linear:
     base = layer.base_layer if _is_lora(layer) else layer
-    if type(base) is not nn.Linear:
+    if type(base) is not nn.Linear and not _wide(base):
         raise Unsupported(f"a {type(base).__name__} where a linear layer was expected")
     return base
+
+
+def _wide(layer: Any) -> bool:
+    """Whether the trainer makes the layer's product in float32."""
+    return getattr(layer, "in_float32", False)
 
 
 def _bias(bases: Sequence[nn.Linear]) -> Tensor | None:

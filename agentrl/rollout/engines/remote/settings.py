@@ -44,6 +44,8 @@ class Settings:
     """The policy comes as this beside the base model, which the server reads from `model`; None: as whole weights."""
     sees: bool = False
     """The model takes images."""
+    head_in_float32: bool = False
+    """The product with the output layer is made in float32."""
     trust_remote_code: bool = False
     override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)

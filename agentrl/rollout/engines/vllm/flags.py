@@ -61,10 +61,14 @@ def _common(settings: Settings) -> dict[str, Any]:
         "weight_transfer_config": {"backend": "ipc"},
         **_eyes(settings),
         "trust_remote_code": settings.trust_remote_code,
-        "hf_overrides": dict(settings.override_config) or None,
+        "hf_overrides": _overrides(settings) or None,
         "uvicorn_log_level": "warning",
         **_adapter(settings),
     }
+
+
+def _overrides(settings: Settings) -> dict[str, Any]:
+    return dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
 
 
 def _eyes(settings: Settings) -> dict[str, Any]:
