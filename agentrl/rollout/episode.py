@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
+from agentrl.chat.template import LEAD
 from agentrl.data import truncate
 from agentrl.errors import InfraError, UserError
 from agentrl.media import Medium, media_of
@@ -83,11 +84,12 @@ class Episode:
         """Let the model take a turn; sets `done` when it used up its length or its turns."""
         turn = self.trajectory.turns
         drawn: list[int] = []
+        lead = self.ledger.ids[-LEAD:]
         with self.span("generate"):
             generation = await self._draw(turn, drawn)
             while generation.finish_reason == "abort" and self.room > 0:
                 generation = await self._draw(turn, drawn)
-        reply = self.chat.parse(drawn, self.schemas)
+        reply = self.chat.parse(drawn, self.schemas, lead=lead)
         self.trajectory.messages.append(reply.message)
         self.trajectory.turns += 1
         if self.on_turn is not None:
@@ -102,11 +104,13 @@ class Episode:
             messages = self.chat.see(messages)
         except UserError as error:  # a tool gave this picture, not the data
             raise InfraError(str(error)) from error
+        history = list(self.trajectory.messages)
         self.trajectory.messages.extend(messages)
         if self.inference_template:
             self._reread()
             return
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=self.ledger.ids[-1])
+        last = self.ledger.ids[-1]
+        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
         self._append(pieces, media_of(messages))
 
     @contextmanager
