@@ -71,10 +71,9 @@ def _shown(chat: Chat, base: FixedBase, history: Sequence[Message], message: Mes
     try:
         if chat.looks_back:
             render = base.template.render
-            before = render(history, tools)
             text, opening = render([*history, message], tools), render(history, tools, generation=True)
-            if text.startswith(before) and opening.startswith(before):
-                return Turn(text[len(before) :], opening[len(before) :])
+            if text.startswith(opening):
+                return Turn(text[len(opening) :], "")
         return Turn(base.render([MARKED_USER, message]), base.opening)
     except TemplateRefusal as error:
         raise UserError(f"model.chat_template cannot show an assistant message: {error}") from error
