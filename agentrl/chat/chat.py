@@ -18,6 +18,7 @@ from agentrl.chat.context import EMPTY, Context, Glances
 from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
 from agentrl.chat.formats import FALLBACK, call_ends, readers
 from agentrl.chat.ledger import Ledger
+from agentrl.chat.memory import Memory, Parts
 from agentrl.chat.message import Call, Message, Parsed, Reply, as_tool_call, call_id, checked
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.chat.pieces import Piece, Pieces
@@ -91,6 +92,7 @@ class Chat:
             self._pieces = self._pieces_of(EMPTY)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show a user and an assistant message: {error}") from error
+        self._parts = Parts(self.template, self._pieces.base.stops)
         self.stop_token_ids = self._stop_token_ids()
         """Tokens that end a turn; never empty."""
 
@@ -164,13 +166,17 @@ class Chat:
                 f"{READY_MADE}"
             ) from error
 
-    def continuation(self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> Append | Split:
+    def continuation(
+        self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: Memory | None = None
+    ) -> Append | Split:
         """What the template would show now, against what the ledger holds.
 
         Append where the ledger's text is a beginning of the template's, even if the model sampled another
         tokenization of that text; Split where history reads differently. A template that refuses the
         conversation for something the model wrote cannot rewrite it: the ledger goes on with the new messages.
+        With the same `memory` at each turn of a conversation, only what is new is encoded and decoded.
         """
+        memory = memory or Memory()
         new = _new_messages(messages)
         try:
             text = self.template.render(messages, tools, generation=True)
@@ -178,12 +184,13 @@ class Chat:
             closed, history = ids[-1] in self.stop_token_ids, messages[: len(messages) - len(new)]
             return Append(self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history))
         pieces = self._pieces_for(messages, tools)
-        rest = self.template.beyond(text, self.template.decode(ids))
+        rest = self.template.beyond(text, self._parts.decode(ids, memory))
         if rest is not None:
             return Append(pieces.continued(self.template.encode_after(ids[-1], rest), new))
-        whole = self.template.encode(text)
+        whole = self._parts.encode(text, memory)
         if whole[: len(ids)] == list(ids):
             return Append(pieces.continued(whole[len(ids) :], new))
+        self._parts.restart(text, memory)
         return Split(whole)
 
     def transcript(self, messages: Sequence[Message], tools: Tools = None) -> Ledger:
@@ -205,7 +212,9 @@ class Chat:
 
         The report names the turns that read differently. None when all agree, or when the mode is "disable".
         """
-        return checking.check_trajectory(self.template, self.base_for(messages, tools), messages, ids, tools, self.check)
+        return checking.check_trajectory(
+            self.template, self.base_for(messages, tools), messages, ids, tools, self.check
+        )
 
     @property
     def looks_back(self) -> bool:

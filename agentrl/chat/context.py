@@ -87,7 +87,9 @@ class Glances:
 
     def _telling(self, role: str, candidates: Sequence[str], past: list[Message]) -> tuple[str, ...]:
         plain = self._follow([*past, *_spoken(role, PAST)])
-        return tuple(w for w in candidates if self._differs(plain, self._follow([*past, *_spoken(role, f"{PAST} {w}")])))
+        return tuple(
+            w for w in candidates if self._differs(plain, self._follow([*past, *_spoken(role, f"{PAST} {w}")]))
+        )
 
     def _follow(self, past: Sequence[Message], tools: Tools = None) -> list[str | None]:
         """What follows a turn after that past: a user's message, a tool's result, nothing but a user's first words."""

@@ -53,9 +53,7 @@ def transcript(chat: Chat, messages: Sequence[Message], tools: Tools) -> Ledger:
     return ledger
 
 
-def _turn_ids(
-    base: FixedBase, shown: Turn, message: Message, observed: Sequence[Message], lead: str
-) -> list[int]:
+def _turn_ids(base: FixedBase, shown: Turn, message: Message, observed: Sequence[Message], lead: str) -> list[int]:
     """What the model is to sample: its text and the token that stops it."""
     text, stop = base.split_end(shown.text)
     if not stop and observed:

@@ -11,11 +11,12 @@ Invariants:
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
+from agentrl.chat.memory import Memory
 from agentrl.chat.template import LEAD
 from agentrl.data import truncate
 from agentrl.errors import InfraError, UserError
@@ -50,6 +51,8 @@ class Episode:
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
+    memory: Memory = field(default_factory=Memory)
+    """Of the conversation as it was last rendered."""
 
     def __post_init__(self) -> None:
         self.trajectory.schemas = self.schemas
@@ -157,7 +160,7 @@ class Episode:
 
     def _reread(self) -> None:
         """Show the model what the template shows at inference, in a new sample where that rewrites history."""
-        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas)
+        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas, self.memory)
         media = media_of(self.trajectory.messages)
         if isinstance(step, Split):
             self._split(step.ids, media)

@@ -28,7 +28,9 @@ def chatml(turn: str = "{{- shown(m) -}}", prompt: str = "") -> str:
 
 
 ALWAYS = "{{- '<think>' + (m.reasoning_content or '') + '</think>' + shown(m) -}}"
-CLOSES = "{%- if m.reasoning_content -%}{{- '<think>' + m.reasoning_content -}}{%- endif -%}{{- '</think>' + shown(m) -}}"
+CLOSES = (
+    "{%- if m.reasoning_content -%}{{- '<think>' + m.reasoning_content -}}{%- endif -%}{{- '</think>' + shown(m) -}}"
+)
 LINES = (
     "{%- if m.reasoning_content -%}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' -}}"
     "{%- else -%}{{- '<think></think>' -}}{%- endif -%}{{- shown(m) -}}"

@@ -10,9 +10,9 @@ from agentrl.chat import Chat, Source
 from agentrl.chat.context import EMPTY, Glances
 from agentrl.errors import UserError
 from tests.chat.conversations import TOOLS, Message, answer, calls, result, user
-from tests.chat.pairs import AFTER_USER, PAIRS, Pair, case_id, chat_for, conversation
-from tests.chat.realia import template, tokenizer
-from tests.chat.small_templates import COUNTED, NAMED, NUMBERED, REMINDED, SWITCHED, chatml, small_chat
+from tests.chat.pairs import PAIRS, Pair, case_id, chat_for, conversation
+from tests.chat.realia import tokenizer
+from tests.chat.small_templates import COUNTED, NAMED, NUMBERED, REMINDED, SWITCHED, small_chat
 
 SOBER = {"role": "system", "content": "Be brief. /no_think"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -47,7 +47,11 @@ LOOKING = {
         None,
     ),
     "nobody says no_think": (SWITCHED, [SYSTEM, user("x"), answer("1"), user("y"), answer("2"), user("z")], None),
-    "a later user says no_think": (SWITCHED, [user("x"), answer("1"), user("y /no_think"), answer("2"), user("z")], None),
+    "a later user says no_think": (
+        SWITCHED,
+        [user("x"), answer("1"), user("y /no_think"), answer("2"), user("z")],
+        None,
+    ),
     "calls are counted": (
         COUNTED,
         [user("x"), calls("1"), result("1"), calls("2", "3", start=1), result("2", 1), result("3", 2), user("z")],
@@ -75,7 +79,9 @@ def test_supervised_training_sees_it_too(name: str) -> None:
     source, messages, tools = LOOKING[name]
     chat = small_chat(source)
     messages = [*messages[:-1], *([messages[-1], answer("end")] if messages[-1]["role"] == "user" else [])]
-    mismatch = None if source is SWITCHED else chat.check_trajectory(messages, chat.transcript(messages, tools).ids, tools)
+    mismatch = (
+        None if source is SWITCHED else chat.check_trajectory(messages, chat.transcript(messages, tools).ids, tools)
+    )
     assert mismatch is None, str(mismatch)
 
 
@@ -102,7 +108,10 @@ def test_most_templates_look_at_nothing_and_their_base_is_one() -> None:
 
 def test_the_context_stays_small_however_long_the_conversation() -> None:
     glances = Glances(small_chat(SWITCHED).template)
-    history = [SOBER, *(m for i in range(100) for m in (user(f"{i} /no_think"), answer("y"), user(f"{i}"), answer("y")))]
+    history = [
+        SOBER,
+        *(m for i in range(100) for m in (user(f"{i} /no_think"), answer("y"), user(f"{i}"), answer("y"))),
+    ]
     said = glances.context(history, None).said
     assert [text for _, text in said] == ["Be brief. /no_think", "0 /no_think", "99 /no_think"]
 

@@ -74,8 +74,9 @@ def test_thinking_in_the_content_is_trained_on_once() -> None:
     assert text.endswith("<|im_start|>assistant\n<think>\nHm.\n</think>\n\nHi.<|im_end|>")
 
 
-@pytest.mark.parametrize("name", [name for name in TRL if "<think>" in (
-    package("trl") / "chat_templates" / f"{name}.jinja").read_text()])
+@pytest.mark.parametrize(
+    "name", [name for name in TRL if "<think>" in (package("trl") / "chat_templates" / f"{name}.jinja").read_text()]
+)
 @pytest.mark.parametrize("kwargs", [{}, {"enable_thinking": False}, {"enable_thinking": True}], ids=str)
 def test_real_templates(name: str, kwargs: dict) -> None:
     source = (package("trl") / "chat_templates" / f"{name}.jinja").read_text()
