@@ -8,7 +8,8 @@ from tests.chat.realia import tokenizer
 SHOWN = """\
 {%- macro shown(m) -%}
 {%- if m.tool_calls -%}
-{{- m.content or '' }}<tool_call>{"name": "{{ m.tool_calls[0].function.name }}", "arguments": {{ m.tool_calls[0].function.arguments | tojson }}}</tool_call>
+{%- set call = m.tool_calls[0].function -%}
+{{- m.content or '' }}<tool_call>{"name": "{{ call.name }}", "arguments": {{ call.arguments | tojson }}}</tool_call>
 {%- else -%}{{- m.content -}}{%- endif -%}
 {%- endmacro -%}
 """
@@ -73,7 +74,8 @@ COUNTED = """\
 {%- if m.tool_calls -%}
 {{- '<|im_start|>assistant\\n' -}}
 {%- for call in m.tool_calls -%}
-<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}, "number": {{ ns.calls }}}</tool_call>
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments|tojson -}}
+{{- ', "number": ' + ns.calls|string + '}</tool_call>' -}}
 {%- set ns.calls = ns.calls + 1 -%}
 {%- endfor -%}
 {{- '<|im_end|>\\n' -}}
