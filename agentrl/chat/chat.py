@@ -9,23 +9,29 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
+from agentrl.chat.context import EMPTY, Context, Glances
 from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
 from agentrl.chat.formats import FALLBACK, call_ends, readers
 from agentrl.chat.ledger import Ledger
+from agentrl.chat.memory import Memory, Parts
 from agentrl.chat.message import Call, Message, Parsed, Reply, as_tool_call, call_id, checked
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.chat.pieces import Piece, Pieces
-from agentrl.chat.template import Template, TemplateRefusal, Tools
+from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
+from agentrl.chat.thinking import left_open
 from agentrl.chat.transcript import transcript
 from agentrl.errors import UserError
 from agentrl.media import Processor
 
 FORMAT = "rollout.multi_turn.format"
 READY_MADE = "configs/templates/chatml_tools.jinja"
+CONTEXTS = 256
+"""Contexts whose surrounding texts are remembered: a group of trajectories has one."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,14 @@ class Chat:
         self.format = format or next(iter(self.readers), FALLBACK)
         self._parser = given or parser_for(self.format)
         eos = [tokenizer.eos_token] if tokenizer.eos_token else []
-        ends = self._ends(stop_token_ids)
+        self._stops = [*eos, *self._other_ends(stop_token_ids)]
+        self._glances = Glances(self.template)
+        self._pieces_of = lru_cache(maxsize=CONTEXTS)(self._new_pieces)
         try:
-            self._base = FixedBase(self.template, [*eos, *ends])
+            self._pieces = self._pieces_of(EMPTY)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show a user and an assistant message: {error}") from error
-        self._pieces = Pieces(self._base)
+        self._parts = Parts(self.template, self._pieces.base.stops)
         self.stop_token_ids = self._stop_token_ids()
         """Tokens that end a turn; never empty."""
 
@@ -104,18 +112,19 @@ class Chat:
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
-    def parse(self, ids: Sequence[int], tools: Tools = None) -> Reply:
+    def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
         """One sampled turn. Never raises: what the model got wrong is in `Call.error`.
 
-        With `tools`, formats without types of their own (glm, qwen3_coder) read values by the tools' schemas.
+        With `tools`, formats without types of their own (glm, qwen3_coder) read values by the tools' schemas. `lead`:
+        the ids before the turn, or the last few: they tell whether the turn begins inside a think block.
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids
         text = self.template.decode(ids[:-1] if closed else ids)
-        return self.read(text, closed=closed, tools=tools)
+        return self.read(text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD:]) if lead else None)
 
-    def read(self, text: str, *, closed: bool = True, tools: Tools = None) -> Reply:
-        """`parse` for text."""
-        if self._begins_in_thought(text):
+    def read(self, text: str, *, closed: bool = True, tools: Tools = None, lead: str | None = None) -> Reply:
+        """`parse` for text. Without `lead` a think block that the generation prompt opens after a user is believed."""
+        if self._begins_in_thought(text, lead):
             text = f"<think>\n{text}"
         parsed = self._parsed(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
@@ -130,17 +139,26 @@ class Chat:
         return Reply(message, parsed.calls, closed)
 
     def observation(
-        self, messages: Sequence[Message], *, closed: bool, tools: Tools = None, last: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        closed: bool,
+        tools: Tools = None,
+        last: int | None = None,
+        history: Sequence[Message] = (),
     ) -> list[Piece]:
         """Tokens to append after an assistant turn: the rest of its end, the messages, the generation prompt.
 
         `closed`: the turn ended with a stop token, which the ledger holds already; otherwise the whole end of the
         turn is among the tokens. `last` is the ledger's last id: it matters only to templates whose turns end
-        with the next role's header. Raises UserError when the template refuses the messages.
+        with the next role's header. `history`: the conversation up to that turn, the turn included; it and `tools`
+        matter to templates that look back at them. Raises UserError when the template refuses the messages.
         """
-        del tools  # what follows a turn does not depend on them
         try:
-            return self._pieces.observed(messages, closed=closed, last=last)
+            if len(history) > 1 and self.looks_back:
+                pieces = self._pieces_of(self._glances.context([], tools))
+                return pieces.observed(messages, closed=closed, last=last, before=history[:-1])
+            return self._pieces_for(history, tools).observed(messages, closed=closed, last=last)
         except TemplateRefusal as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
@@ -148,25 +166,31 @@ class Chat:
                 f"{READY_MADE}"
             ) from error
 
-    def continuation(self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> Append | Split:
+    def continuation(
+        self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: Memory | None = None
+    ) -> Append | Split:
         """What the template would show now, against what the ledger holds.
 
         Append where the ledger's text is a beginning of the template's, even if the model sampled another
         tokenization of that text; Split where history reads differently. A template that refuses the
         conversation for something the model wrote cannot rewrite it: the ledger goes on with the new messages.
+        With the same `memory` at each turn of a conversation, only what is new is encoded and decoded.
         """
+        memory = memory or Memory()
         new = _new_messages(messages)
         try:
             text = self.template.render(messages, tools, generation=True)
         except TemplateRefusal:
-            return Append(self.observation(new, closed=ids[-1] in self.stop_token_ids, last=ids[-1]))
-        known = self.template.decode(ids)
-        if text.startswith(known):
-            rest = self.template.encode_after(ids[-1], text[len(known) :])
-            return Append(self._pieces.continued(rest, new))
-        whole = self.template.encode(text)
+            closed, history = ids[-1] in self.stop_token_ids, messages[: len(messages) - len(new)]
+            return Append(self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history))
+        pieces = self._pieces_for(messages, tools)
+        rest = self.template.beyond(text, self._parts.decode(ids, memory))
+        if rest is not None:
+            return Append(pieces.continued(self.template.encode_after(ids[-1], rest), new))
+        whole = self._parts.encode(text, memory)
         if whole[: len(ids)] == list(ids):
-            return Append(self._pieces.continued(whole[len(ids) :], new))
+            return Append(pieces.continued(whole[len(ids) :], new))
+        self._parts.restart(text, memory)
         return Split(whole)
 
     def transcript(self, messages: Sequence[Message], tools: Tools = None) -> Ledger:
@@ -175,22 +199,27 @@ class Chat:
         Log-probs are 0.0 and weight versions 0. Raises UserError when no assistant message follows a prompt.
         """
         try:
-            return transcript(self, self._base, messages, tools)
+            return transcript(self, messages, tools)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
-    def check_turn(self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None) -> Mismatch | None:
-        """Compare one turn with the template's own render, over a fixed base: cost does not grow with history.
-
-        `messages`: the assistant message and what was observed after it; `ids`: all tokens from the first sampled
-        one to the end of the ledger. None when they agree, or when the mode is "disable".
-        """
-        del tools  # what a turn looks like does not depend on them
-        return checking.check_turn(self.template, self._base, messages, ids, self.check)
+    def base_for(self, history: Sequence[Message], tools: Tools) -> FixedBase:
+        """What the template writes around the turns of a conversation that begins with `history`."""
+        return self._pieces_for(history, tools).base
 
     def check_trajectory(self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None) -> Mismatch | None:
-        """Compare a whole ledger with the template's render of the messages up to the last assistant turn."""
-        return checking.check_trajectory(self.template, self._base, messages, ids, tools, self.check)
+        """Compare a whole ledger with the template's render of the messages up to the last assistant turn.
+
+        The report names the turns that read differently. None when all agree, or when the mode is "disable".
+        """
+        return checking.check_trajectory(
+            self.template, self.base_for(messages, tools), messages, ids, tools, self.check
+        )
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the template numbers turns or calls: then what it shows of one depends on all before."""
+        return self._glances.counts
 
     def unread(self) -> str | None:
         """Why calls in the template's own form are not read as calls, with what to do; None: they are read."""
@@ -225,7 +254,7 @@ class Chat:
         parsed.calls = [checked(call) for call in parsed.calls]
         return parsed
 
-    def _ends(self, stop_token_ids: Sequence[int]) -> list[str]:
+    def _other_ends(self, stop_token_ids: Sequence[int]) -> list[str]:
         """What may end a turn besides what the template writes after one without calls."""
         template = self.template
         calls = call_ends(template, self._parser) or [
@@ -235,22 +264,46 @@ class Chat:
         known = [end for end in (*format_stops(self.format), *DOCUMENT_ENDS) if template.token_id(end) is not None]
         return [*calls, *model, *known]
 
-    def _begins_in_thought(self, text: str) -> bool:
+    def _pieces_for(self, history: Sequence[Message], tools: Tools) -> Pieces:
+        """By the part of the history that the template looks at."""
+        try:
+            return self._pieces_of(self._glances.context(history, tools))
+        except TemplateRefusal:
+            return self._pieces
+
+    def _new_pieces(self, context: Context) -> Pieces:
+        return Pieces(FixedBase(self.template, self._stops, context))
+
+    def _begins_in_thought(self, text: str, lead: str | None) -> bool:
         """Whether the generation prompt opened the think block that `text` goes on with."""
-        base = self._base
-        if not base.opens_thinking or text.lstrip().startswith("<think>"):
+        opened = left_open(self._pieces.base.opening if lead is None else lead) == "<think>"
+        if not opened or text.lstrip().startswith("<think>"):
             return False
-        return base.always_opens_thinking or "</think>" in text
+        return lead is not None or "</think>" in text or self._always_opens
+
+    @cached_property
+    def _always_opens(self) -> bool:
+        """Whether turns after a tool's result begin in a think block as well: DeepSeek's have no generation prompt."""
+        try:
+            after_tool = self._pieces.base.after([{"role": "tool", "content": "x", "name": "x"}]).text
+        except TemplateRefusal:
+            return True
+        return left_open(after_tool) == "<think>"
 
     def _stop_token_ids(self) -> tuple[int, ...]:
-        base, token_id, ends = self._base, self.template.token_id, set(self._pieces.end_ids)
-        # gpt-oss ends a turn of the past with <|end|>, which a turn in the making writes after its thinking:
-        # only what ends the last turn stops the model.
-        if base.explicit and base.turn_end and not base.closing.startswith(base.turn_end):
-            ends.discard(token_id(base.turn_end) or -1)
+        kinds = [self._pieces, self._pieces_for([], [MARKED_TOOL])] if self.template.named else [self._pieces]
+        ends = {end for pieces in kinds for end in self._ends(pieces)}
         if not ends:
             raise UserError("tokenizer: it has no end-of-sequence token and the chat template ends turns with none")
         return tuple(sorted(ends))
+
+    def _ends(self, pieces: Pieces) -> set[int]:
+        base, ends = pieces.base, set(pieces.end_ids)
+        # gpt-oss ends a turn of the past with <|end|>, which a turn in the making writes after its thinking:
+        # only what ends the last turn stops the model.
+        if base.explicit and base.turn_end and not base.closing.startswith(base.turn_end):
+            ends.discard(self.template.token_id(base.turn_end) or -1)
+        return ends
 
 
 def _new_messages(messages: Sequence[Message]) -> list[Message]:

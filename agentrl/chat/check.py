@@ -2,21 +2,25 @@
 
 Both sides are text. `strict` wants them equal; `ignore_strippable` lets differences in white space pass,
 wherever they are; `disable` looks at nothing. A difference is traced to the message that shows it and, where a
-later message changed how an earlier one is shown, to that later one.
+later message changed how an earlier one is shown, to that later one. After a difference the comparison goes on
+behind the next end of a turn, so that one report names every turn that reads differently, up to `MOST`.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import islice
 
-from agentrl.chat.fixed_base import MARKED_USER, FixedBase
+from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.message import Message
-from agentrl.chat.template import MARK, Template, TemplateRefusal, Tools
+from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.prefixes import common_length
 
 MODES = ("disable", "strict", "ignore_strippable")
 EXCERPT = 40
+MOST = 8
+"""Differences of one report."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +36,17 @@ class Mismatch:
     """The template's text around the first difference."""
     actual: str
     """The ledger's text there."""
+    more: tuple["Mismatch", ...] = ()
+    """The differences after this one, in their order; at most `MOST` in all."""
 
     def __str__(self) -> str:
+        told = "; ".join(difference._told() for difference in (self, *self.more))
+        return told if len(self.more) + 1 < MOST else f"{told}; perhaps more"
+
+    def _told(self) -> str:
         what = f"message {self.message} ({self.role})"
         why = "differs" if self.rewritten_by is None else f"was rewritten by message {self.rewritten_by}"
         return f"{what} {why}: the template shows {self.expected!r}, the ledger has {self.actual!r}"
-
-
-def check_turn(
-    template: Template, base: FixedBase, messages: Sequence[Message], ids: Sequence[int], mode: str
-) -> Mismatch | None:
-    """One turn over the fixed base; see `Chat.check_turn`. Message indices count from the assistant message."""
-    if mode == "disable":
-        return None
-    actual = base.opening + template.decode(ids)
-    observed = len(messages) > 1
-
-    def render(count: int) -> str:
-        generation = observed and count == len(messages)
-        return template.render([MARKED_USER, *messages[:count]], generation=generation).partition(MARK)[2]
-
-    return _compare(Comparison(render, messages, actual, mode), base, observed)
 
 
 def check_trajectory(
@@ -64,9 +58,9 @@ def check_trajectory(
     end = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) + 1
 
     def render(count: int) -> str:
-        return template.render(messages[:count], tools)
+        return template.comparable(template.render(messages[:count], tools))
 
-    return _compare(Comparison(render, messages[:end], template.decode(ids), mode), base, observed=False)
+    return _compare(Comparison(render, messages[:end], template.comparable(template.decode(ids)), mode), base)
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ class Comparison:
             return ""
 
 
-def _compare(comparison: Comparison, base: FixedBase, observed: bool) -> Mismatch | None:
+def _compare(comparison: Comparison, base: FixedBase) -> Mismatch | None:
     last = len(comparison.messages) - 1
     try:
         expected = comparison.render(last + 1)
@@ -109,47 +103,63 @@ def _compare(comparison: Comparison, base: FixedBase, observed: bool) -> Mismatc
         return Mismatch(
             last, comparison.messages[last]["role"], None, f"(an error) {error}", comparison.actual[-EXCERPT:]
         )
-    actual = comparison.actual
-    if not observed:
-        # After the last turn the template may write more than the stop token, or (GLM) not even that.
-        expected, actual = base.split_end(expected)[0], base.split_end(actual)[0]
-    return None if comparison.equal(expected, actual) else _mismatch(comparison, expected, actual)
+    # After the last turn the template may write more than the stop token, or (GLM) not even that.
+    expected, actual = base.split_end(expected)[0], base.split_end(comparison.actual)[0]
+    found = list(islice(_differences(comparison, base, expected, actual), MOST))
+    return replace(found[0], more=tuple(found[1:])) if found else None
 
 
-def _mismatch(comparison: Comparison, expected: str, actual: str) -> Mismatch:
-    at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
-    message = _message_at(comparison, (expected, at), (actual, at_actual))
-    return Mismatch(
-        message,
-        comparison.messages[message]["role"],
-        _rewriter(comparison, actual, message, at_actual),
-        _excerpt(expected, at),
-        _excerpt(actual, at_actual),
-    )
+def _differences(comparison: Comparison, base: FixedBase, expected: str, actual: str) -> Iterator[Mismatch]:
+    """One difference after the other, each taken back before the next is looked for."""
+    start = 0
+    while not comparison.equal(expected, actual):
+        at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
+        found = _mismatch(comparison, (expected, at), (actual, at_actual), start)
+        yield found
+        end, end_actual = base.next_end(expected, at), base.next_end(actual, at_actual)
+        if end is None or end_actual is None:
+            return
+        start, actual = found.message, expected[:end] + actual[end_actual:]
 
 
-def _message_at(comparison: Comparison, *places: tuple[str, int]) -> int:
-    """The first message by which a render reaches past the difference, on either side of it.
+def _mismatch(comparison: Comparison, expected: tuple[str, int], actual: tuple[str, int], start: int) -> Mismatch:
+    message = _message_at(comparison, (expected, actual), start)
+    role, rewriter = comparison.messages[message]["role"], _rewriter(comparison, *actual, message)
+    return Mismatch(message, role, rewriter, _excerpt(*expected), _excerpt(*actual))
 
-    Renders only grow with the messages, so a binary search does: a long conversation costs a few renders.
-    """
+
+def _message_at(comparison: Comparison, places: Sequence[tuple[str, int]], start: int) -> int:
+    """The first message, from `start` on, by which a render reaches past the difference, on either side of it."""
 
     def reaches(count: int) -> bool:
         partial = comparison.partial(count)
         return any(comparison.agreed(text, partial) > at for text, at in places)
 
-    return bisect_left(range(1, len(comparison.messages)), True, key=reaches)
+    return _first(start + 1, len(comparison.messages), reaches) - 1
 
 
-def _rewriter(comparison: Comparison, actual: str, message: int, at: int) -> int | None:
+def _rewriter(comparison: Comparison, actual: str, at: int, message: int) -> int | None:
     """The message from which on the template no longer agrees with the ledger at `at`; None: it never did."""
 
     def parted(count: int) -> bool:
         return comparison.agreed(actual, comparison.partial(count)) <= at
 
-    later = range(message + 1, len(comparison.messages) + 1)
-    first = bisect_left(later, True, key=parted)
-    return message + first if 0 < first < len(later) else None
+    end = len(comparison.messages) + 1
+    if message + 2 > end or parted(message + 1):
+        return None
+    count = _first(message + 2, end, parted)
+    return count - 1 if count < end else None
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The first number from `low` on for which a monotone test holds, `high` where it holds for none before.
+
+    It asks about small numbers first: renders only grow with the messages, and the short ones cost little.
+    """
+    step = 1
+    while low + step <= high and not holds(low + step - 1):
+        low, step = low + step, step * 2
+    return low + bisect_left(range(low, min(low + step - 1, high)), True, key=holds)
 
 
 def _excerpt(text: str, at: int) -> str:

@@ -1,25 +1,22 @@
 """The text that follows an assistant turn, by rendering over a fixed short conversation.
 
-What comes after a turn does not depend on what came before it, so a dummy user and a dummy assistant turn
-stand in for the history: cost follows the new messages only. The dummy turn ends in a known word, and the
-text after that word, cut where the turn's end begins, is what the ledger gets. Reading it from one render
-(instead of subtracting a stored base) keeps it right for templates that write the date or that render a
-last turn differently from an earlier one.
+A dummy user and a dummy assistant turn stand for the history, after the few messages of it that the template looks at
+(context.py): cost follows the new messages only. The dummy turn ends in a known word, and the text after that word,
+cut where the turn's end begins, is what the ledger gets. Reading it from one render (instead of subtracting a stored
+base) keeps it right for templates that render a last turn differently from an earlier one.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
+from agentrl.chat.context import ASSISTANT, EMPTY, USER, Context
 from agentrl.chat.message import TOOL_ROLES, Message
-from agentrl.chat.template import MARK, Template, TemplateRefusal
+from agentrl.chat.template import MARK, MARKED_TOOL, Template, TemplateRefusal
 from agentrl.prefixes import common_length
 
 FOLLOWER = "agentrlfollower"
 DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")
 """End-of-text tokens of base models: a chat model that writes one is done as well."""
-USER: Message = {"role": "user", "content": "x"}
-ASSISTANT: Message = {"role": "assistant", "content": MARK}
 MARKED_USER: Message = {"role": "user", "content": MARK}
 
 
@@ -36,40 +33,27 @@ class Suffix:
 class FixedBase:
     """What a template writes around turns, learned once; then the text after a turn, per turn."""
 
-    def __init__(self, template: Template, stops: Sequence[str]) -> None:
+    def __init__(self, template: Template, stops: Sequence[str], context: Context = EMPTY) -> None:
         self.template = template
+        self.context = context
+        self._before = context.messages
+        self._tools = [MARKED_TOOL] if context.tools else None
         self.turn_end = self._turn_end()
         """The special token that ends an assistant turn in the middle of a conversation."""
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         """Every token that may end a turn, `turn_end` first."""
-        closing = self._after_mark([USER, ASSISTANT])
+        closing = self.render([USER, ASSISTANT])
         at = self._find_stop(closing)
         self.explicit = at is not None
         """False where a turn has no end of its own and the next role's header stops the model (GLM)."""
         self.closing = closing[at or 0 :]
         """A finished turn's end, from the stop token on."""
-        self.opening = self._after_mark([MARKED_USER], generation=True)
+        self.opening = self.render([MARKED_USER], generation=True)
         """From the end of a user's content to the model's first token."""
         self.generation_ids = self._generation_ids()
         """The generation prompt: the header of the assistant's turn."""
         self._variants: dict[int, int] = {}
         self._shown: dict[str, bool] = {}
-
-    @property
-    def opens_thinking(self) -> bool:
-        """Whether the generation prompt itself opens a think block, so that a turn begins inside it."""
-        return self.opening.rstrip().endswith("<think>")
-
-    @cached_property
-    def always_opens_thinking(self) -> bool:
-        """`opens_thinking`, and every turn has a generation prompt: DeepSeek's answers to a tool's result have none."""
-        if not self.opens_thinking:
-            return False
-        try:
-            after_tool = self.after([{"role": "tool", "content": "x", "name": "x"}]).text
-        except TemplateRefusal:
-            return True
-        return after_tool.rstrip().endswith("<think>")
 
     def split_end(self, text: str) -> tuple[str, str]:
         """A last turn's text without its end, and the stop token there ("" when it has none)."""
@@ -78,43 +62,60 @@ class FixedBase:
         stop = next((stop for stop in self.stops if text.endswith(stop)), "")
         return text.removesuffix(stop), stop
 
+    def next_end(self, text: str, start: int) -> int | None:
+        """Where the next turn has ended: behind the first stop token from `start` on; None without one."""
+        ends = [(at, -len(stop)) for stop in self.stops if (at := text.find(stop, start)) >= 0]
+        return min(ends)[0] - min(ends)[1] if ends else None
+
     def stop_at_start(self, text: str) -> str:
         """The stop token that `text` begins with, or ""."""
         return next((stop for stop in self.stops if text.startswith(stop)), "")
 
-    def after(self, messages: Sequence[Message], *, generation: bool = True) -> Suffix:
-        """The text that new messages add to a conversation which ends in an assistant turn.
+    def render(self, messages: Sequence[Message], *, generation: bool = False) -> str:
+        """What the template shows after the mark in these messages, the context before them. Raises TemplateRefusal."""
+        text = self.template.render([*self._before, *messages], self._tools, generation=generation)
+        _, mark, after = text.partition(MARK)
+        if not mark:
+            raise TemplateRefusal("it does not show what an assistant or user wrote")
+        return after
+
+    def after(
+        self, messages: Sequence[Message], *, generation: bool = True, before: Sequence[Message] = (USER,)
+    ) -> Suffix:
+        """The text that new messages add to a conversation which ends in an assistant turn, `before` in front of it.
 
         Raises TemplateRefusal when the template shows these messages after no assistant turn at all.
         """
         for message in messages:
             self._require_shown(message["role"])
-        return self._after(messages, generation)
+        return self._after(messages, generation, before)
 
-    def _after(self, messages: Sequence[Message], generation: bool) -> Suffix:
+    def _after(self, messages: Sequence[Message], generation: bool, before: Sequence[Message]) -> Suffix:
         if messages[0]["role"] not in TOOL_ROLES:
-            text = self._after_mark([USER, ASSISTANT, *messages], generation=generation)
+            text = self.render([*before, ASSISTANT, *messages], generation=generation)
             return Suffix(text, self._find_stop(text) or 0)
         leading = next((i for i, m in enumerate(messages) if m["role"] not in TOOL_ROLES), len(messages))
-        return self._after_calls(messages, leading, generation)
+        return self._after_calls(messages, leading, generation, before)
 
     def _require_shown(self, role: str) -> None:
         """Some templates drop messages of roles they do not know, without a word: the model would answer nothing."""
         if role not in self._shown:
             probe = {"role": role, "content": FOLLOWER, "name": "x", "tool_call_id": "agentrl00"}
-            self._shown[role] = FOLLOWER in self._after([probe], True).text
+            self._shown[role] = FOLLOWER in self._after([probe], True, [USER]).text
         if not self._shown[role]:
             raise TemplateRefusal("it drops them")
 
-    def _after_calls(self, messages: Sequence[Message], calls: int, generation: bool) -> Suffix:
+    def _after_calls(
+        self, messages: Sequence[Message], calls: int, generation: bool, before: Sequence[Message]
+    ) -> Suffix:
         """Some templates want one call per result, some refuse two calls, some know no calls."""
         refusal = None
         known = self._variants.get(calls)
-        for i, (user, assistant) in enumerate(_calling_turns(messages[:calls])):
+        for i, assistant in enumerate(_calling_turns(messages[:calls])):
             if known is not None and i != known:
                 continue
             try:
-                text = self._after_mark([user, assistant, *_with_ids(messages)], generation=generation)
+                text = self.render([*before, assistant, *_with_ids(messages)], generation=generation)
             except TemplateRefusal as error:
                 refusal = refusal or error
                 continue
@@ -124,13 +125,6 @@ class FixedBase:
                 return Suffix(text[at or 0 :], 0)
         raise refusal or TemplateRefusal("it shows no end of an assistant turn before a tool's result")
 
-    def _after_mark(self, messages: Sequence[Message], *, generation: bool = False) -> str:
-        text = self.template.render(messages, generation=generation)
-        _, mark, after = text.partition(MARK)
-        if not mark:
-            raise TemplateRefusal("it does not show what an assistant or user wrote")
-        return after
-
     def _find_stop(self, text: str) -> int | None:
         places = [at for at in (text.find(stop) for stop in self.stops) if at >= 0]
         return min(places) if places else None
@@ -138,9 +132,9 @@ class FixedBase:
     def _turn_end(self) -> str | None:
         """The end-of-sequence token if the template writes it after a turn, else the first special token there."""
         try:
-            after = self._after_mark([USER, ASSISTANT, {"role": "user", "content": FOLLOWER}])
+            after = self.render([USER, ASSISTANT, {"role": "user", "content": FOLLOWER}])
         except TemplateRefusal:
-            after = self._after_mark([USER, ASSISTANT])
+            after = self.render([USER, ASSISTANT])
         region = after.partition(FOLLOWER)[0]
         eos = self.template.tokenizer.eos_token
         if eos and eos in region:
@@ -149,9 +143,9 @@ class FixedBase:
         return next((added[i] for i in self.template.encode(region) if i in added), None)
 
     def _generation_ids(self) -> list[int]:
-        encode = self.template.encode
+        encode = self.template.encode_within
         with_prompt = encode(self.opening)
-        without = encode(self._after_mark([MARKED_USER]))
+        without = encode(self.render([MARKED_USER]))
         return with_prompt[common_length(with_prompt, without) :]
 
 
@@ -174,12 +168,12 @@ def _name_of(message: Message) -> str:
     return name if name.replace("_", "").replace("-", "").replace(".", "").isalnum() else "tool"
 
 
-def _calling_turns(results: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
+def _calling_turns(results: Sequence[Message]) -> Iterator[Message]:
     """Dummy turns that call tools, the most proper first; the last ones are for templates that drop calls."""
     calls = [
         {"id": _id_of(m, i), "type": "function", "function": {"name": _name_of(m), "arguments": {"x": MARK}}}
         for i, m in enumerate(results)
     ]
-    yield USER, {"role": "assistant", "content": None, "tool_calls": calls}
-    yield USER, {"role": "assistant", "content": None, "tool_calls": calls[:1]}
-    yield USER, ASSISTANT
+    yield {"role": "assistant", "content": None, "tool_calls": calls}
+    yield {"role": "assistant", "content": None, "tool_calls": calls[:1]}
+    yield ASSISTANT

@@ -51,6 +51,14 @@ class Reply:
     """A stop token ended the turn (otherwise its length did)."""
 
 
+def text_of(message: Message) -> str:
+    """The text of a message's content, the text parts of a list joined."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+
+
 def call_id(seed: str, index: int) -> str:
     """Nine letters and digits, as Mistral's templates demand; the same text gives the same id on every run."""
     return hashlib.blake2s(f"{index}:{seed}".encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]

@@ -6,6 +6,7 @@ Invariant: the pieces joined are one encoding of one text; cutting only labels t
 from collections.abc import Sequence
 from itertools import groupby
 
+from agentrl.chat.context import USER
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.ledger import Source
 from agentrl.chat.message import TOOL_ROLES, Message
@@ -21,14 +22,16 @@ class Pieces:
 
     def __init__(self, base: FixedBase) -> None:
         self.base = base
-        self.encode = base.template.encode
+        self.encode = base.template.encode_within
         self.closing_ids = self.encode(base.closing)
         self.end_ids = frozenset(i for i in map(base.template.token_id, base.stops) if i is not None)
         """Every token that may end a turn."""
 
-    def observed(self, messages: Sequence[Message], *, closed: bool, last: int | None) -> list[Piece]:
-        """See `Chat.observation`. Raises TemplateRefusal."""
-        suffix = self.base.after(messages)
+    def observed(
+        self, messages: Sequence[Message], *, closed: bool, last: int | None, before: Sequence[Message] = (USER,)
+    ) -> list[Piece]:
+        """See `Chat.observation`; `before` comes in front of the assistant's turn. Raises TemplateRefusal."""
+        suffix = self.base.after(messages, before=before)
         ids = self.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.encode(suffix.text[: suffix.end])
         begins_with_end = bool(ids) and ids[0] in self.end_ids
@@ -36,21 +39,23 @@ class Pieces:
         already_there = closed and begins_with_end and (self.base.explicit or last in (None, ids[0]))
         head = max(common_length(ids, self.closing_ids), int(self.base.explicit and begins_with_end))
         skip = int(already_there)
-        return self._joined([*lead, *ids[skip:head]], ids[max(skip, head) :], messages)
+        return self._joined([*lead, *ids[skip:head]], ids[max(skip, head) :], messages, before)
 
     def continued(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
         """Label what a re-render added; `ids` begin after the stop token, or before it where the turn has none."""
         head = common_length(ids, self.closing_ids) or common_length(ids, self.closing_ids[1:])
         return self._joined(ids[:head], ids[head:], messages)
 
-    def _joined(self, head: list[int], ids: list[int], messages: Sequence[Message]) -> list[Piece]:
+    def _joined(
+        self, head: list[int], ids: list[int], messages: Sequence[Message], before: Sequence[Message] = (USER,)
+    ) -> list[Piece]:
         """The turn's end, the messages, the generation prompt; empty pieces dropped."""
         prompt = self.base.generation_ids
         n = len(ids) - len(prompt) if prompt and ids[-len(prompt) :] == prompt else len(ids)
-        pieces = [(Source.TEMPLATE, head), *self._by_role(ids[:n], messages), (Source.TEMPLATE, ids[n:])]
+        pieces = [(Source.TEMPLATE, head), *self._by_role(ids[:n], messages, before), (Source.TEMPLATE, ids[n:])]
         return [(source, piece) for source, piece in pieces if piece]
 
-    def _by_role(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
+    def _by_role(self, ids: list[int], messages: Sequence[Message], before: Sequence[Message]) -> list[Piece]:
         groups = [(source, list(group)) for source, group in groupby(messages, key=_source)]
         if len(groups) < 2:
             return [(groups[0][0] if groups else Source.TEMPLATE, ids)]
@@ -58,15 +63,15 @@ class Pieces:
         shown: list[Message] = []
         for source, group in groups[:-1]:
             shown += group
-            end = max(start, self._length_of(shown, ids))
+            end = max(start, self._length_of(shown, ids, before))
             pieces.append((source, ids[start:end]))
             start = end
         return [*pieces, (groups[-1][0], ids[start:])]
 
-    def _length_of(self, messages: Sequence[Message], ids: list[int]) -> int:
+    def _length_of(self, messages: Sequence[Message], ids: list[int], before: Sequence[Message]) -> int:
         """How many of `ids` these first messages make up; 0 where the template refuses to stop after them."""
         try:
-            suffix = self.base.after(messages, generation=False)
+            suffix = self.base.after(messages, generation=False, before=before)
         except TemplateRefusal:
             return 0
         full = self.encode(suffix.text[suffix.end :])

@@ -5,6 +5,7 @@ whether tool calls and tools are shown at all, whether arguments must be text, w
 """
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -20,8 +21,15 @@ MARK = "agentrlmark"
 
 PROMPTS = 256
 """Prompts whose ids are remembered."""
+LEAD = 16
+"""Tokens at the end of a prompt that tell whether it leaves a think block open."""
 
 Tools = Sequence[dict[str, Any]] | None
+PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]}
+TOOL_NAME = "agentrltool"
+MARKED_TOOL = {"type": "function", "function": {"name": TOOL_NAME, "description": "x", "parameters": PARAMETERS}}
+ANCHORS = ("\n", "0", "!")
+"""Texts that a tokenizer hardly ever joins with what follows them."""
 
 
 class TemplateRefusal(Exception):
@@ -42,6 +50,8 @@ class Template:
         self.processor = processor or Processor()
         self.kwargs = kwargs or {}
         self.source = _source(tokenizer, source)
+        self.named = self.source is None and "tool_use" in _names(tokenizer)
+        """Whether conversations with tools have a template of their own."""
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
         self.shows_calls = self._probe_calls()
@@ -70,6 +80,19 @@ class Template:
             return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    def encode_within(self, text: str, before: str = "") -> list[int]:
+        """Ids of `text` as it goes on after `before`, or in the middle of some text.
+
+        SentencePiece puts a space of its own in front of what it takes for the beginning of a text.
+        """
+        if not self._prefixes:
+            return self.encode(text)
+        for anchor in filter(None, (before, *ANCHORS)):
+            lead, ids = self.encode(anchor), self.encode(anchor + text)
+            if ids[: len(lead)] == lead:
+                return ids[len(lead) :]
+        return self.encode(text)
+
     def encode_prompt(self, text: str) -> list[int]:
         """`encode` for text that comes again: a group of trajectories begins with one prompt."""
         return list(self._encoded(text))
@@ -80,9 +103,30 @@ class Template:
         Tokenizers treat the beginning of a text in ways of their own; a special token in front takes that away.
         """
         if last not in self.added_tokens:
-            return self.encode(text)
+            return self.encode_within(text)
         ids = self.encode(self.added_tokens[last] + text)
         return ids[1:] if ids[:1] == [last] else self.encode(text)
+
+    def comparable(self, text: str) -> str:
+        """`text` without the spaces after control tokens, where decoding puts some there (SentencePiece of old).
+
+        A text and the decoded ids of the same text are equal in this form.
+        """
+        return self._spaced.sub(r"\1", text) if self._spaced else text
+
+    def beyond(self, text: str, known: str) -> str | None:
+        """What `text` says after `known`, the decoded ids of its beginning; None where it begins otherwise."""
+        if text.startswith(known):
+            return text[len(known) :]
+        start = self.comparable(known)
+        if not self._spaced or not self.comparable(text).startswith(start):
+            return None
+        at = len(start)
+        for match in self._spaced.finditer(text):
+            if match.end(1) >= at:
+                break
+            at += len(match[0]) - len(match[1])
+        return text[at:]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
@@ -101,21 +145,49 @@ class Template:
         return ids[0] if len(ids) == 1 and ids[0] in self.added_tokens else None
 
     @cached_property
+    def _prefixes(self) -> bool:
+        """Whether the tokenizer puts a space in front of a text."""
+        tokens = self.tokenizer.convert_ids_to_tokens(self.encode("x"))
+        return bool(tokens) and str(tokens[0]).startswith("\u2581")
+
+    @cached_property
+    def _spaced(self) -> "re.Pattern[str] | None":
+        """Finds control tokens with the spaces after them; None where a decoded text equals what was encoded."""
+        control = sorted(self.added_tokens.values(), key=len, reverse=True)
+        if not control or not self._prefixes:
+            return None
+        probe = f"{control[0]}x{control[0]} x"
+        if self.decode(self.encode(probe)) == probe:
+            return None
+        # Tokenizers written in Python put spaces in front of control tokens as well.
+        lead = "" if self.tokenizer.is_fast else " *"
+        return re.compile(f"{lead}({'|'.join(map(re.escape, control))}) *")
+
+    @cached_property
     def shows_tools(self) -> bool:
         """Whether the prompt tells the model about its tools."""
-        parameters = {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]}
-        tool = {"type": "function", "function": {"name": MARK, "description": "x", "parameters": parameters}}
-        return self._shows([{"role": "user", "content": "x"}], tools=[tool])
+        return self._shows([{"role": "user", "content": "x"}], [MARKED_TOOL], TOOL_NAME)
 
     @cached_property
     def reads_reasoning(self) -> bool:
         """Whether an assistant message's `reasoning_content` is shown; elsewhere thinking stays in the content."""
         thought = {"role": "assistant", "content": "x", "reasoning_content": MARK}
-        return self._shows([{"role": "user", "content": "x"}, thought])
+        return any(self._shows([{"role": "user", "content": "x"}, thought], tools) for tools in self._kinds)
 
-    def _shows(self, messages: list[Message], tools: Tools = None) -> bool:
+    @property
+    def sources(self) -> list[str]:
+        """The Jinja text of the template, or of each of the templates."""
+        own = self.tokenizer.chat_template
+        return [self.source] if self.source else list(own.values()) if isinstance(own, dict) else [own]
+
+    @property
+    def _kinds(self) -> tuple[Tools, ...]:
+        """Tools that pick each of the templates."""
+        return (None, [MARKED_TOOL]) if self.named else (None,)
+
+    def _shows(self, messages: list[Message], tools: Tools = None, mark: str = MARK) -> bool:
         try:
-            return MARK in self.render(messages, tools)
+            return mark in self.render(messages, tools)
         except TemplateRefusal:
             return False
 
@@ -126,7 +198,7 @@ class Template:
         for content in ("", None):
             for as_text in (False, True):
                 self._content_with_calls, self._arguments_as_text = content, as_text
-                if self._shows([{"role": "user", "content": "x"}, turn]):
+                if any(self._shows([{"role": "user", "content": "x"}, turn], tools) for tools in self._kinds):
                     return True
         self._content_with_calls, self._arguments_as_text = "", False
         return False
@@ -167,4 +239,16 @@ def _source(tokenizer: Any, source: str | None) -> str | None:
         raise UserError(
             "model.chat_template: this tokenizer has no chat template; name a jinja file that fits the model"
         )
+    names = _names(tokenizer)
+    if names and "default" not in names:
+        raise UserError(
+            f"model.chat_template: this tokenizer has templates named {', '.join(names)} and none named default; save "
+            "the one to use as a jinja file and name that"
+        )
     return None
+
+
+def _names(tokenizer: Any) -> list[str]:
+    """The names of a tokenizer's templates, where it has several."""
+    template = getattr(tokenizer, "chat_template", None)
+    return sorted(template) if isinstance(template, dict) else []

@@ -7,12 +7,13 @@ supervised and reinforcement training see the same tokens for the same conversat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
 from agentrl.chat.ledger import Ledger
-from agentrl.chat.message import Message
-from agentrl.chat.template import MARK, TemplateRefusal, Tools
+from agentrl.chat.message import Message, text_of
+from agentrl.chat.template import LEAD, TemplateRefusal, Tools
+from agentrl.chat.thinking import BLOCKS, closed_at_end, left_open
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
 from agentrl.prefixes import common_length
 
 
-def transcript(chat: Chat, base: FixedBase, messages: Sequence[Message], tools: Tools) -> Ledger:
+class Turn(NamedTuple):
+    """A finished turn as the template shows it, from the end of what came before it on."""
+
+    text: str
+    opening: str
+    """The generation prompt there."""
+
+
+def transcript(chat: Chat, messages: Sequence[Message], tools: Tools) -> Ledger:
     """See `Chat.transcript`."""
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns or turns[0] == 0:
@@ -29,48 +38,74 @@ def transcript(chat: Chat, base: FixedBase, messages: Sequence[Message], tools: 
     ledger.append_prompt(chat.prompt(messages[: turns[0]], tools))
     for turn, (at, following) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
         observed = messages[at + 1 : following]
-        prompted = ledger.ids[-len(base.generation_ids) :] == base.generation_ids
-        ids = _turn_ids(base, messages[at], observed, prompted)
+        lead = chat.decode(ledger.ids[-LEAD:])
+        base = chat.base_for(messages[:at], tools)
+        shown = _shown(chat, base, messages[:at], messages[at], tools)
+        ids = _turn_ids(base, shown, messages[at], observed, lead)
         ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
         if following == len(messages):
             break
         if not observed:
             raise UserError(f"messages: {at} and {following} are both from the assistant; put a message between them")
-        for source, piece in chat.observation(observed, closed=True, last=ids[-1]):
+        history = messages[: at + 1]
+        for source, piece in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
             ledger.append_observation(piece, source, turn=turn)
     return ledger
 
 
-def _turn_ids(base: FixedBase, message: Message, observed: Sequence[Message], prompted: bool) -> list[int]:
+def _turn_ids(base: FixedBase, shown: Turn, message: Message, observed: Sequence[Message], lead: str) -> list[int]:
     """What the model is to sample: its text and the token that stops it."""
-    try:
-        shown = base.template.render([MARKED_USER, message]).partition(MARK)[2]
-    except TemplateRefusal as error:
-        raise UserError(f"model.chat_template cannot show an assistant message: {error}") from error
-    text, stop = base.split_end(shown)
-    encode = base.template.encode
+    text, stop = base.split_end(shown.text)
     if not stop and observed:
         # The turn ends with the next role's header (GLM).
         suffix = base.after(observed)
         stop = base.stop_at_start(suffix.text[suffix.end :])
-    return encode(_own_text(base, message, text, prompted)) + encode(stop or base.turn_end or "")
+    own = base.template.encode_within(_own_text(base, message, Turn(text, shown.opening), lead), shown.opening)
+    return own + base.template.encode(stop or base.turn_end or "")
 
 
-def _own_text(base: FixedBase, message: Message, shown: str, prompted: bool) -> str:
-    """The part of a finished turn that comes after the generation prompt."""
-    if shown.startswith(base.opening):
-        return shown.removeprefix(base.opening)
+def _shown(chat: Chat, base: FixedBase, history: Sequence[Message], message: Message, tools: Tools) -> Turn:
+    """The turn as the template shows it. Raises UserError."""
+    try:
+        if chat.looks_back:
+            render = base.template.render
+            text, opening = render([*history, message], tools), render(history, tools, generation=True)
+            if text.startswith(opening):
+                return Turn(text[len(opening) :], "")
+        return Turn(base.render([MARKED_USER, message]), base.opening)
+    except TemplateRefusal as error:
+        raise UserError(f"model.chat_template cannot show an assistant message: {error}") from error
+
+
+def _own_text(base: FixedBase, message: Message, turn: Turn, lead: str) -> str:
+    """The part of a finished turn that comes after the generation prompt, with which `lead` ends."""
+    if turn.text.startswith(turn.opening):
+        return turn.text.removeprefix(turn.opening)
     # The prompt and the finished turn part somewhere: keep the whole tokens that they share.
     encode, decode = base.template.encode, base.template.decode
-    opening = encode(base.opening)
-    written = shown[len(decode(opening[: common_length(encode(shown), opening)])) :]
-    if prompted and base.opens_thinking:
-        # The template opens a think block for the model, yet drops it from finished turns.
-        return f"{_thinking(message)}\n</think>\n\n{written}"
+    opening = encode(turn.opening)
+    written = turn.text[len(decode(opening[: common_length(encode(turn.text), opening)])) :]
+    if opened := left_open(lead):
+        return _thought_out(message, written, opened)
+    if closed := closed_at_end(lead):
+        # The prompt has closed the block already: a finished turn's own block is not for the model to write.
+        _, tag, answer = written.partition(closed)
+        return answer.lstrip("\n") if tag else written
     return written
 
 
-def _thinking(message: Message) -> str:
-    content = message.get("content") or ""
-    inline = content.partition("</think>")[0].removeprefix("<think>") if "</think>" in content else ""
+def _thought_out(message: Message, written: str, opened: str) -> str:
+    """A turn that begins inside a think block: the thinking, the end of the block, the answer."""
+    closing, thinking, inside = BLOCKS[opened], _thinking(message, opened), written.lstrip()
+    if inside.startswith(opened):
+        return inside.removeprefix(opened).lstrip("\n")
+    if inside.startswith(closing) or (thinking and inside.startswith(thinking.strip())):
+        return written
+    # The template opens a think block for the model, yet drops it from finished turns.
+    return f"{thinking}\n{closing}\n\n{written}"
+
+
+def _thinking(message: Message, opened: str) -> str:
+    content, closing = text_of(message), BLOCKS[opened]
+    inline = content.partition(closing)[0].removeprefix(opened) if closing in content else ""
     return str(message.get("reasoning_content") or inline).strip("\n")

@@ -11,11 +11,13 @@ Invariants:
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat, Piece, Reply, Split
 from agentrl.chat.ledger import Ledger
+from agentrl.chat.memory import Memory
+from agentrl.chat.template import LEAD
 from agentrl.data import truncate
 from agentrl.errors import InfraError, UserError
 from agentrl.media import Medium, media_of
@@ -49,6 +51,8 @@ class Episode:
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
+    memory: Memory = field(default_factory=Memory)
+    """Of the conversation as it was last rendered."""
 
     def __post_init__(self) -> None:
         self.trajectory.schemas = self.schemas
@@ -83,11 +87,12 @@ class Episode:
         """Let the model take a turn; sets `done` when it used up its length or its turns."""
         turn = self.trajectory.turns
         drawn: list[int] = []
+        lead = self.ledger.ids[-LEAD:]
         with self.span("generate"):
             generation = await self._draw(turn, drawn)
             while generation.finish_reason == "abort" and self.room > 0:
                 generation = await self._draw(turn, drawn)
-        reply = self.chat.parse(drawn, self.schemas)
+        reply = self.chat.parse(drawn, self.schemas, lead=lead)
         self.trajectory.messages.append(reply.message)
         self.trajectory.turns += 1
         if self.on_turn is not None:
@@ -102,11 +107,13 @@ class Episode:
             messages = self.chat.see(messages)
         except UserError as error:  # a tool gave this picture, not the data
             raise InfraError(str(error)) from error
+        history = list(self.trajectory.messages)
         self.trajectory.messages.extend(messages)
         if self.inference_template:
             self._reread()
             return
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=self.ledger.ids[-1])
+        last = self.ledger.ids[-1]
+        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
         self._append(pieces, media_of(messages))
 
     @contextmanager
@@ -153,7 +160,7 @@ class Episode:
 
     def _reread(self) -> None:
         """Show the model what the template shows at inference, in a new sample where that rewrites history."""
-        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas)
+        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas, self.memory)
         media = media_of(self.trajectory.messages)
         if isinstance(step, Split):
             self._split(step.ids, media)

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentrl.chat.ledger import LedgerError
+from agentrl.chat.ledger import Ledger, LedgerError
 from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer
@@ -104,13 +104,22 @@ class Scheduler:
 
         The sampled tokens stay what is trained on; that the template reads differently is told and counted.
         """
-        if trajectory.outcome is Outcome.INFRA_ERROR or not trajectory.ledgers or not trajectory.templated:
+        if trajectory.outcome is Outcome.INFRA_ERROR or not trajectory.templated:
             return
-        ids = trajectory.ledgers[-1].ids
-        mismatch = self.env.chat.check_trajectory(trajectory.messages, ids, trajectory.schemas)
-        if mismatch is not None:
-            trajectory.extra["template_mismatch"] = str(mismatch)
-            log.debug("%s: %s", trajectory.key, mismatch)
+        begun = len(trajectory.row.prompt)
+        turns = [i for i, message in enumerate(trajectory.messages) if i >= begun and message["role"] == "assistant"]
+        answered = [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
+        told = [told for ledger in answered if (told := self._mismatch(trajectory, ledger, turns))]
+        if told:
+            trajectory.extra["template_mismatch"] = "; ".join(told)
+            log.debug("%s: %s", trajectory.key, told)
+
+    def _mismatch(self, trajectory: Trajectory, ledger: Ledger, turns: Sequence[int]) -> str:
+        """Where a ledger, which ends with one of the turns, reads otherwise than the template. "" where it does not."""
+        last = ledger.turns[-1]
+        messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
+        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas)
+        return "" if mismatch is None else str(mismatch)
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         trajectory = Trajectory(job.row, job.key, job.sample)

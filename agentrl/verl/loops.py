@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from agentrl.chat.ledger import Ledger, Source
+from agentrl.chat.template import LEAD
 from agentrl.errors import InfraError
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
@@ -106,8 +107,9 @@ class VerlLoop(AgentLoop):
             if sampled:
                 made = [token for i in places if (token := tokens[i])]
                 logprobs, versions = [token.logprob for token in made], [token.version for token in made]
+                lead = ledger.ids[-LEAD:]
                 ledger.append_model(ids, logprobs, turn=turn, version=versions)
-                trajectory.messages.append(self.env.chat.parse(ids).message)
+                trajectory.messages.append(self.env.chat.parse(ids, lead=lead).message)
                 turn += 1
             else:
                 ledger.append_observation(ids, Source.TOOL, turn=max(turn - 1, 0))

@@ -5,7 +5,7 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.errors import UserError
 from tests.chat.conversations import TOOLS, answer, calls, result, user
-from tests.chat.pairs import Pair, agreeing, by_name, case_id, chat_for, conversation
+from tests.chat.pairs import by_name, conversation
 from tests.chat.realia import tokenizer
 
 SPACED = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "2+2"}}\n</tool_call><|im_end|>'
@@ -25,12 +25,13 @@ def turn_ids(chat: Chat, text: str, observed: list[dict]) -> list[int]:
         ("Well. " + SPACED, False, False),
     ],
 )
-def test_modes_per_turn(text: str, strict: bool, ignore_strippable: bool) -> None:
+def test_modes(text: str, strict: bool, ignore_strippable: bool) -> None:
     observed = [result("4")]
-    messages = [calls("2+2"), *observed]
+    messages = [user("x"), calls("2+2"), *observed, answer("4.")]
     for mode, passes in {"strict": strict, "ignore_strippable": ignore_strippable, "disable": True}.items():
         chat = by_name("qwen2_5", mode)
-        mismatch = chat.check_turn(messages, turn_ids(chat, text, observed), TOOLS)
+        ids = [*chat.prompt([user("x")], TOOLS), *turn_ids(chat, text, observed), *chat.template.encode("4.<|im_end|>")]
+        mismatch = chat.check_trajectory(messages, ids, TOOLS)
         assert (mismatch is None) == passes, f"{mode}: {mismatch}"
 
 
@@ -68,20 +69,6 @@ def test_the_message_names_both_sides() -> None:
     assert str(mismatch).startswith("message 1 (assistant) was rewritten by message 2: the template shows ")
 
 
-def test_per_turn_the_indices_count_from_the_assistant_message() -> None:
-    chat = by_name("qwen3")
-    ids = turn_ids(chat, "<think>\nHm.\n</think>\n\nHi.<|im_end|>", [user("y")])
-    mismatch = chat.check_turn([answer("Hi.", reasoning_content="Hm."), user("y")], ids)
-    assert mismatch is not None
-    assert (mismatch.message, mismatch.rewritten_by) == (0, 1)
-    assert chat.check_turn([calls("1", reasoning_content="Hm.")], chat.template.encode(thinking_call())) is None
-
-
-def thinking_call() -> str:
-    call = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "1"}}\n</tool_call>'
-    return f"<think>\nHm.\n</think>\n\n{call}<|im_end|>"
-
-
 @pytest.mark.parametrize("stopped", [True, False])
 def test_the_last_turn_may_lack_what_comes_after_its_stop_token(stopped: bool) -> None:
     chat = by_name("qwen2_5")
@@ -96,20 +83,10 @@ def test_messages_that_no_longer_fitted_are_not_missed() -> None:
     assert chat.check_trajectory(messages, chat.transcript(messages).ids) is None
 
 
-@pytest.mark.parametrize(("pair", "name"), agreeing("tools", "parallel"), ids=case_id)
-def test_each_turn_agrees_where_the_trajectory_does(pair: Pair, name: str) -> None:
-    chat, messages = chat_for(pair), conversation(name)
-    ledger = chat.transcript(messages, pair.tools(name))
-    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    for turn, (at, following) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
-        ids = [i for i, t, source in zip(ledger.ids, ledger.turns, ledger.sources, strict=True) if t == turn and source]
-        assert chat.check_turn(messages[at:following], ids, pair.tools(name)) is None
-
-
 def test_a_template_that_refuses_is_a_mismatch_not_a_crash() -> None:
     chat = by_name("gptoss")
-    messages = [answer("No call."), result("4")]
-    mismatch = chat.check_turn(messages, chat.template.encode("x"))
+    messages = [user("x"), answer("No call."), result("4"), answer("4.")]
+    mismatch = chat.check_trajectory(messages, chat.template.encode("x"))
     assert mismatch is not None
     assert "an error" in mismatch.expected
 
@@ -120,11 +97,30 @@ def test_a_long_conversation_costs_a_few_renders(monkeypatch: pytest.MonkeyPatch
     ids = chat.transcript(messages).ids
     renders = []
     render = chat.template.render
-    monkeypatch.setattr(chat.template, "render", lambda *a, **k: renders.append(1) or render(*a, **k))
+    monkeypatch.setattr(chat.template, "render", lambda seen, *a: renders.append(len(seen)) or render(seen, *a))
     mismatch = chat.check_trajectory(messages, ids)
     assert mismatch is not None
     assert (mismatch.message, mismatch.rewritten_by) == (1, 2)
-    assert len(renders) < 25
+    assert [(later.message, later.rewritten_by) for later in mismatch.more] == [(i, i + 1) for i in range(3, 17, 2)]
+    assert str(mismatch).endswith("; perhaps more")
+    # Eight differences for the price of two renders of the whole.
+    assert sum(renders) < 2 * len(messages)
+
+
+def test_one_report_names_every_turn_that_reads_differently() -> None:
+    chat = by_name("qwen2_5")
+    said = [user("x"), answer("One."), user("y"), answer("Two."), user("z"), answer("Three.")]
+    wrote = [*said[:1], answer("1."), *said[2:4], user("zz"), answer("3.")]
+    mismatch = chat.check_trajectory(said, chat.transcript(wrote).ids)
+    assert mismatch is not None
+    found = [mismatch, *mismatch.more]
+    assert [(m.message, m.rewritten_by) for m in found] == [(1, None), (4, None), (5, None)]
+    assert "'...Three.'" not in str(found[0])
+    assert all(f"message {m.message} (" in str(mismatch) for m in found)
+    same = chat.transcript([*said[:1], answer("1."), *said[2:]])
+    mismatch = chat.check_trajectory(said, same.ids)
+    assert mismatch is not None
+    assert mismatch.more == ()
 
 
 def test_unknown_mode_names_the_known_ones() -> None:

@@ -75,12 +75,12 @@ def test_the_history_is_not_rendered_again_each_turn(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chat.template, "encode", lambda text: counted(work, encode(text), len(text)))
     monkeypatch.setattr(chat.template, "decode", lambda ids: counted(work, decode(ids), len(ids)))
     ids = encode('<tool_call>\n{"name": "calculate", "arguments": {"expression": "1"}}\n</tool_call><|im_end|>')
-    per_turn = []
+    per_turn, history = [], [user("x"), calls("1")]
     for _ in range(50):
         work.clear()
-        message = chat.parse(ids).message
-        pieces = chat.observation([result("4")], closed=True)
-        assert chat.check_turn([message, result("4")], ids + [i for _, piece in pieces for i in piece]) is None
+        message = chat.parse(ids, lead=encode("<|im_start|>assistant\n")).message
+        chat.observation([result("4")], closed=True, history=history)
+        history += [message, result("4")]
         per_turn.append(sum(work))
     assert per_turn[1] == per_turn[49]
 

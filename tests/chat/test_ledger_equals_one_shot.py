@@ -50,7 +50,9 @@ def rollout(chat: Chat, pair: Pair, messages: list[Message], tools: list[dict] |
         ledger.append_model(ids, [-0.5] * len(ids), turn=turn, version=3)
         observed = messages[at + 1 : turns[turn + 1] if turn + 1 < len(turns) else at + 1]
         if observed:
-            for source, piece in chat.observation(observed, closed=True, last=ids[-1]):
+            history = messages[: at + 1]
+            pieces = chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history)
+            for source, piece in pieces:
                 ledger.append_observation(piece, source, turn=turn)
     ledger.check()
     return ledger

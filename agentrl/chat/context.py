@@ -1,0 +1,157 @@
+"""What of a conversation's past a template looks at when it writes what follows a turn.
+
+Most templates look at nothing, and what follows a turn is rendered over a dummy conversation. Some let a word of the
+system prompt or of the user switch thinking off, some number the calls of the whole conversation, some show tools
+only where tools are. Each of these is found out by rendering probes, once, never by a model's name.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from jinja2 import Environment
+
+from agentrl.chat.message import Message, text_of
+from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, TemplateRefusal, Tools
+
+PAST = "agentrlpast"
+"""A word of the past: where it follows a turn, the template moves the past, and does not look at it."""
+USER: Message = {"role": "user", "content": "x"}
+ASSISTANT: Message = {"role": "assistant", "content": MARK}
+ANSWER: Message = {"role": "assistant", "content": "x"}
+SPEAKERS = ("system", "developer", "user")
+"""Roles whose words may say how the model is to answer."""
+REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class Context:
+    """The part of a conversation that matters to what follows each of its turns; hashable."""
+
+    said: tuple[tuple[str, str], ...] = ()
+    """Role and text of messages."""
+    tools: bool = False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, each user's with an answer."""
+        return [message for role, text in self.said for message in _spoken(role, text)]
+
+
+EMPTY = Context()
+
+
+class Glances:
+    """What one template looks at. Thread-safe."""
+
+    def __init__(self, template: Template) -> None:
+        self.template = template
+        self._has_word = lru_cache(maxsize=REMEMBERED)(self._find_words)
+
+    def context(self, history: Sequence[Message], tools: Tools) -> Context:
+        """The part of `history`, and of what surrounds it, that the template looks at later."""
+        said = tuple((m["role"], text) for m, text in self._said(history) if self._matters(m["role"], text))
+        return Context(_firsts_and_lasts(said, self._has_word), bool(tools) and self.tools)
+
+    @cached_property
+    def counts(self) -> bool:
+        """Whether what follows a turn depends on how many turns and calls came before."""
+        plain = self._follow(EMPTY.messages)
+        pasts = ([*_round(1)], [*_round(1), *_round(2)], [USER, ANSWER], [USER, ANSWER, USER, ANSWER])
+        return any(self._differs(plain, self._follow(past)) for past in pasts)
+
+    @cached_property
+    def tools(self) -> bool:
+        """Whether it depends on there being tools."""
+        plain = self._follow([])
+        return self.template.named or self._differs(plain, self._follow([], [MARKED_TOOL]))
+
+    @cached_property
+    def system(self) -> bool:
+        """Whether it depends on there being a system prompt."""
+        return self._differs(self._follow([]), self._follow([{"role": "system", "content": PAST}]))
+
+    @cached_property
+    def words(self) -> dict[str, tuple[str, ...]]:
+        """Role -> words whose presence in an earlier message matters."""
+        candidates = sorted(set(_words(self.template)))
+        found = {role: self._telling(role, candidates, []) for role in SPEAKERS}
+        switched = [_spoken(role, words[0]) for role, words in found.items() if words]
+        if not switched:
+            return {}
+        # A word may matter only in that it takes another one back.
+        return {
+            role: tuple({*words, *(w for past in switched for w in self._telling(role, candidates, past))})
+            for role, words in found.items()
+        }
+
+    def _telling(self, role: str, candidates: Sequence[str], past: list[Message]) -> tuple[str, ...]:
+        plain = self._follow([*past, *_spoken(role, PAST)])
+        return tuple(
+            w for w in candidates if self._differs(plain, self._follow([*past, *_spoken(role, f"{PAST} {w}")]))
+        )
+
+    def _follow(self, past: Sequence[Message], tools: Tools = None) -> list[str | None]:
+        """What follows a turn after that past: a user's message, a tool's result, nothing but a user's first words."""
+        call = {"id": "agentrl00", "type": "function", "function": {"name": "x", "arguments": {"x": MARK}}}
+        calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "name": "x", "tool_call_id": "agentrl00", "content": "x"}
+        followed = ([USER, ASSISTANT, USER], [USER, calling, result], [{"role": "user", "content": MARK}])
+        return [self._after_mark([*past, *messages], tools) for messages in followed]
+
+    def _after_mark(self, messages: Sequence[Message], tools: Tools) -> str | None:
+        try:
+            _, mark, after = self.template.render(messages, tools, generation=True).rpartition(MARK)
+        except TemplateRefusal:
+            return None
+        return after if mark else None
+
+    @staticmethod
+    def _differs(plain: Sequence[str | None], other: Sequence[str | None]) -> bool:
+        """Whether some text is another one, and not merely one to which the past was moved."""
+        pairs = [(a, b) for a, b in zip(plain, other, strict=True) if a is not None and b is not None]
+        return any(a != b and PAST not in b and TOOL_NAME not in b for a, b in pairs)
+
+    def _said(self, history: Sequence[Message]) -> Iterator[tuple[Message, str]]:
+        if not self.system and not self.words:
+            return
+        for message in history:
+            if message["role"] in SPEAKERS:
+                yield message, text_of(message).replace(MARK, "")
+
+    def _matters(self, role: str, text: str) -> bool:
+        return (self.system and role == "system") or bool(self._has_word(role, text))
+
+    def _find_words(self, role: str, text: str) -> tuple[str, ...]:
+        return tuple(word for word in self.words.get(role, ()) if word in text)
+
+
+def _firsts_and_lasts(said: tuple[tuple[str, str], ...], kind: "object") -> tuple[tuple[str, str], ...]:
+    """Of messages with the same words the first and the last: what comes between says nothing new."""
+    places: dict[object, list[int]] = {}
+    for i, (role, text) in enumerate(said):
+        places.setdefault((role, kind(role, text)), []).append(i)  # type: ignore[operator]
+    return tuple(said[i] for i in sorted({i for found in places.values() for i in (found[0], found[-1])}))
+
+
+def _spoken(role: str, text: str) -> list[Message]:
+    message = {"role": role, "content": text}
+    return [message, ANSWER] if role == "user" else [message]
+
+
+def _round(number: int) -> list[Message]:
+    """A question answered by way of a tool."""
+    call_id = f"agentrl9{number}"
+    call = {"id": call_id, "type": "function", "function": {"name": "x", "arguments": {"x": "x"}}}
+    calling: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [USER, calling, {"role": "tool", "name": "x", "tool_call_id": call_id, "content": "x"}, ANSWER]
+
+
+def _words(template: Template) -> Iterator[str]:
+    """Text constants of a template that it may look for in a message: what stands before `in`, and in calls."""
+    for source in template.sources:
+        tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
+        for before, (kind, value), after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+            looked_for = after[1] in ("in", "not") or before[1] in ("(", "=", "==")
+            if kind == "string" and looked_for and value[1:-1].strip():
+                yield value[1:-1].replace("\\n", "\n")

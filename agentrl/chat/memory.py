@@ -1,0 +1,88 @@
+"""A long conversation that is rendered again each turn, encoded and decoded by parts.
+
+Invariants, proven over all templates by test:
+- ids and text are those of encoding and decoding the whole: a part begins with a control token, at which every
+  tokenizer starts afresh; where that is not certain, the whole is encoded and decoded;
+- a memory holds the parts of one conversation as it was last rendered, and nothing of older renders.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from agentrl.chat.template import Template
+
+
+@dataclass
+class Memory:
+    """What one conversation came to so far; kept by its owner from turn to turn."""
+
+    parts: dict[str, tuple[list[int], str]] = field(default_factory=dict)
+    """Text of a part -> its ids, and these as text."""
+    text: str = ""
+    """The first `count` ids of the ledger as text."""
+    count: int = 0
+
+
+class Parts:
+    """Cuts texts and ids of one template in front of the tokens that end turns. Stateless."""
+
+    def __init__(self, template: Template, ends: Sequence[str]) -> None:
+        self.template = template
+        added = template.tokenizer.added_tokens_decoder
+        texts = [str(token) for token in added.values()]
+        sound = {
+            str(token): number
+            for number, token in added.items()
+            if not (token.lstrip or token.single_word or token.normalized)
+            and sum(str(token) in text for text in texts) == 1
+        }
+        whole = not template.tokenizer.is_fast
+        self._ends = {} if whole else {end: sound[end] for end in dict.fromkeys(ends) if end in sound}
+        self._end_ids = frozenset(self._ends.values())
+        self._additive = self._decodes_by_parts()
+
+    def encode(self, text: str, memory: Memory) -> list[int]:
+        """`Template.encode`, at the cost of the parts that `memory` does not have."""
+        parts = list(self._cut(text))
+        memory.parts = {part: memory.parts.get(part) or self._read(part) for part in parts}
+        return list(chain.from_iterable(memory.parts[part][0] for part in parts))
+
+    def decode(self, ids: Sequence[int], memory: Memory) -> str:
+        """`Template.decode` of a ledger, which has only grown since the last call with this memory."""
+        if not self._additive:
+            return self.template.decode(ids)
+        at = next((i for i in range(len(ids) - 1, memory.count, -1) if ids[i] in self._end_ids), memory.count)
+        memory.text += self.template.decode(ids[memory.count : at]) if at > memory.count else ""
+        memory.count = at
+        return memory.text + self.template.decode(ids[at:])
+
+    def restart(self, text: str, memory: Memory) -> None:
+        """A new ledger begins with the ids of `text`, which was the last to be encoded with this memory."""
+        known = [memory.parts[part] for part in list(self._cut(text))[:-1]] if self._additive else []
+        memory.text, memory.count = "".join(shown for _, shown in known), sum(len(ids) for ids, _ in known)
+
+    def _read(self, part: str) -> tuple[list[int], str]:
+        ids = self.template.encode(part)
+        return ids, self.template.decode(ids) if self._additive else ""
+
+    def _cut(self, text: str) -> Iterator[str]:
+        """The text's parts; each but the first begins with a token that ends turns."""
+        parts = [text]
+        for end in self._ends:
+            parts = [piece for part in parts for piece in _cut_before(part, end)]
+        return filter(None, parts)
+
+    def _decodes_by_parts(self) -> bool:
+        if not self._ends:
+            return False
+        decode = self.template.decode
+        word = self.template.encode_within("x y")
+        parts = [word, *([end, *word] for end in self._end_ids)]
+        return decode(list(chain.from_iterable(parts))) == "".join(map(decode, parts))
+
+
+def _cut_before(text: str, end: str) -> Iterator[str]:
+    first, *rest = text.split(end)
+    yield first
+    yield from (end + part for part in rest)
