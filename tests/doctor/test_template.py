@@ -1,11 +1,15 @@
 """What the doctor says of real templates, and of templates and formats that do not go together."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from agentrl.chat import Chat
-from agentrl.doctor import template
+from agentrl.config.schema import Config
+from agentrl.doctor import Patient, template
 from agentrl.doctor.finding import Finding
 from agentrl.resources import share
+from tests.chat import realia
 from tests.chat.pairs import PAIRS, by_name, chat_for
 from tests.chat.realia import tokenizer
 
@@ -81,3 +85,43 @@ def test_a_template_without_tools_is_a_problem() -> None:
     (found,) = template.round_trip(chat, "hermes", PROMPT, [SCHEMA])
     assert found.level == "problem"
     assert "model.chat_template=" in found.mend
+
+
+NAMES = ["glm4moe", "gptoss", "gemma4_v5", "mistral_v3", "kimi_k2", "cohere2", "idefics3", "lfm2", "muse_glimmer"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("format", [None, "hermes", "deepseek"])
+def test_no_template_stops_the_examination(name: str, format: str | None) -> None:
+    family = next((pair.family for pair in PAIRS if pair.template == name), "qwen")
+    patient = Patient(Config(), lambda area, finding: None)
+
+    def findings() -> Iterator[Finding]:
+        chat = Chat(tokenizer(family), format=format, chat_template=realia.template(name))
+        yield from template.format_found(chat, format)
+        yield from template.append_only(chat, PROMPT, [SCHEMA])
+        yield from template.round_trip(chat, chat.format, PROMPT, [SCHEMA])
+        yield from template.dropped_fields(chat, PROMPT, [SCHEMA])
+
+    patient.note("template", findings())
+    assert patient.findings
+    assert not any("could not be looked at" in finding.mend for finding in patient.findings)
+
+
+def test_the_format_that_was_found_is_told() -> None:
+    (found,) = template.format_found(by_name("glm4moe"), None)
+    assert (found.level, found.text) == (
+        "ok",
+        "rollout.multi_turn.format: glm (found by rendering a call of the template's own)",
+    )
+    wrong = Chat(tokenizer("qwen"), format="glm", chat_template=by_name("qwen2_5").template.source)
+    (found,) = template.format_found(wrong, "glm")
+    assert found.level == "problem"
+    assert "hermes" in f"{found.text} {found.mend}"
+
+
+def test_a_part_that_raises_is_a_finding_and_the_next_is_looked_at() -> None:
+    patient = Patient(Config(), lambda area, finding: None)
+    patient.note("tools", (1 / 0 for _ in range(1)))  # type: ignore[misc]
+    patient.note("rows", template.format_found(by_name("qwen2_5"), None))
+    assert levels(patient.findings) == ["problem", "ok"]

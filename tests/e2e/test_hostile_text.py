@@ -171,9 +171,9 @@ def test_a_run_over_hostile_texts_ends_like_any_other(
     said = {name_of(record["key"]): record for record in records}
     assert said.keys() == TEXTS.keys()
     outcomes = {name: {call["outcome"] for call in record["tool_calls"]} for name, record in said.items()}
-    assert {name: outcomes[name] for name in WRONG} == dict.fromkeys(WRONG, {"model_error"})
+    assert {name: outcomes[name] for name in WRONG} == {name: {"model_error"} for name in WRONG}
     called = [name for name, text in FINE.items() if "<tool_call>" in text]
-    assert {name: outcomes[name] for name in called} == dict.fromkeys(called, {"ok"})
+    assert {name: outcomes[name] for name in called} == {name: {"ok"} for name in called}
     assert [name for name, record in said.items() if record["outcome"] != "ok" or record["reward"] is None] == []
     assert metrics["tools/model_error"] > 0
     shown_everywhere(tmp_path / "run", records)
