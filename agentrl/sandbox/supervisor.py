@@ -69,10 +69,12 @@ class Supervisor:
 
     def __init__(self, pool: socket.socket, told: dict[str, Any]) -> None:
         self.pool, self.told = pool, told
-        self.block = own_ids(told["slots"]) if os.getuid() == 0 else None
-        uid = None if self.block is None else self.block[1]
-        self.host = Host(tuple(told["roots"]), told["slots"], uid, told["folder"], told["bwrap"])
-        self.free = list(range(told["slots"]))
+        self.block = enough_ids(told["slots"], told["sessions"]) if os.getuid() == 0 else None
+        uid = None if self.block is None else self.block.first
+        self.sessions = told["sessions"] if self.block is None else self.block.sessions
+        slots = told["slots"] + self.sessions
+        self.host = Host(tuple(told["roots"]), slots, uid, told["folder"], told["bwrap"])
+        self.free = list(range(slots))
         self.waiting: list[Order] = []
         self.running: dict[int, Order] = {}
         self.servers: dict[str, Server] = {}
@@ -186,7 +188,7 @@ class Supervisor:
             server.pidfd = handles[0]
             self.failures.pop(server.flavour, None)
             self._on(server.pidfd, lambda: self._lost(server))
-            self._tell(op="ready", flavour=server.flavour)
+            self._tell(op="ready", flavour=server.flavour, sessions=self.sessions)
         else:
             self._started(server.sent.pop(json.loads(text)["id"]), handles[0])
 
@@ -246,6 +248,27 @@ class Supervisor:
             clear(self.host.folder)
         finally:
             os._exit(0)
+
+
+@dataclass
+class Ids:
+    """User ids that no other supervisor here uses while the sockets, locks on them, live."""
+
+    locks: list[socket.socket]
+    first: int
+    sessions: int
+    """So many sessions can be open: as many as were asked for, or fewer where other supervisors have the ids."""
+
+
+def enough_ids(slots: int, sessions: int) -> Ids:
+    """An id each for the supervisor's servers, `slots` wardens and up to `sessions` more. OSError for too few."""
+    while True:
+        try:
+            return Ids(*own_ids(1 + slots + sessions), sessions)
+        except OSError:
+            if sessions <= _UNIT:
+                raise
+            sessions //= 2
 
 
 def own_ids(count: int) -> tuple[list[socket.socket], int]:
