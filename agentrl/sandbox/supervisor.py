@@ -23,7 +23,6 @@ from typing import Any
 from agentrl.sandbox.isolation import Host, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
-from agentrl.sandbox.zygote import ONE_THREAD
 
 _FIRST_UID, _LAST_UID, _UNIT = 57000, 64000, 100
 # Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones.
@@ -150,7 +149,7 @@ class Supervisor:
             "host": asdict(self.host),
             "handle": theirs.fileno(),
         }
-        environment = {**self.told["env"], **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": str(_ZYGOTE)}
+        environment = {**self.told["env"], "PYTHONPATH": str(_ZYGOTE)}
         environment["AGENTRL_SANDBOX_CONTROL"] = json.dumps(told)
         launcher = subprocess.Popen(
             [self.told["python"], f"{self.told['work']}/{self.told['source']}"],

@@ -16,7 +16,7 @@ import sys
 from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
-from agentrl.sandbox.zygote import ONE_THREAD, cells, ordinary
+from agentrl.sandbox.zygote import cells, ordinary
 
 CONTROL = "AGENTRL_SANDBOX_CONTROL"
 """Environment variable with what the supervisor tells: JSON."""
@@ -36,7 +36,7 @@ def serve(path: str) -> None:
     for name in told["preload"]:
         with contextlib.suppress(ImportError):  # then the program is to find out
             importlib.import_module(name)
-    ordinary.forget_variables((CONTROL, "PYTHONPATH", *ONE_THREAD))
+    ordinary.forget_variables((CONTROL, "PYTHONPATH"))
     ordinary.look(told["source"])
     try:
         tier.settle(Host(**told["host"]))
