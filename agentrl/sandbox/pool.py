@@ -78,7 +78,7 @@ class Pool:
         allow_files()  # a session takes one here and one in the supervisor, which inherits the limit
         self.told = {"python": self.python, "slots": self.slots * 3, "sessions": self.sessions.places}
         self.told |= {"roots": reach, "folder": folder}
-        self.told |= {"env": env, "source": _SOURCE, "work": tiers.WORK}
+        self.told |= {"env": env, "source": _SOURCE}
         for name in names:
             self.report.append(await self._try(name))
             if self.report[-1].ok:
@@ -100,7 +100,7 @@ class Pool:
 
     async def _try(self, name: str) -> Probe:
         """Whether the tier works here; if so, it is the one in use."""
-        self.isolation, self.forks = name, tiers.load(name).forks_python
+        self.isolation = name
         self.told |= {"tier": name, "bwrap": roots.bwrap(self.python) if name == "bwrap" else None}
         try:
             await self._connect()
@@ -121,7 +121,7 @@ class Pool:
             raise InfraError(f"the sandbox's interpreter was not ready within {_START:g} s") from None
         if word["op"] != "ready":
             raise InfraError(word["why"])
-        self.sessions.places = word["sessions"]
+        self.sessions.places, self.forks = word["sessions"], word["forks"]
         return self.link
 
     async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentrl.sandbox.isolation import Host, sweep
+from agentrl.sandbox.isolation import WORK, Host, load, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 
@@ -74,6 +74,7 @@ class Supervisor:
         slots = told["slots"] + self.sessions
         self.host = Host(tuple(told["roots"]), slots, uid, told["folder"], told["bwrap"])
         self.free = list(range(slots))
+        self.tier = load(told["tier"])
         self.waiting: list[Order] = []
         self.running: dict[int, Order] = {}
         self.servers: dict[str, Server] = {}
@@ -149,10 +150,13 @@ class Supervisor:
             "host": asdict(self.host),
             "handle": theirs.fileno(),
         }
+        place = self.tier.first_place(self.host.folder)
+        work = WORK if place is None else os.path.join(place, "box")
         environment = {**self.told["env"], "PYTHONPATH": str(_ZYGOTE)}
+        environment |= self.tier.variables(place) if place is not None else {}
         environment["AGENTRL_SANDBOX_CONTROL"] = json.dumps(told)
         launcher = subprocess.Popen(
-            [self.told["python"], f"{self.told['work']}/{self.told['source']}"],
+            [self.told["python"], os.path.join(work, self.told["source"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -187,7 +191,7 @@ class Supervisor:
             server.pidfd = handles[0]
             self.failures.pop(server.flavour, None)
             self._on(server.pidfd, lambda: self._lost(server))
-            self._tell(op="ready", flavour=server.flavour, sessions=self.sessions)
+            self._tell(op="ready", flavour=server.flavour, sessions=self.sessions, **json.loads(text))
         else:
             self._started(server.sent.pop(json.loads(text)["id"]), handles[0])
 
