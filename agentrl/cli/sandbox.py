@@ -62,7 +62,9 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", help=f"bearer token that clients must send (default: the variable {TOKEN})")
     parser.add_argument("--public", action="store_true", help="serve other machines without a token")
     parser.add_argument("--slots", type=int, metavar="N", help="programs that run at once (default: by cores)")
-    parser.add_argument("--queue", type=int, default=16384, metavar="N", help="jobs that may wait (default: %(default)s)")
+    parser.add_argument(
+        "--queue", type=int, default=16384, metavar="N", help="jobs that may wait (default: %(default)s)"
+    )
     parser.add_argument(
         "--sessions", type=int, default=SESSIONS, metavar="N", help="sessions open at once (default: %(default)s)"
     )

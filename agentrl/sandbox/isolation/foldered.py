@@ -4,10 +4,11 @@ Where the server is root each slot has a user of its own, and the warden touches
 left behind can lead it nowhere that the run could not go itself.
 """
 
+import errno
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, has_children, sweep
 from agentrl.sandbox.isolation.none import tasks_of
@@ -82,15 +83,33 @@ class Foldered(Tier):
         begin = time.monotonic()
         if begin < self.next_look and not ended:
             return False
+        over = self._aside(lambda: self._over(limits))
+        now = time.monotonic()
+        self.next_look = now + (now - begin) / _LOOK_SHARE
+        return over
+
+    def _over(self, limits: Limits) -> bool:
         try:
             sizes = [size(folder, limits.inodes) for folder in (self.box, self.tmp)]
         except OSError:
             return True
         taken = sum(taken for taken, _ in sizes) + deleted_but_open(self.processes())
         entries = sum(entries for _, entries in sizes)
-        now = time.monotonic()
-        self.next_look = now + (now - begin) / _LOOK_SHARE
         return taken > limits.disk_mb << 20 or entries > limits.inodes
+
+    def _aside(self, look: Callable[[], bool]) -> bool:
+        """What `look` finds. The next run may be a fork of this process: names of files must not be left in its memory,
+        so a child reads them."""
+        if not self.forks_python:
+            return look()
+        pid = syscalls.fork()
+        if pid == 0:
+            found = True
+            try:
+                found = look()
+            finally:
+                os._exit(found)
+        return os.waitpid(pid, 0)[1] != 0
 
     def others(self) -> int:
         """All that the server's user runs; a slot's own user runs nothing else."""
@@ -113,9 +132,14 @@ class Foldered(Tier):
         sweep()
 
     def leave(self) -> None:
-        """Empties both folders."""
-        for folder in filter(None, (self.box, self.tmp)):
+        """Empties both folders. Raises OSError."""
+        if self.box and self._aside(self._cleared):
+            raise OSError(errno.EBUSY, f"{self.place} cannot be emptied")
+
+    def _cleared(self) -> bool:
+        for folder in (self.box, self.tmp):
             clear(folder)
+        return False
 
 
 def place_of(folder: str, slot: int) -> str:
