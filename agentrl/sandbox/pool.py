@@ -242,7 +242,8 @@ class Pool:
             await self.sessions.enter(client, patience)
         except Busy:
             self.counts["busy"] += 1
-            raise Busy(f"{self.sessions.places} sessions are open and none was closed within {patience:g} s; {MORE}")
+            open_ones = f"{self.sessions.places} sessions are open"
+            raise Busy(f"{open_ones} and none was closed within {patience:g} s; {MORE}") from None
         return Session(self, limits, client)
 
     async def open_session(self, limits: Limits) -> Caller:

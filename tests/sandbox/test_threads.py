@@ -1,4 +1,4 @@
-"""A run on a host with many cores and much memory: libraries and runtimes size themselves by the run, not by the host."""
+"""On a host with many cores and much memory, libraries and runtimes size themselves by the run, not by the host."""
 
 import json
 import sys

@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, has_children, sweep
 from agentrl.sandbox.isolation.none import tasks_of
@@ -83,17 +83,18 @@ class Foldered(Tier):
         begin = time.monotonic()
         if begin < self.next_look and not ended:
             return False
-        over = self._aside(lambda: self._over(limits))
+        pids = self.processes()
+        over = self._aside(lambda: self._over(limits, pids))
         now = time.monotonic()
         self.next_look = now + (now - begin) / _LOOK_SHARE
         return over
 
-    def _over(self, limits: Limits) -> bool:
+    def _over(self, limits: Limits, pids: Sequence[int]) -> bool:
         try:
             sizes = [size(folder, limits.inodes) for folder in (self.box, self.tmp)]
         except OSError:
             return True
-        taken = sum(taken for taken, _ in sizes) + deleted_but_open(self.processes())
+        taken = sum(taken for taken, _ in sizes) + deleted_but_open(pids)
         entries = sum(entries for _, entries in sizes)
         return taken > limits.disk_mb << 20 or entries > limits.inodes
 

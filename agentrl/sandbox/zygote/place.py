@@ -39,7 +39,7 @@ class Place:
         for address in self.shown:
             ctypes.memmove(address, place.encode(), len(place))
         os.environ.update(variables)
-        sys.path_importer_cache[file] = None  # type: ignore[assignment]
+        sys.path_importer_cache[file] = None
         sys.path_importer_cache.pop(self.file, None)
         for name in ("USER_BASE", "USER_SITE"):
             if isinstance(value := getattr(site, name, None), str):

@@ -1,7 +1,5 @@
 """Landlock has no mounts, so each slot has a work folder of its own: a fork of the warm interpreter gets its path."""
 
-# ruff: noqa: ASYNC221 - the real thing runs beside it
-
 import ctypes
 import re
 import signal
