@@ -24,8 +24,10 @@ from agentrl.sandbox.isolation import WORK, Host, load, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 
-_FIRST_UID, _LAST_UID, _UNIT = 57000, 64000, 100
-# Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones.
+_UNIT = 100
+# Nobody else on Linux hands these out: above all that containers and systemd take, or, in a container that has only the
+# first 65,536, above ordinary users and below systemd's dynamic ones.
+_MANY, _FEW = range(1_900_000_000, 1_901_000_000), range(57_000, 64_000)
 _ZYGOTE = Path(__file__).parent / "zygote"
 _WARM = (
     *("abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools"),
@@ -277,13 +279,20 @@ def enough_ids(slots: int, sessions: int) -> Ids:
 def own_ids(count: int) -> tuple[list[socket.socket], int]:
     """The first of `count` user ids that no other supervisor here uses while the sockets, locks on them, live."""
     size = -(-count // _UNIT) * _UNIT
-    blocks = list(range(_FIRST_UID, _LAST_UID - size + 1, _UNIT))
+    ids = _MANY if _maps(_MANY.stop) else _FEW
+    blocks = list(range(ids.start, ids.stop - size + 1, _UNIT))
     # The locks' names count within a network namespace only; those beside it most likely begin elsewhere.
     begin = os.stat("/proc/self/ns/net").st_ino % max(1, len(blocks))
     for first in blocks[begin:] + blocks[:begin]:
         if locks := _lock_ids(range(first, first + size, _UNIT)):
             return locks, first
     raise OSError(f"no {count} unused user ids are left for a sandbox")
+
+
+def _maps(uid: int) -> bool:
+    """Whether this process's user namespace has all users and groups up to `uid`."""
+    lines = [Path("/proc/self", name).read_text().split() for name in ("uid_map", "gid_map")]
+    return all(len(words) == 3 and words[0] == "0" and int(words[2]) > uid for words in lines)
 
 
 def _lock_ids(units: Iterable[int]) -> list[socket.socket]:
