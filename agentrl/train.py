@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.rollout.drops import TooManyDrops, check_drops
 from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
@@ -21,7 +22,8 @@ def train(config: Config) -> None:
     with closing(open_runtime(config)) as runtime:
         feed = load_feed(config, runtime)
         runtime.prepare(feed.total_steps)
-        weigh = Weighing(config.algorithm, seed=config.trainer.seed)
+        corrects = cut_distribution(config.rollout) is None
+        weigh = Weighing(config.algorithm, seed=config.trainer.seed, corrects=corrects)
         checkpoints = Checkpoints(config.trainer, runtime, {"rows": feed.train, "kl": weigh.kl})
         start = checkpoints.resume()
         runtime.sync(start)

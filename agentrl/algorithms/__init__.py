@@ -6,11 +6,12 @@ token t itself: `logprobs[t]` is log p(token t | the tokens before it in its seq
 
 from agentrl.algorithms.advantages import ADVANTAGES, GROUPED, estimate, reads
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
-from agentrl.algorithms.correction import importance_weights, rejection_mask
+from agentrl.algorithms.correction import importance_weights
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.filtration import PF_PPO_METHODS, draw
 from agentrl.algorithms.kl import KL_ESTIMATORS, AdaptiveKL, FixedKL, KLController, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.losses import POLICY_LOSSES, PolicyLoss, bind_loss, ppo_clip_loss
+from agentrl.algorithms.rejection import criteria_of, kept_by
 
 __all__ = [
     "ADVANTAGES",
@@ -24,15 +25,16 @@ __all__ = [
     "KLController",
     "PolicyLoss",
     "bind_loss",
+    "criteria_of",
     "draw",
     "entropy_from_logits",
     "estimate",
     "importance_weights",
+    "kept_by",
     "kl_controller",
     "kl_penalty",
     "penalise",
     "ppo_clip_loss",
     "reads",
-    "rejection_mask",
     "token_weights",
 ]

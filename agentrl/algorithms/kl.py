@@ -1,8 +1,9 @@
 """KL to a reference policy, estimated from the log-probs of sampled tokens, and the weight of it as a penalty.
 
 Estimators after "Approximating KL Divergence" (J. Schulman, 2020), with d = logprobs - reference:
-kl (k1) is d, abs is |d|, mse (k2) is d^2 / 2, low_var_kl (k3) is exp(-d) + d - 1. A trailing + keeps the value and
-takes k2's gradient, the only one of them that is in expectation the gradient of the KL for on-policy samples.
+kl (k1) is d, abs is |d|, mse (k2) is d^2 / 2, low_var_kl (k3) is exp(-d) + d - 1, at most 10. A trailing + keeps the
+value and takes k2's gradient, the only one of them that is in expectation the gradient of the KL for on-policy samples.
+Values and gradients are verl's.
 full is no estimate but the KL itself, summed over the vocabulary; `kl_of_logits` is it in the plainest words.
 """
 
@@ -25,12 +26,26 @@ def _k2(d: Tensor) -> Tensor:
     return 0.5 * d * d
 
 
-def _k3(d: Tensor) -> Tensor:
+# One token that the reference finds far likelier than the policy would outweigh a whole batch.
+MAX_K3 = 10.0
+
+
+def k3(d: Tensor) -> Tensor:
+    """exp(-d) + d - 1 without its bound: for figures, never for a loss."""
     d = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(-d) + d
 
 
-KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"kl": _k1, "abs": torch.abs, "mse": _k2, "low_var_kl": _k3}
+def _bounded_k3(d: Tensor) -> Tensor:
+    return k3(d).clamp(max=MAX_K3)
+
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "kl": _k1,
+    "abs": torch.abs,
+    "mse": _k2,
+    "low_var_kl": _bounded_k3,
+}
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
@@ -42,14 +57,15 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
     value = KL_ESTIMATORS[name](d)
     if not kind.endswith("+"):
         return value
-    straight = _k2(d)
-    return value.detach() + (straight - straight.detach())
+    # d times zero with d's gradient: no square that could overflow.
+    return value.detach() + d.detach() * (d - d.detach())
 
 
 def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:
     """KL(softmax(`logits`) || softmax(`ref_logits`)) of [..., V] each, in nats: f32 [...]."""
     logprobs, ref_logprobs = (torch.log_softmax(x.float(), dim=-1) for x in (logits, ref_logits))
-    return (logprobs.exp() * (logprobs - ref_logprobs)).sum(-1)
+    # A token of probability 0 adds nothing, whatever the reference gives it.
+    return (logprobs.exp() * torch.where(logprobs.exp() > 0, logprobs - ref_logprobs, 0.0)).sum(-1)
 
 
 def penalise(

@@ -197,17 +197,17 @@ def check(args: argparse.Namespace) -> int:
     """Print what works here; 1 where nothing does."""
     from rich.console import Console
 
-    report, languages = asyncio.run(_survey(args))
+    report, languages, memory = asyncio.run(_survey(args))
     if args.json:
         tiers = [{"tier": probe.tier, "ok": probe.ok, "why": probe.why, "mend": probe.mend} for probe in report]
-        sys.stdout.write(json.dumps({"isolation": tiers, "languages": languages}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"isolation": tiers, "memory": memory, "languages": languages}, indent=2) + "\n")
         return 0 if any(probe.ok for probe in report) else 1
     console = Console(highlight=False, soft_wrap=True)
     console.print("[bold]isolation[/]")
     show_probes(console, report)
     console.print("[bold]limits[/]")
     console.print("  held by the kernel for each process and each mount, and for all processes of a run by looking")
-    console.print("  no control group is used: buffers of pipes and sockets count for none", style="dim")
+    console.print(f"  {memory}", markup=False, style="dim")
     console.print("[bold]languages[/]")
     for name, why in languages.items():
         mark, words = ("[green]works[/]", "") if not why else ("[yellow]no[/]", why)
@@ -216,14 +216,16 @@ def check(args: argparse.Namespace) -> int:
     return 0 if any(probe.ok for probe in report) else 1
 
 
-async def _survey(args: argparse.Namespace) -> tuple[list[Any], dict[str, str]]:
-    """Every tier's probe, and every language with why it does not work in the first tier that does, or ""."""
+async def _survey(args: argparse.Namespace) -> tuple[list[Any], dict[str, str], str]:
+    """Every tier's probe, every language with why it does not work in the first tier that does, or "", and how that
+    tier limits memory."""
     from agentrl.sandbox.isolation import TIERS
     from agentrl.sandbox.languages import RECIPES
     from agentrl.sandbox.pool import Pool
 
     report: list[Any] = []
     languages: dict[str, str] = {}
+    memory = "nothing is limited"
     for tier in [name for name in TIERS if name != "none"] if args.isolation == "auto" else [args.isolation]:
         pool = Pool(isolation=tier, python=args.python)
         try:
@@ -235,8 +237,9 @@ async def _survey(args: argparse.Namespace) -> tuple[list[Any], dict[str, str]]:
         if pool.report[-1].ok and not languages:
             answers = await asyncio.gather(*(_try_language(pool, name) for name in RECIPES))
             languages = dict(zip(RECIPES, answers, strict=True))
+            memory = pool.memory()
         await pool.close()
-    return report, languages
+    return report, languages, memory
 
 
 async def _try_language(pool: Any, name: str) -> str:

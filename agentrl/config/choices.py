@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),
-    "algorithm.rollout_correction.rollout_rs": ("token", "sequence", "geometric"),
+    "algorithm.rollout_correction.loss_type": ("ppo_clip", "reinforce"),
     "critic.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "critic.checkpoint.save_contents": ("model", "optimizer", "extra"),
     "critic.loss_agg_mode": LOSS_AGG_MODES,

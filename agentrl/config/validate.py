@@ -26,6 +26,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.critic_fits,
     algorithm.bypassed,
     algorithm.correction_cap,
+    algorithm.correction_words,
     algorithm.group_filter,
     algorithm.scores_in_time,
     algorithm.reward_manager,

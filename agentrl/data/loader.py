@@ -15,7 +15,8 @@ from agentrl.errors import UserError
 class Loader:
     """Endless batches: after the last batch of an epoch comes the first of the next.
 
-    With `drop_last`, rows that do not fill a batch wait for another epoch's order; otherwise the last batch is smaller.
+    With `drop_last`, rows that do not fill a batch wait for another epoch's order. Otherwise an epoch has as few
+    batches as `batch_size` allows, alike to within one row: a few rows left over would weigh as much as a whole batch.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Loader:
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._shuffled()
-        chosen = self._order[self._position : min(self._position + self.batch_size, self._epoch_rows)]
+        chosen = self._order[self._position : self._next_bound]
         self._position += len(chosen)
         return [self.rows[i] for i in chosen]
 
@@ -62,6 +63,11 @@ class Loader:
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
         self._order = self._shuffled()
+
+    @property
+    def _next_bound(self) -> int:
+        rows, steps = self._epoch_rows, self.steps_per_epoch
+        return next(bound for i in range(steps) if (bound := rows * (i + 1) // steps) > self._position)
 
     @property
     def _epoch_rows(self) -> int:

@@ -33,7 +33,8 @@ class Cells(Command):
         """One cell, `wall` seconds at most."""
         self.limits = replace(self.limits, wall=wall)
         self.cpu_limit = wall if self.cpu is None else self.cpu
-        self.cpu_before = self._cpu_now()
+        self.cpu_before, self.cpu_used = self._cpu_now(), 0.0
+        self.scheduled_before = watch.scheduled(self.pid)
         self.start, self.peak = time.monotonic(), 0
         self.output = {handle: Stream(self.limits.output_bytes) for handle in self.output}
         self.stdin, self.rest = self.requests, memoryview(len(code).to_bytes(4, "big") + code)
@@ -51,7 +52,7 @@ class Cells(Command):
         stdout, stderr = (stream.kept for stream in self.output.values())
         used = self._cpu_now() - self.cpu_before
         self.tier.pause()
-        return Ended(seconds, int(answer), stdout, stderr, used, self.peak)
+        return Ended(seconds, int(answer) & 0xFF, stdout, stderr, used, self.peak)
 
     def _last(self, alive: bool) -> Ended:
         """It ended in the midst of this cell, or must."""
@@ -74,4 +75,4 @@ class Cells(Command):
             super()._drop(handle)
 
     def _cpu_now(self) -> float:
-        return watch.usage(self.tier.processes(), 1 << 62).cpu + cpu_of_children()
+        return watch.cpu(self.tier.processes()) + cpu_of_children()

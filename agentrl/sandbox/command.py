@@ -25,6 +25,8 @@ from agentrl.sandbox.wire import Bytes
 
 TICK = 0.03
 """Seconds between two looks at what the processes use."""
+_REST = 4
+"""A look that took long is followed by so many times as long without one."""
 _CHUNK = 1 << 16
 _OWN_PROCESSES = 4
 """What a tier may need beside the user's processes."""
@@ -76,10 +78,14 @@ class Command:
         self.tier, self.folder, self.limits = tier, folder, limits
         self.cpu_limit = limits.wall if limits.cpu is None else limits.cpu
         self.cpu_before = cpu_of_children()
+        self.cpu_used = 0.0
+        self.scheduled_before = 0.0, 0.0
         self.peak = 0
         self.hit: LimitHit | None = None
         ours, theirs = self._pipes()
         self.output = {handle: Stream(limits.output_bytes) for handle in ours[1:3]}
+        if tier.group is not None:
+            tier.group.begin()
         self.start = time.monotonic()
         self.pid = syscalls.fork()
         if self.pid == 0:
@@ -142,12 +148,13 @@ class Command:
         look = self.start + TICK
         while self.hit is None:
             now = time.monotonic()
-            if now >= look:
-                self._look()
-                look = now + TICK
-                continue
             if self._late(now):
                 self.hit = "time"
+                continue
+            if now >= look:
+                self._look()
+                done = time.monotonic()
+                look = done + max(TICK, _REST * (done - now))
                 continue
             events = dict(self.poll.poll(max(1, int((min(look, self._deadline(now)) - now) * 1000))))
             if events.get(caller):
@@ -166,7 +173,13 @@ class Command:
     def _late(self, now: float) -> bool:
         """Past the limit, less the time that it wanted a core and got none: neighbours do not turn a verdict."""
         over = now - self.start - self.limits.wall
-        return over >= 0 and over >= min(watch.starved(self.pid), self.limits.wall)
+        return over >= 0 and over >= min(self._starved(), self.limits.wall)
+
+    def _starved(self) -> float:
+        """Seconds that its first thread waited for a core, but for what the run's others had of cores meanwhile."""
+        seen = watch.scheduled(self.pid)
+        ran, waited = (now - then for now, then in zip(seen, self.scheduled_before, strict=True))
+        return waited - max(0.0, self.cpu_used - ran)
 
     def _feed(self) -> None:
         """Write to stdin what it takes now; close it after the last byte, or when nobody reads it any more."""
@@ -202,19 +215,25 @@ class Command:
         return count != 0
 
     def _look(self) -> None:
-        """See to the limits that only looking holds."""
-        limit = self.limits.memory_mb * _MIB
+        """See to the limits that only looking holds. It ends at the deadline, whatever there is to be seen."""
+        reap_orphans(self.pid)
         pids = self.tier.processes()
-        used = watch.usage(pids, limit)
-        memory = used.memory + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used.memory
+        memory = self._memory(pids)
+        self.cpu_used = watch.cpu(pids) + cpu_of_children() - self.cpu_before
         self.peak = max(self.peak, memory)
         exceeded: dict[LimitHit, bool] = {
-            "memory": memory > limit,
+            "memory": memory > self.limits.memory_mb * _MIB,
             "processes": len(pids) > self.limits.processes + _OWN_PROCESSES,
             "disk": self.tier.overfull(self.limits),
-            "cpu": used.cpu + cpu_of_children() - self.cpu_before > self.cpu_limit,
+            "cpu": self.cpu_used > self.cpu_limit,
         }
         self.hit = next((name for name, over in exceeded.items() if over), self.hit)
+
+    def _memory(self, pids: Sequence[int]) -> int:
+        if self.tier.group is not None:
+            return self.tier.group.used() - sum(stream.used for stream in self.output.values())
+        used = watch.memory(pids, self.limits.memory_mb * _MIB, self._deadline(time.monotonic()))
+        return used + watch.folder_bytes(self.folder) if self.tier.disk_is_memory else used
 
     def _reap(self) -> int:
         _, status, about = os.wait4(self.pid, 0)
@@ -266,6 +285,13 @@ _WORDS: tuple[tuple[tuple[bytes, ...], LimitHit], ...] = (
     ((b"Resource temporarily unavailable", b"can't start new thread"), "processes"),
     ((b"No space left on device", b"File too large"), "disk"),
 )
+
+
+def reap_orphans(pid: int) -> None:
+    """Ended processes that were left to this one, but not `pid`: the kernel counts them until they are reaped."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != pid:
+            os.waitpid(ended.si_pid, 0)
 
 
 def cpu_of_children() -> float:

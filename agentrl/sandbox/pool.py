@@ -59,6 +59,8 @@ class Pool:
         self.sessions = Turnstile(sessions)
         self.python = python or sys.executable
         self.isolation = ""
+        self.uncounted = ""
+        """Why the kernel does not count all memory of a run; empty where it does."""
         self.forks = False
         self.report: list[Probe] = []
         self.compiled = CompileCache()
@@ -122,6 +124,7 @@ class Pool:
         if word["op"] != "ready":
             raise InfraError(word["why"])
         self.sessions.places, self.forks = word["sessions"], word["forks"]
+        self.uncounted = word["uncounted"]
         return self.link
 
     async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
@@ -257,6 +260,12 @@ class Pool:
             caller.close()
             raise
         return caller
+
+    def memory(self) -> str:
+        """How the memory of a run is limited, in words."""
+        if not self.uncounted:
+            return "all memory of a run counts, by a control group"
+        return f"all memory of a run counts; that of sockets and pipes is an estimate, for {self.uncounted}"
 
     def stats(self) -> dict[str, float]:
         """Figures for health and metrics."""

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.sandbox.groups import Groups
 from agentrl.sandbox.isolation import WORK, Host, load, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
@@ -36,7 +37,6 @@ _WARM = (
 )
 FLAVOURS: dict[str, tuple[str, ...]] = {"base": _WARM, "numpy": (*_WARM, "numpy", "numpy.random")}
 """What a server's interpreter has imported before it is forked."""
-_QUICK = 1.0
 _MOST_RESTARTS = 5
 
 
@@ -81,6 +81,7 @@ class Supervisor:
         self.running: dict[int, Order] = {}
         self.servers: dict[str, Server] = {}
         self.failures: dict[str, int] = {}
+        self.groups = Groups(told["tier"])
         self.events = selectors.EpollSelector()
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         self._on(pool, self._from_pool)
@@ -136,9 +137,11 @@ class Supervisor:
         order.slot = heapq.heappop(self.free)
         server.sent[order.number] = order
         text = json.dumps({"id": order.number, "slot": order.slot}).encode()
+        handles = [order.caller, *self.groups.open(order.slot)]
         with suppress(OSError):  # it died: its pidfd says so next
-            socket.send_fds(server.control, [text], [order.caller])
-        os.close(order.caller)
+            socket.send_fds(server.control, [text], handles)
+        for handle in handles:
+            os.close(handle)
 
     def _start(self, flavour: str) -> Server | None:
         """Start the interpreter of a flavour; None when it keeps dying."""
@@ -193,7 +196,8 @@ class Supervisor:
             server.pidfd = handles[0]
             self.failures.pop(server.flavour, None)
             self._on(server.pidfd, lambda: self._lost(server))
-            self._tell(op="ready", flavour=server.flavour, sessions=self.sessions, **json.loads(text))
+            about = json.loads(text) | {"sessions": self.sessions, "uncounted": self.groups.why}
+            self._tell(op="ready", flavour=server.flavour, **about)
         else:
             self._started(server.sent.pop(json.loads(text)["id"]), handles[0])
 
@@ -250,6 +254,7 @@ class Supervisor:
             _kill(order.pidfd)
         sweep()
         try:
+            self.groups.close()
             clear(self.host.folder)
         finally:
             os._exit(0)

@@ -32,7 +32,7 @@ def serve(tier: Tier, slot: int, caller: int) -> None:
             plan, contents = wire.read(caller)
             limits = Limits(**plan["run_limits"])
             if count == 0:
-                tier.enter(slot, limits)
+                _enter(tier, slot, limits)
             again = tier.renews and plan["plain"] and count < MOST_JOBS - 1
             if not Warden(tier, caller, plan, contents, again).work():
                 break
@@ -43,6 +43,15 @@ def serve(tier: Tier, slot: int, caller: int) -> None:
     except wire.Closed:
         pass
     tier.leave()
+
+
+def _enter(tier: Tier, slot: int, limits: Limits) -> None:
+    tier.enter(slot, limits)
+    try:
+        if tier.group is not None:
+            tier.group.enter()
+    except OSError:
+        tier.group = None  # then memory is looked for in /proc
 
 
 class Warden:

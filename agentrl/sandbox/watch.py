@@ -1,35 +1,43 @@
 """What the processes of a run use, by /proc. Memory counts whichever way it was had: private, shared, swapped."""
 
+import contextlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Sequence
+
+from agentrl.sandbox.kernel.confine import NICE
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KIB = 1024
 # Shared memory that belongs to no file of the host.
 _OWNERLESS = ("/dev/zero (deleted)", "/SYSV", "/memfd:", "[anon_shmem")
+_QUEUES = {"socket": 208 * _KIB, "pipe": 64 * _KIB}
+"""Bytes that one may hold: the kernel's default, which a run cannot change."""
+_FREE, _FREE_SLOTS = 64, 128
+"""Of each so many count for nothing; and room for descriptors, all processes together, that is not worth a look."""
+_NICE, _POLICY, _ORDINARY = 16, 38, 0
+"""Positions in /proc/PID/stat, after the name; SCHED_OTHER."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Of all processes that are alive, together."""
-
-    memory: int = 0
-    """Bytes."""
-    cpu: float = 0.0
-    """Seconds, that of children they waited for included."""
+def cpu(pids: Iterable[int]) -> float:
+    """Seconds of CPU time of all these, that of children they waited for included."""
+    return sum(map(_cpu, pids))
 
 
-def usage(pids: Iterable[int], limit: int) -> Usage:
-    """Look at every process. Pages that several share count once where it would matter, near `limit` bytes."""
+def memory(pids: Sequence[int], limit: int, until: float) -> int:
+    """Bytes of memory of all these together. Pages that several share count once where it would matter, near `limit`.
+
+    Programs can make the exact answer cost seconds. From `until` (time.monotonic) on it is a lower bound.
+    """
     fields = {pid: _status(pid) for pid in pids}
     private = sum(f.get("RssAnon", 0) + f.get("VmSwap", 0) for f in fields.values())
     shared = sum(f.get("RssShmem", 0) for f in fields.values())
-    if private + shared > limit and len(fields) > 1:
-        private, shared = _proportional(fields)
-    if any(_unexplained(f) > limit for f in fields.values()):
-        shared = max(shared, _shared_mappings(fields))
-    return Usage(private + shared, sum(map(_cpu, fields)))
+    queues = _queues(fields)
+    if private + shared + queues > limit and len(fields) > 1:
+        private, shared = _proportional(fields, until)
+    if sum(map(_unexplained, fields.values())) > limit:
+        shared = max(shared, _shared_mappings(fields, until))
+    return private + shared + queues
 
 
 def folder_bytes(folder: str) -> int:
@@ -44,39 +52,78 @@ def folder_full(folder: str) -> bool:
     return about.f_bavail == 0 or (about.f_files > 0 and about.f_favail == 0)
 
 
-def starved(pid: int) -> float:
-    """Seconds that the process was ready to run and waited for a core; 0 where the kernel does not say."""
+def scheduled(pid: int) -> tuple[float, float]:
+    """Seconds that a process's first thread ran, and that it waited for a core; zeros where the kernel does not say.
+
+    A process that asked to be served after others has waited for nothing.
+    """
     try:
-        return int(_read(pid, "schedstat").split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
+        ran, waited = (int(word) / 1e9 for word in _read(pid, "schedstat").split()[:2])
+        fields = _stat(pid)
+        modest = int(fields[_NICE]) > NICE or int(fields[_POLICY]) != _ORDINARY
+    except (OSError, ValueError, IndexError):
+        return 0.0, 0.0
+    return ran, 0.0 if modest else waited
 
 
 def _read(pid: int, name: str) -> str:
+    """Lines end with a newline only: a name may hold all else that str.splitlines takes for an end."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
 def _status(pid: int) -> dict[str, int]:
-    """The kB fields, as bytes; none for a process that is gone."""
+    """The kB fields, as bytes, and FDSize; none for a process that is gone."""
     try:
-        lines = _read(pid, "status").splitlines()
+        lines = _read(pid, "status").split("\n")
     except OSError:
         return {}
-    return {line.split(":")[0]: int(line.split()[1]) * _KIB for line in lines if line.endswith(" kB")}
+    return {**_sizes(lines), "FDSize": _number(lines, "FDSize")}
 
 
-def _proportional(pids: Iterable[int]) -> tuple[int, int]:
+def _sizes(lines: Iterable[str]) -> dict[str, int]:
+    """Lines "Name: 12 kB" as bytes. Others are passed over: a program writes what it likes after "Name:"."""
+    words = (line.split() for line in lines if line.endswith(" kB"))
+    return {one[0][:-1]: int(one[1]) * _KIB for one in words if len(one) == 3 and one[1].isdecimal()}
+
+
+def _number(lines: Iterable[str], name: str) -> int:
+    values = (line.split()[1] for line in lines if line.startswith(name + ":"))
+    return int(next(values, "0"))
+
+
+def _proportional(pids: Iterable[int], until: float) -> tuple[int, int]:
     private = shared = 0
     for pid in pids:
+        if time.monotonic() >= until:
+            break
         try:
-            lines = _read(pid, "smaps_rollup").splitlines()[1:]
+            sizes = _sizes(_read(pid, "smaps_rollup").split("\n")[1:])
         except OSError:
             continue
-        sizes = {line.split(":")[0]: int(line.split()[1]) * _KIB for line in lines}
         private += sizes.get("Pss_Anon", 0) + sizes.get("SwapPss", 0)
         shared += sizes.get("Pss_Shmem", 0)
     return private, shared
+
+
+def _queues(fields: dict[int, dict[str, int]]) -> int:
+    """Bytes that the run's sockets and pipes may hold: what they do hold the kernel tells nobody."""
+    if sum(f.get("FDSize", 0) for f in fields.values()) <= _FREE_SLOTS:
+        return 0
+    kinds = [link.partition(":")[0] for link in {link for pid in fields for link in _links(pid)}]
+    return sum(max(0, kinds.count(kind) - _FREE) * size for kind, size in _QUEUES.items())
+
+
+def _links(pid: int) -> list[str]:
+    """What the descriptors of a process stand for."""
+    found = []
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    except OSError:
+        pass  # it ended meanwhile
+    return found
 
 
 def _unexplained(fields: dict[str, int]) -> int:
@@ -84,12 +131,14 @@ def _unexplained(fields: dict[str, int]) -> int:
     return fields.get("VmSize", 0) - sum(fields.get(name, 0) for name in ("VmData", "VmStk", "VmExe", "VmLib"))
 
 
-def _shared_mappings(pids: Iterable[int]) -> int:
+def _shared_mappings(pids: Iterable[int], until: float) -> int:
     """Sizes of shared memory mapped by anyone, each piece once: its pages need not be in any process's table."""
     pieces: dict[str, int] = {}
     for pid in pids:
+        if time.monotonic() >= until:
+            break
         try:
-            lines = _read(pid, "maps").splitlines()
+            lines = _read(pid, "maps").split("\n")
         except OSError:
             continue
         for line in lines:
@@ -102,7 +151,11 @@ def _shared_mappings(pids: Iterable[int]) -> int:
 
 def _cpu(pid: int) -> float:
     try:
-        fields = _read(pid, "stat").rpartition(")")[2].split()
-    except OSError:
+        return sum(map(int, _stat(pid)[11:15])) / _TICKS
+    except (OSError, ValueError):
         return 0.0
-    return sum(map(int, fields[11:15])) / _TICKS
+
+
+def _stat(pid: int) -> list[str]:
+    """What follows the name, which a program chooses."""
+    return _read(pid, "stat").rpartition(")")[2].split()

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import kl_penalty, token_weights
+from agentrl.algorithms import bind_loss, kl_penalty, token_weights
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.objective import corrected, loss_of
+from agentrl.training.objective import loss_of
+from agentrl.training.off_policy import corrected, own_ratio, settled, settles
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.passes import Cut, cut_like, score_batch, spread
 from agentrl.training.ranks import ALONE, Ranks
@@ -77,6 +78,8 @@ class PolicyActor(Trainee):
         self.reference = reference
         self.scoring = spread(scoring, module, ranks=ranks, balance=balance) if scoring else self.cut
         self.policy_loss = loss_of(actor)
+        if self.rollout_correction.bypass_mode and not own_ratio(self.rollout_correction):
+            self.policy_loss = bind_loss("gpg")
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
@@ -93,9 +96,9 @@ class PolicyActor(Trainee):
         return tuple(columns)
 
     def single_step(self, batch: Batch) -> bool:
-        """Whether `update` makes one optimizer step, and its loss asks for no `old_logprobs`."""
+        """Whether `update` makes one optimizer step, and nothing asks for `old_logprobs`."""
         once = self.actor.ppo_epochs == 1 and len(mini_batches(batch, self.actor.ppo_mini_batch_size)) <= 1
-        return once and not self.policy_loss.chooses
+        return once and not self.policy_loss.chooses and not settles(self.rollout_correction)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages, and with `ref_logprobs` where a KL loss estimates from them; gives metrics.
@@ -115,8 +118,10 @@ class PolicyActor(Trainee):
 
     def operations(self, batch: Batch) -> float:
         """Those of the policy, and of the reference where it runs beside it."""
-        beside = self.cost.forward(batch.lengths, int(batch.mask.sum())) if self.reference else 0.0
-        return super().operations(batch) + self.steps.epochs * beside
+        settled_here = self.rollout_correction.bypass_mode and settles(self.rollout_correction)
+        extra = bool(self.reference) + settled_here
+        beside = self.cost.forward(batch.lengths, int(batch.mask.sum())) if extra else 0.0
+        return super().operations(batch) + self.steps.epochs * extra * beside
 
     def state_dict(self) -> dict[str, Any]:
         """All that bit-for-bit continuation needs: what the trainee has, and the random generators."""
@@ -127,6 +132,15 @@ class PolicyActor(Trainee):
         super().load_state_dict(state)
         if "rng" in state:
             set_rng_state(state["rng"])
+
+    def prepared(self, mini: Batch) -> Batch:
+        """With `bypass_mode` the engine is compared with the policy as it is now, and so for each mini-batch."""
+        if not (self.rollout_correction.bypass_mode and settles(self.rollout_correction)):
+            return mini
+        self.module.eval()
+        logprobs = self.logprobs(mini)[0]
+        self.module.train()
+        return settled(mini, logprobs, self.rollout_correction)
 
     def weigh(self, mini: Batch) -> Tensor:
         """Each token's share in the loss; where the loss singles out tokens, they are chosen here."""
@@ -153,7 +167,8 @@ class PolicyActor(Trainee):
         losses, details = self.policy_loss(
             logprobs, old, micro.advantages, mask=micro.mask, cu_seqlens=micro.cu_seqlens, chosen=micro.chosen
         )
-        losses = corrected(losses, old, micro, self.rollout_correction, details)
+        drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
+        losses = corrected(losses, drawn_by, micro, self.rollout_correction, details)
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * entropy

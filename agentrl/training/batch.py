@@ -14,8 +14,8 @@ from torch import Tensor
 
 from agentrl.training.media import Media
 
-_PER_SEQUENCE = ("trajectory", "group", "baselines", "media")
-_SCORED = ("mask", "weights", "chosen")
+_PER_SEQUENCE = ("trajectory", "group", "baselines", "truncated", "media")
+_SCORED = ("mask", "weights", "chosen", "rejected")
 
 
 @dataclass
@@ -46,6 +46,8 @@ class Batch:
     """f32 [T]; the exact KL from the policy before the step to the reference, where it is part of the reward."""
     baselines: Tensor | None = None
     """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
+    truncated: Tensor | None = None
+    """bool [B]; whether its trajectory ended at the length limit."""
     values: Tensor | None = None
     """f32 [T]; the critic's, before the step: what it expects of the state that token t was chosen in."""
     advantages: Tensor | None = None
@@ -56,6 +58,12 @@ class Batch:
     """f32 [T]; each token's share of the loss."""
     chosen: Tensor | None = None
     """bool [T]; the tokens that the policy loss singles out."""
+    rejected: Tensor | None = None
+    """bool [T]; the model's tokens that rejection took out of the mask."""
+    importance: Tensor | None = None
+    """f32 [T]; importance weights, where they are settled before the update's forward passes."""
+    capped: Tensor | None = None
+    """f32 [T]; whether their cap acted."""
     media: Media | None = None
     """[B]; the images and videos that tokens stand for, sequence by sequence; None where there are none."""
 

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: boo
     with `adapter` its base model with the adapter folded in. Raises UserError.
     """
     step, state = checkpoints.load(checkpoint)
-    trained = next((state[name] for name in TRAINED if name in state), {})
+    trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})
     saved = trained.get("parameters")
     if not saved:
         raise UserError(f"{checkpoint} holds no weights; actor.checkpoint.save_contents left them out")

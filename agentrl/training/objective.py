@@ -1,11 +1,7 @@
-"""The policy's loss and the off-policy correction of it, as the settings name them."""
+"""The policy's loss as the settings name it."""
 
-import torch
-from torch import Tensor
-
-from agentrl.algorithms import PolicyLoss, bind_loss, importance_weights, rejection_mask
-from agentrl.config.schema import Actor, RolloutCorrection
-from agentrl.training.batch import Batch
+from agentrl.algorithms import PolicyLoss, bind_loss
+from agentrl.config.schema import Actor
 
 
 def loss_of(actor: Actor) -> PolicyLoss:
@@ -24,36 +20,3 @@ def loss_of(actor: Actor) -> PolicyLoss:
         kl_cov_ratio=policy_loss.kl_cov_ratio,
         ppo_kl_coef=policy_loss.ppo_kl_coef,
     )
-
-
-def corrected(
-    losses: Tensor,
-    old_logprobs: Tensor,
-    micro: Batch,
-    rollout_correction: RolloutCorrection,
-    details: dict[str, Tensor],
-) -> Tensor:
-    """The losses f32 [T], weighted and dropped as the settings say; `details` learns of it."""
-    columns = old_logprobs, micro.rollout_logprobs, micro.mask, micro.cu_seqlens
-    if rollout_correction.rollout_is is not None:
-        weights, capped = importance_weights(
-            *columns,
-            level=rollout_correction.rollout_is,
-            cap=rollout_correction.rollout_is_threshold,
-            mode=rollout_correction.rollout_is_mode,
-        )
-        details |= {"rollout_is": weights, "rollout_is_capped": capped}
-        losses = losses * weights
-    veto, upper = rollout_correction.rollout_token_veto_threshold, rollout_correction.rollout_rs_threshold
-    if rollout_correction.rollout_rs is None and veto is None:
-        return losses
-    lower = rollout_correction.rollout_rs_threshold_lower
-    kept = rejection_mask(
-        *columns,
-        level=rollout_correction.rollout_rs,
-        upper=upper,
-        lower=1 / upper if lower is None else lower,
-        veto=veto,
-    )
-    details["rollout_rejected"] = 1 - kept.float()
-    return torch.where(kept, losses, 0.0)

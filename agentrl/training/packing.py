@@ -50,7 +50,9 @@ def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
         ledgers += kept
         owners += [i] * len(kept)
         groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
-    return pack_ledgers(ledgers, trajectory=owners, group=groups)
+    batch = pack_ledgers(ledgers, trajectory=owners, group=groups)
+    batch.truncated = torch.tensor([trajectories[i].finish == "length" for i in owners], dtype=torch.bool)
+    return batch
 
 
 def rewarded(

@@ -5,7 +5,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.kl import KL_ESTIMATORS
+from agentrl.algorithms.kl import k3
 from agentrl.training.batch import Batch
 from agentrl.training.ranks import ALONE, Ranks
 
@@ -73,7 +73,6 @@ NAMES = {
     "kl_loss": "actor/kl_loss",
     "rollout_is": "rollout_is/mean",
     "rollout_is_capped": "rollout_is/capped",
-    "rollout_rejected": "rollout_is/rejected",
 }
 
 
@@ -86,6 +85,7 @@ class PolicyReport(Report):
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
         self._gaps: list[Tensor] = []
+        self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
         """Take in one forward pass. `details`, each [T]: old, logprobs, and of NAMES those that apply."""
@@ -95,12 +95,18 @@ class PolicyReport(Report):
             # The loss as it is minimised: the weights of one mini-batch make its mean.
             details["pg_loss"] = details["pg_loss"].double() * micro.weights.double()
         self.add(micro.mask, details)
-        self._gaps.append((old.double() - micro.rollout_logprobs.double())[micro.mask])
+        drawn = micro.mask
+        if micro.rejected is not None:
+            drawn = drawn | micro.rejected
+            self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
+        self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
 
     def settle(self) -> None:
         super().settle()
         if self._ranks.world > 1:
             self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
+        if self._rejected is not None:
+            self._rejected = torch.tensor(sum(self._ranks.gather(int(self._rejected))))
 
     def metrics(self) -> dict[str, float]:
         """All figures by name, the same on every rank."""
@@ -110,6 +116,9 @@ class PolicyReport(Report):
             "batch/mask_share": float(self._model_tokens) / max(self._tokens, 1),
             "batch/sequences": float(self._sequences),
         }
+        if self._rejected is not None:
+            rejected = float(self._rejected)
+            metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
         means = {NAMES[name]: value for name, value in self.means("pg_loss").items()}
@@ -126,7 +135,7 @@ class PolicyReport(Report):
             "rollout_gap/mean": float(size.mean()),
             "rollout_gap/max": float(size.max()),
             "rollout_gap/p99": _quantile(size, 0.99),
-            "rollout_gap/k3": float(KL_ESTIMATORS["low_var_kl"](-gap).mean()),
+            "rollout_gap/k3": float(k3(-gap).mean()),
         }
 
 

@@ -62,8 +62,8 @@ class Resuming:
                     raise
                 refused.append(error)
                 continue
-            for error in refused:
-                log.warning("%s; the run goes on from %s", error.trouble, path.name)
+            for damaged in refused:
+                log.warning("%s; the run goes on from %s", damaged.trouble, path.name)
             return path, found
         if refused:
             way = "for a new run, set trainer.resume_mode=disable"
@@ -79,8 +79,10 @@ class Resuming:
         checkpoints.tidy(self.folder)
         repeats = self.mode == "auto"  # the same steps come again, in place of damaged ones
         kept = step if repeats or self._within() else 0
-        records = {} if repeats else {"moves": moves, "copies": copies}
-        aside = set_aside(self.folder, kept, DAMAGED if repeats else SUPERSEDED, **records)  # type: ignore[arg-type]
+        if repeats:
+            aside = set_aside(self.folder, kept, DAMAGED)
+        else:
+            aside = set_aside(self.folder, kept, SUPERSEDED, moves=moves, copies=copies)
         if aside is not None:
             _say(aside, (path.name for path in aside.iterdir()))
         if self.elsewhere is not None:

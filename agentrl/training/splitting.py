@@ -7,6 +7,7 @@ made for the mini-batch as a whole.
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil
 
 import torch
@@ -15,10 +16,11 @@ from agentrl.training.batch import Batch
 
 
 def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | None = None) -> list[list[int]]:
-    """Sequence indices of each mini-batch: `prompts` prompts with all their trajectories that are there.
+    """Sequence indices of each mini-batch: at most `prompts` prompts with all their trajectories that are there.
 
     With a generator the prompts are shuffled first. The sequences of one trajectory, and the trajectories of one
-    prompt, stay together. The last mini-batch may hold fewer prompts.
+    prompt, stay together. Mini-batches are as few as `prompts` allows, and alike to within one prompt: Adam makes each
+    step about as large as the others, so that a prompt left over would weigh as much as all of another step's.
     """
     by_group: dict[int, list[int]] = {}
     for sequence, group in enumerate(batch.group.tolist()):
@@ -26,7 +28,9 @@ def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | Non
     groups = list(by_group.values())
     if generator is not None:
         groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]
-    return [[s for group in groups[i : i + prompts] for s in group] for i in range(0, len(groups), prompts)]
+    steps = ceil(len(groups) / prompts)
+    bounds = [len(groups) * i // steps for i in range(steps + 1)] if steps else []
+    return [[s for group in groups[i:j] for s in group] for i, j in pairwise(bounds)]
 
 
 def micro_batches(

@@ -48,6 +48,10 @@ class Trainee:
         self.cost = arithmetic_of(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
+    def prepared(self, mini: Batch) -> Batch:
+        """The mini-batch as it is trained on, under the weights before its optimizer step."""
+        return mini
+
     def weigh(self, mini: Batch) -> Tensor:
         """Each token's share in the loss of a mini-batch: f32 [T]."""
         raise NotImplementedError
@@ -106,6 +110,7 @@ class Trainee:
             self.shuffling.set_state(state["shuffling"])
 
     def _mini_step(self, mini: Batch, report: Report) -> None:
+        mini = self.prepared(mini)
         mini.weights = self.weigh(mini)
         teaching, silent = self.teaching(mini)
         passes = self.cut.passes(mini, teaching)

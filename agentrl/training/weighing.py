@@ -6,16 +6,21 @@ import torch
 
 from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
+from agentrl.algorithms.segments import sequence_of
 from agentrl.config.schema import Algorithm
 from agentrl.training.batch import Batch
+from agentrl.training.off_policy import settled, settles
 
 
 class Weighing:
     """The advantage estimator of a run, the KL in its rewards, and the filtration of its trajectories."""
 
-    def __init__(self, algorithm: Algorithm, *, seed: int) -> None:
+    def __init__(self, algorithm: Algorithm, *, seed: int, corrects: bool = True) -> None:
+        """`corrects`: whether the engine's log-probs compare with the trainer's, so that tokens may be rejected."""
         self.algorithm = algorithm
         self.seed = seed
+        rollout_correction = algorithm.rollout_correction
+        self.settles = corrects and not rollout_correction.bypass_mode and settles(rollout_correction)
         kl_ctrl = algorithm.kl_ctrl
         self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
 
@@ -31,6 +36,8 @@ class Weighing:
             rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
+        if self.settles:
+            self._settle(batch)
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,
@@ -44,7 +51,16 @@ class Weighing:
             gamma=algorithm.gamma,
             lam=algorithm.lam,
         )
+        if algorithm.mask_truncated_completions and batch.truncated is not None:
+            batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
+            batch.advantages = batch.advantages * batch.mask
         return metrics
+
+    def _settle(self, batch: Batch) -> None:
+        assert batch.old_logprobs is not None
+        found = settled(batch, batch.old_logprobs, self.algorithm.rollout_correction)
+        batch.mask, batch.rejected = found.mask, found.rejected
+        batch.importance, batch.capped = found.importance, found.capped
 
     def filtered(self, batch: Batch, step: int) -> Batch:
         """The batch to train on: as it is, or with `use_pf_ppo` as many trajectories drawn from it by their scores.

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import importance_weights, rejection_mask
+from agentrl.algorithms import importance_weights
 
 TOKEN = st.tuples(st.floats(-4, 0, width=32), st.floats(-4, 0, width=32), st.booleans())
 SEQUENCES = st.lists(st.lists(TOKEN, min_size=1, max_size=6), min_size=1, max_size=5)
@@ -41,27 +41,6 @@ def test_weights(sequences, cap, level, mode):
     assert weights.tolist() == pytest.approx(expected, rel=1e-9)
     if not any(near_edge):
         assert capped.tolist() == outside
-
-
-@pytest.mark.parametrize("level", ["token", "sequence", "geometric", None])
-@pytest.mark.parametrize("veto", [None, 0.2])
-@given(sequences=SEQUENCES)
-def test_rejection(sequences, level, veto):
-    mine, theirs, made = zip(*[token for tokens in sequences for token in tokens], strict=True)
-    bounds = torch.tensor([0, *map(len, sequences)], dtype=torch.int32).cumsum(0).int()
-    columns = torch.tensor(mine, dtype=torch.float64), torch.tensor(theirs, dtype=torch.float64), torch.tensor(made)
-    kept = rejection_mask(*columns, bounds, level=level, upper=1.5, lower=0.6, veto=veto)
-    expected, ratios = [], []
-    for tokens in sequences:
-        gaps = [a - b for a, b, made_here in tokens if made_here]
-        hopeless = veto is not None and any(exp(gap) < veto for gap in gaps)
-        of_all = {"sequence": exp(sum(gaps)), "geometric": exp(sum(gaps) / max(len(gaps), 1))}
-        for a, b, made_here in tokens:
-            ratio = of_all.get(level, exp(a - b))
-            expected.append(made_here and not hopeless and (level is None or 0.6 <= ratio <= 1.5))
-            ratios.append(ratio)
-    if not any(abs(ratio - edge) < 1e-9 for ratio in ratios for edge in (0.6, 1.5)):  # rounding decides there
-        assert kept.tolist() == expected
 
 
 def test_what_another_policy_drew_has_the_trainers_expectation():

@@ -1,21 +1,22 @@
 """KL estimators, the penalty in the reward, and the controllers."""
 
-from math import exp
+from math import exp, inf, nan
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algorithms import AdaptiveKL, entropy_from_logits, kl_controller, kl_penalty, penalise
+from agentrl.algorithms import KL_ESTIMATORS, AdaptiveKL, entropy_from_logits, kl_controller, kl_penalty, penalise
 from agentrl.errors import UserError
 from tests.algorithms.packings import packings
+from tests.algorithms.verl_code import functions, masked, needs_verl
 
 DEFINITIONS = {
     "kl": lambda d: d,
     "abs": abs,
     "mse": lambda d: d * d / 2,
-    "low_var_kl": lambda d: exp(-d) + d - 1,
+    "low_var_kl": lambda d: min(exp(-d) + d - 1, 10.0),
 }
 
 
@@ -33,8 +34,9 @@ def test_estimators_and_their_straight_through_gradients(kind, pairs):
 
 
 def test_estimators_are_unbiased_where_they_claim_to_be():
-    # E over p of k1 and k3 is KL(p || q); k2+'s mean gradient is the KL's gradient
-    logits, q = torch.randn(2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    # E over p of k1, and of k3 where no token reaches its bound, is KL(p || q); k2+'s mean gradient is the KL's
+    logits, noise = torch.randn(2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q = logits + 0.5 * noise
     logits.requires_grad_()
     logp, logq = logits.log_softmax(-1), q.log_softmax(-1)
     p = logp.exp().detach()
@@ -99,3 +101,39 @@ def test_entropy_is_that_of_the_distribution():
     p = logits.softmax(-1).tolist()
     expected = [-sum(x * torch.tensor(x).log().item() for x in row if x > 0) for row in p]
     torch.testing.assert_close(entropy_from_logits(logits), torch.tensor(expected))
+
+
+GRID = [sign * size for size in (0.0, 1e-6, 1e-3, 0.5, 2.5, 2.6, 2.7, 10, 11, 15, 19.9, 20, 20.1, 87, 89, 800, 1e18)
+        for sign in (1.0, -1.0)]  # fmt: skip
+
+
+@needs_verl
+@pytest.mark.parametrize("kind", [name + plus for name in KL_ESTIMATORS for plus in ("", "+")])
+def test_values_and_gradients_are_verls(kind):
+    verl = functions("trainer/ppo/core_algos.py", ("kl_penalty", "kl_penalty_forward"), verl_F=masked())
+    for ref in (0.0, -3.0):
+        for dtype in (torch.float32, torch.float64):
+            grid = torch.tensor([*GRID, inf, -inf, nan], dtype=dtype) + ref
+            mine, theirs = grid.clone().requires_grad_(), grid.clone().requires_grad_()
+            value, expected = (
+                function(x, torch.full_like(grid, ref), kind)
+                for function, x in ((kl_penalty, mine), (verl.kl_penalty, theirs))
+            )
+            torch.testing.assert_close(value[:-3], expected[:-3], rtol=1e-6, atol=1e-6)
+            for column, other in ((value, expected), *_gradients(value, mine, expected, theirs)):
+                assert other[~other.isfinite()].isnan().equal(column[~other.isfinite()].isnan())
+                torch.testing.assert_close(column[:-3], other[:-3], rtol=1e-6, atol=1e-6)
+
+
+def _gradients(value, mine, expected, theirs):
+    value.nansum().backward()
+    expected.nansum().backward()
+    return [(mine.grad, theirs.grad)]
+
+
+def test_one_token_cannot_outweigh_the_batch():
+    logprobs = torch.tensor([-15.0, -20.0, -1e4], requires_grad=True)
+    values = kl_penalty(logprobs, torch.zeros(3), "low_var_kl")
+    values.sum().backward()
+    assert values.tolist() == [10.0] * 3
+    assert logprobs.grad.abs().max() <= 10.0

@@ -64,3 +64,4 @@ def test_check():
     assert done.returncode == 0
     assert any(probe["ok"] for probe in report["isolation"])
     assert report["languages"]["python"] == ""
+    assert report["memory"].startswith("all memory of a run counts")

@@ -73,7 +73,7 @@ def test_words_belong_to_keys() -> None:
 
 def test_words_are_those_that_the_code_offers() -> None:
     from agentrl.algorithms import ADVANTAGES, KL_ESTIMATORS, LOSS_AGG_MODES, PF_PPO_METHODS, POLICY_LOSSES
-    from agentrl.algorithms.correction import REJECTION_LEVELS
+    from agentrl.algorithms.correction import LEVELS, MODES
     from agentrl.chat import check, parsers
     from agentrl.data import overlong
     from agentrl.tools import truncation
@@ -85,7 +85,8 @@ def test_words_are_those_that_the_code_offers() -> None:
         "actor.policy_loss.loss_mode": POLICY_LOSSES,
         "algorithm.adv_estimator": ADVANTAGES,
         "algorithm.pf_ppo.reweight_method": PF_PPO_METHODS,
-        "algorithm.rollout_correction.rollout_rs": REJECTION_LEVELS,
+        "algorithm.rollout_correction.rollout_is": LEVELS,
+        "algorithm.rollout_correction.rollout_is_mode": MODES,
         "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
         "data.truncation": overlong.SIDES,
         f"{multi_turn}.format": parsers.PARSERS,

@@ -43,7 +43,7 @@ def test_last_batch() -> None:
     keeping = Loader(rows(5), 2, shuffle=False, seed=0, drop_last=False)
     assert (dropping.steps_per_epoch, keeping.steps_per_epoch) == (2, 3)
     assert uids(dropping, 3) == [["0", "1"], ["2", "3"], ["0", "1"]]
-    assert uids(keeping, 4) == [["0", "1"], ["2", "3"], ["4"], ["0", "1"]]
+    assert uids(keeping, 4) == [["0"], ["1", "2"], ["3", "4"], ["0"]]
     assert keeping.epoch == 1
 
 
@@ -87,3 +87,13 @@ def test_mistakes() -> None:
     state = Loader(rows(5), 2, shuffle=True, seed=0).state_dict()
     with pytest.raises(UserError, match=r"has 6 rows now, 5 when the checkpoint was made"):
         Loader(rows(6), 2, shuffle=True, seed=0).load_state_dict(state)
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_kept_rows_make_batches_of_one_size(there: int, batch: int) -> None:
+    loader = Loader(rows(there), batch, shuffle=False, seed=0, drop_last=False)
+    sizes = [len(loader.next_batch()) for _ in range(loader.steps_per_epoch)]
+    assert sum(sizes) == there
+    assert len(sizes) == -(-there // batch)
+    assert max(sizes) <= batch
+    assert max(sizes) - min(sizes) <= 1

@@ -11,7 +11,6 @@ from agentrl import remote
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.data import load_dataset
-from agentrl.errors import UserError
 from agentrl.runtime import learner as learners
 from agentrl.runtime.environment import scorer
 from agentrl.runtime.learner import Learner
@@ -70,8 +69,9 @@ def test_the_engines_log_probs_may_stand_in(config: Made) -> None:
     annotated: list[Any] = []
     assert passes(learner, lambda: annotated.append(learner.annotate(batch))) == 0
     assert torch.equal(annotated[0].old_logprobs, batch.rollout_logprobs)
-    with pytest.raises(UserError, match="rollout_rs with bypass_mode"):
-        config("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token")
+    rejecting = "algorithm.rollout_correction.rollout_rs=token"
+    learner = ready(config("algorithm.rollout_correction.bypass_mode=true", rejecting))
+    assert learner.actor.rollout_correction.rollout_rs == "token"
 
 
 def test_log_probs_of_a_cut_distribution_correct_nothing(config: Made) -> None:

@@ -65,6 +65,15 @@ async def test_files_and_threads_stay(session: Session) -> None:
     assert (await session.run("q.get()")).stdout == b"'kept'\n"
 
 
+async def test_it_lives_on_after_many_threads_and_processes(pool: Pool) -> None:
+    session = await pool.session(Limits(wall=60, processes=20))
+    code = "import os, threading\nfor _ in range(3):\n    t = threading.Thread(target=int); t.start(); t.join()\n"
+    code += "if os.fork() == 0:\n    os.fork(); os._exit(0)\nos.wait()[0] > 0"
+    for _ in range(120):
+        assert (await session.run(code)).stdout == b"True\n"
+    await session.close()
+
+
 async def test_a_time_limit_ends_it(pool: Pool) -> None:
     session = await pool.session(Limits(wall=60))
     answer = await session.run("import time; print('so far', flush=True); time.sleep(60)", wall=1.0)

@@ -11,6 +11,7 @@ SCRIPT = """
 import asyncio, os
 from agentrl.sandbox.job import Job, Limits
 from agentrl.sandbox.pool import Pool
+from tests.sandbox import kernel_memory
 
 LONG = Limits(wall=60, memory_mb=300, processes=20)
 PROGRAMS = {
@@ -28,6 +29,8 @@ async def main():
     for _ in range(2):
         runs = await asyncio.gather(*(pool.run(Job("python", p, [b"abc\\n"], run_limits=LONG)) for p in PROGRAMS.values()))
         print([(r.runs[0].stdout, r.runs[0].limit_hit) for r in runs])
+    small = Limits(wall=60, memory_mb=64)
+    print({(await pool.run(Job("python", p, run_limits=small))).runs[0].limit_hit for p in kernel_memory.PROGRAMS.values()})
     session = await pool.session(LONG)
     await session.run("x = 1")
     print((await session.run("x + 1")).stdout)
@@ -59,7 +62,8 @@ def test_an_ordinary_user_has_the_same_pool() -> None:
         == lines[2]
         == ("[(b'1000 sandbox /box\\n', None), (b'19\\n', None), (b'', 'memory'), (b'cba\\n', None)]")
     )
-    assert lines[3] == "b'2\\n'"
+    assert lines[3] == "{'memory'}"
+    assert lines[4] == "b'2\\n'"
 
 
 def test_the_slots_of_two_pools_have_different_users() -> None:

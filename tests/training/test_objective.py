@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from agentrl.algorithms import POLICY_LOSSES
-from agentrl.config.schema import Actor, PolicyLoss, RolloutCorrection
+from agentrl.config.schema import Actor, PolicyLoss
 from agentrl.errors import UserError
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.objective import corrected, loss_of
+from agentrl.training.objective import loss_of
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
 from tests.training.tiny import random_batch, tiny
 
@@ -83,25 +83,3 @@ def test_clip_ranges_reach_the_loss():
     assert (options["low"], options["high"], options["c"]) == (0.1, 0.4, 3.0)
     with pytest.raises(UserError, match="'best' does not exist"):
         loss_of(Actor(policy_loss=PolicyLoss("best")))
-
-
-def test_rejected_tokens_keep_their_share_of_the_mean():
-    batch = random_batch(LENGTHS)
-    old = torch.where(batch.mask, -1.0, 0.0)
-    batch.rollout_logprobs = torch.where(torch.arange(batch.num_tokens) % 3 == 0, old - 2.0, old)
-    losses, details = torch.ones(batch.num_tokens), {}
-    rejecting = RolloutCorrection(rollout_is=None, rollout_rs="token", rollout_rs_threshold=1.5)
-    kept = corrected(losses, old, batch, rejecting, details)
-    assert kept.equal(torch.where((batch.rollout_logprobs == old) & batch.mask, 1.0, 0.0))
-    assert details["rollout_rejected"].equal(1 - kept)
-    below = RolloutCorrection(
-        rollout_is=None, rollout_rs="token", rollout_rs_threshold=9.0, rollout_rs_threshold_lower=0.9
-    )
-    assert corrected(losses, old, batch, below, {}).equal(batch.mask.float())
-    vetoed = RolloutCorrection(rollout_is=None, rollout_token_veto_threshold=1.5)
-    kept = corrected(losses, old, batch, vetoed, {})
-    for span in torch.arange(batch.num_tokens).split(batch.lengths):
-        low = (batch.rollout_logprobs[span] == old[span]) & batch.mask[span]  # a ratio of 1, below the threshold
-        assert kept[span].equal(torch.zeros(len(span)) if low.any() else batch.mask[span].float())
-    nothing = RolloutCorrection(rollout_is=None)
-    assert corrected(losses, old, batch, nothing, {}) is losses

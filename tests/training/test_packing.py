@@ -4,7 +4,7 @@ import torch
 
 from agentrl.chat import Ledger, Source
 from agentrl.rollout.trajectory import Outcome, TurnReward
-from agentrl.training import pack
+from agentrl.training import pack, pack_tokens
 from tests.training.tiny import ledger, trajectory
 
 
@@ -91,3 +91,14 @@ def test_select_takes_every_column_along():
     assert picked.cu_seqlens.tolist() == [0, 7, 12]
     assert picked.trajectory.tolist() == [2, 0]
     assert picked.old_logprobs is None
+
+
+def test_what_ended_at_the_length_limit_is_marked():
+    cut, ended = trajectory(ledger(3), ledger(2), uid="a"), trajectory(ledger(4), uid="b")
+    cut.finish = "length"
+    assert pack_tokens([cut, ended]).truncated.tolist() == [True, True, False]
+    assert pack([ended, cut], tool_turn_weight=1.0, interaction_turn_weight=1.0).truncated.tolist() == [
+        False,
+        True,
+        True,
+    ]

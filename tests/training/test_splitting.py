@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,22 @@ def test_mini_batches_are_cut_by_prompts():
     assert mini_batches(batch, 2) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
     assert mini_batches(batch, 9) == [list(range(10))]
     assert mini_batches(batch.select([]), 2) == []
+
+
+@pytest.mark.parametrize(("there", "wanted"), [(9, [4, 5]), (16, [8, 8]), (8, [8]), (17, [5, 6, 6]), (3, [3])])
+def test_no_mini_batch_is_a_stub(there, wanted):
+    batch = random_batch([3] * there, per_group=1)
+    cut = mini_batches(batch, 8)
+    assert [len(rows) for rows in cut] == wanted
+    assert [row for rows in cut for row in rows] == list(range(there))
+
+
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_mini_batches_are_few_and_alike(there, prompts):
+    sizes = [len(rows) for rows in mini_batches(random_batch([2] * there, per_group=1), prompts)]
+    assert len(sizes) == -(-there // prompts)
+    assert max(sizes) <= prompts
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_shuffling_moves_whole_prompts_and_repeats_itself():

@@ -90,3 +90,19 @@ def test_a_failed_baseline_teaches_nothing():
     advantages = batch.advantages.split(batch.lengths)
     for i, group in enumerate(batch.group.tolist()):
         assert bool(advantages[i].any()) == (group == 1)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus"])
+def test_truncated_trajectories_leave_the_loss_and_stay_in_the_statistics(estimator):
+    whole, masked = batch_of(1.0, 0.0, 0.5, 0.25), batch_of(1.0, 0.0, 0.5, 0.25)
+    cut = torch.zeros(whole.num_sequences, dtype=torch.bool)
+    cut[0] = True
+    for batch, on in ((whole, False), (masked, True)):
+        batch.truncated = cut
+        Weighing(Algorithm(adv_estimator=estimator, mask_truncated_completions=on), seed=0)(batch)
+    tokens = torch.arange(whole.num_tokens) < whole.lengths[0]
+    assert whole.advantages[tokens].any()
+    assert not masked.advantages[tokens].any()
+    assert not masked.mask[tokens].any()
+    assert masked.advantages[~tokens].equal(whole.advantages[~tokens])
+    assert masked.mask[~tokens].equal(whole.mask[~tokens])

@@ -92,13 +92,27 @@ def batch_sizes(data: Data, actor: Actor) -> None:
 def correction_cap(algorithm: Algorithm) -> None:
     """Caps of at least 1, and a lower bound of at most 1: on-policy tokens count whole."""
     rollout_correction = algorithm.rollout_correction
-    at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold rollout_rs_threshold")
+    if not isinstance(rollout_correction.rollout_is_threshold, str):
+        at_least("algorithm.rollout_correction", rollout_correction, 1, "rollout_is_threshold")
     lower = rollout_correction.rollout_rs_threshold_lower
     if lower is not None and lower > 1:
         raise UserError(
             f"algorithm.rollout_correction.rollout_rs_threshold_lower={lower}: every on-policy token would be dropped; "
             "set it below 1"
         )
+
+
+def correction_words(algorithm: Algorithm) -> None:
+    """Rejection and its thresholds fit together, and so do the bounds of the weights."""
+    rollout_correction = algorithm.rollout_correction
+    cap, rejects = rollout_correction.rollout_is_threshold, rollout_correction.rollout_rs
+    if rejects is None and not isinstance(cap, str):
+        return
+    from agentrl.algorithms.rejection import bounds_of, criteria_of  # torch comes with it
+
+    criteria_of(rejects, rollout_correction.rollout_rs_threshold, rollout_correction.rollout_rs_threshold_lower)
+    if bounds_of(cap)[1] < 1:
+        raise UserError(f"algorithm.rollout_correction.rollout_is_threshold={cap}: must be at least 1")
 
 
 def overlong_buffer(reward: Reward, data: Data) -> None:
@@ -166,17 +180,19 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
     at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
 
 
-def bypassed(algorithm: Algorithm) -> None:
-    """What compares the trainer's log-probs with the engine's has both."""
-    rollout_correction = algorithm.rollout_correction
+def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:
+    """The plain policy gradient of bypass_mode takes the place of no other loss."""
+    rollout_correction, policy_loss = algorithm.rollout_correction, actor.policy_loss
+    if rollout_correction.loss_type != "reinforce":
+        return None
     if not rollout_correction.bypass_mode:
-        return
-    for name in ("rollout_rs", "rollout_token_veto_threshold"):
-        if getattr(rollout_correction, name) is not None:
-            raise UserError(
-                f"algorithm.rollout_correction.{name} with bypass_mode: the engine's log-probs stand in for the "
-                "trainer's, so nothing is left to compare them with; set one of them to null or false"
-            )
+        return "algorithm.rollout_correction.loss_type has no effect without bypass_mode=true"
+    if policy_loss.loss_mode not in ("vanilla", "gpg"):
+        raise UserError(
+            f"algorithm.rollout_correction.loss_type=reinforce with actor.policy_loss.loss_mode={policy_loss.loss_mode}"
+            ": there is one loss; leave one of them out"
+        )
+    return None
 
 
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:

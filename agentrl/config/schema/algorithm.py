@@ -23,20 +23,29 @@ class RolloutCorrection:
 
     bypass_mode: bool = False
     """Take the engine's log-probs for those of the policy before the step: one forward pass less, and the loss's own
-    ratio makes up for the difference. Nothing else is corrected or measured then."""
+    ratio makes up for the difference. Rejection compares the engine with the policy as it is at each optimizer step
+    then, and costs a forward pass for each."""
+    loss_type: str = "ppo_clip"
+    """With `bypass_mode`: ppo_clip (the loss's own ratio corrects; no importance weights), or reinforce (the plain
+    policy gradient, times the importance weights of the policy as it is)."""
     rollout_is: str | None = "token"
     """The ratio that counts, p(trainer) / p(engine): that of a token, or of a whole sequence; null: no correction."""
-    rollout_is_threshold: float = 2.0
-    """Cap of the ratio."""
+    rollout_is_threshold: int | float | str = 2.0
+    """Cap of the ratio. "0.5_5.0": ratios outside of these bounds weigh 0 (IcePop)."""
     rollout_is_mode: str = "truncate"
     """truncate (ratios are cut at the cap), or mask (tokens outside of 1/cap to cap do not count)."""
+    rollout_is_batch_normalize: bool = False
+    """Divide the weights by their mean over the batch; with `bypass_mode` over the mini-batch."""
     rollout_rs: str | None = None
-    """Rejection: token drops tokens, sequence and geometric whole sequences (by the product, or the geometric mean, of
-    their tokens' ratios) outside of the thresholds; null: nothing is dropped."""
-    rollout_rs_threshold: float = 2.0
-    """The greatest ratio that is kept."""
+    """Rejection by the thresholds: token drops tokens, sequence and geometric whole sequences, by the product or the
+    geometric mean of their ratios; or verl's token_k1 to _k3, seq_sum_k1 to _k3, seq_mean_k1 to _k3, seq_max_k2 and
+    _k3, several with commas. null: nothing is dropped. What is dropped leaves the mean too."""
+    rollout_rs_threshold: int | float | str | None = None
+    """The greatest ratio that is kept (null: 2), or both bounds, as "0.5_2.0"; with commas one for each of
+    `rollout_rs`. For the words ending in k1 they bound the inverse of the ratio, as in verl; for k2 and k3 it is the
+    greatest value that is kept, 0.01 say, and must be given."""
     rollout_rs_threshold_lower: float | None = None
-    """The least one; null: 1 / `rollout_rs_threshold`."""
+    """token, sequence, geometric: the least ratio that is kept; null: 1 / `rollout_rs_threshold`."""
     rollout_token_veto_threshold: float | None = None
     """A token with a ratio below this drops its whole sequence; null: none does."""
 
@@ -90,6 +99,9 @@ class Algorithm:
     """Off-policy correction."""
     filter_groups: FilterGroups = field(default_factory=FilterGroups)
     """Dynamic sampling."""
+    mask_truncated_completions: bool = False
+    """Take trajectories that ended at the length limit out of the loss and its mean. Their scores still count in the
+    statistics of their groups."""
     use_pf_ppo: bool = False
     """Train on trajectories drawn by their scores, with replacement."""
     pf_ppo: PFPPO = field(default_factory=PFPPO)

@@ -8,19 +8,17 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.resources import files
 from itertools import zip_longest
 
 from agentrl.errors import UserError
 from agentrl.rewards.code.cases import TestCases, text_of
 from agentrl.rewards.code.script import TestScript
+from agentrl.rewards.code.trials import HARNESS, Trials, framed
 from agentrl.rewards.code.values import MALFORMED, as_expected, decode
 from agentrl.rewards.code.verdict import COMPILE_ERROR, TIMEOUT, Verdict, compile_status, describe, failure
 from agentrl.sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
-
-HARNESS = files("agentrl.rewards.code").joinpath("harness.py").read_text(encoding="utf-8")
 
 
 class Grader(ABC):
@@ -73,7 +71,7 @@ class Function(Grader):
     in_harness = True
 
     def stdin(self, index: int) -> str:
-        return _framed({"fn": self.cases.fn_name, "args": self.cases.arguments(index)})
+        return framed({"fn": self.cases.fn_name, "args": self.cases.arguments(index)})
 
     def passes(self, index: int, output: bytes) -> bool:
         try:
@@ -83,19 +81,22 @@ class Function(Grader):
 
 
 class Asserts(Grader):
-    """Scripts of asserts; a token that the harness reads after the last one proves that it got there."""
+    """Scripts that need the solution's own process; a token, read after the last assert, proves that they got there.
+
+    What that process says of them is its own word.
+    """
 
     in_harness = True
+    forgeable = True
 
     def __init__(self, code: str, cases: TestCases, language: str) -> None:
         super().__init__(code, cases, language)
         self.token = secrets.token_hex()
         self.scripts = [TestScript(source, f"report_{secrets.token_hex(8)}") for source in cases.asserts]
-        self.forgeable = any(script.forgeable for script in self.scripts)
 
     def stdin(self, index: int) -> str:
         script = self.scripts[index]
-        return _framed({"script": script.source, "report": script.report}) + self.token
+        return framed({"script": script.source, "report": script.report}) + self.token
 
     def passes(self, index: int, output: bytes) -> bool:
         try:
@@ -111,6 +112,33 @@ async def grade(run: Run, code: str, cases: TestCases, *, language: str, limits:
     Raises InfraError when the sandbox fails, UserError when the row's test cases are no good.
     """
     grader = _grader(code, cases, language)
+    if isinstance(grader, Asserts):
+        return await _tried(run, grader, limits, total)
+    return await _graded(run, grader, limits, total)
+
+
+async def _tried(run: Run, grader: Asserts, limits: Limits, total: float) -> Verdict:
+    """Test and solution apart as far as that goes; what needs one process is run in one."""
+    cases = grader.cases
+    tried = await Trials(run, grader.code, cases.asserts, limits=limits, total=total).judge()
+    codes: list[bool | int] = [trial.result if trial.result is not None else False for trial in tried]
+    metadata = [
+        describe(index, (cases.asserts[index], None), code, None, trial.shown)
+        for index, (code, trial) in enumerate(zip(codes, tried, strict=True))
+    ]
+    rest = [index for index, trial in enumerate(tried) if trial.together]
+    forgeable = bool(rest) or any(trial.shape.forgeable for trial in tried)
+    if rest:
+        some = cases.pick(rest)
+        found = await _graded(run, Asserts(grader.code, some, grader.language), limits, total)
+        for index, code, about in zip(rest, found.results, found.metadata, strict=True):
+            codes[index], metadata[index] = code, dict(about) | {"case_index": index}
+    return Verdict(codes, metadata, forgeable)
+
+
+async def _graded(run: Run, grader: Grader, limits: Limits, total: float) -> Verdict:
+    """All cases as one job."""
+    cases = grader.cases
     result = await run(grader.job(limits, total))
     compiled = result.compiled
     failed = compile_status(compiled)
@@ -135,11 +163,6 @@ def _code(grader: Grader, index: int, run: CommandResult | None) -> bool | int:
     if code is not None or run is None:
         return TIMEOUT if code is None else code
     return grader.passes(index, run.stdout)
-
-
-def _framed(request: dict[str, object]) -> str:
-    text = json.dumps(request)
-    return f"{len(text):016d}{text}"
 
 
 def _shown(cases: TestCases, index: int) -> tuple[str, str | None]:

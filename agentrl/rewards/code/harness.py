@@ -1,8 +1,8 @@
 """Runs a solution inside the sandbox and reports values, never verdicts; sent there as text, together with solution.py.
 
-Standard input holds 16 digits, a JSON request of that many bytes, and then a token. The request is {"fn", "args"}, or
-{"script", "report"}: test code that hands values to the function of that name. The reply goes to what was standard
-output, which the solution no longer has: its own prints go to standard error.
+Standard input holds 16 digits, a JSON request of that many bytes, and then a token. The request is {"fn", "args"},
+{"calls"} as the referee makes them, or {"script", "report"}: test code that hands values to the function of that name.
+The reply goes to what was standard output, which the solution no longer has: its own prints go to standard error.
 
 Nothing here is secret from a determined solution, as both share a process. So expected values never come here, and
 the token, which proves that a script ran to its end, is read only there.
@@ -10,59 +10,20 @@ the token, which proves that a script ran to its end, is read only there.
 
 import builtins
 import json
-import numbers
 import os
 import sys
 import traceback
 import types
 from typing import Any
 
+from agentrl.rewards.code.callee import Callee
+from agentrl.rewards.code.plain import encode, receive, send
+
 # Names that solutions take for granted where only a function is asked for; builtins late, so that they are not hidden.
 STARS = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io"
 MODULES = "json math random re string sys typing collections heapq bisect copy itertools functools operator"
 PRELUDE = [f"from {name} import *" for name in STARS.split()]
 PRELUDE += ["from builtins import *", "from typing import *", f"import {', '.join(MODULES.split())}"]
-LONG_BITS = 1000
-"""Integers above it travel in hexadecimal: decimal text of any length is not read everywhere."""
-CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset)
-
-
-class Opaque(Exception):
-    """A value without a plain form."""
-
-
-def encode(value: Any) -> Any:
-    """The plain form of a value as JSON, its type kept. A subclass counts as its base, whatever it overrides."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        value = int.__add__(value, 0)
-        return {"int": hex(value)} if value.bit_length() > LONG_BITS else value
-    if isinstance(value, float):
-        return float.__add__(value, 0.0)
-    if isinstance(value, str):
-        return "".join(str.__iter__(value))
-    for kind in CONTAINERS:
-        if isinstance(value, kind):
-            return {kind.__name__: [encode(item) for item in kind.__iter__(value)]}
-    if isinstance(value, dict):
-        return {"dict": [[encode(key), encode(item)] for key, item in dict.items(value)]}
-    if isinstance(value, bytes):
-        return {"bytes": bytes.hex(value)}
-    return encode_other(value)
-
-
-def encode_other(value: Any) -> Any:
-    """Numbers and arrays of other libraries as the built-in ones."""
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if hasattr(type(value), "tolist"):
-        plain = value.tolist()
-        if type(plain) is not type(value):
-            return encode(plain)
-    if isinstance(value, numbers.Number):
-        return float(value)  # type: ignore[arg-type]
-    raise Opaque(type(value).__name__)
 
 
 def form(value: Any) -> Any:
@@ -87,22 +48,6 @@ class Reports:
         self.made.append([index, *forms])
 
 
-def receive(source: int, size: int) -> bytes:
-    """At most `size` bytes."""
-    pieces = []
-    while size and (piece := os.read(source, min(size, 1 << 20))):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
-
-
-def send(channel: int, reply: Any, write: Any = os.write, dumps: Any = json.dumps) -> None:
-    """All of it; the functions are bound here, before a solution can replace them."""
-    data = memoryview(dumps(reply).encode())
-    while data:
-        data = data[write(channel, data) :]
-
-
 def load(module: types.ModuleType, prelude: list[str]) -> None:
     """Run the solution as the main module; the prelude's names are behind its own, like built-in ones."""
     names: dict[str, Any] = {}
@@ -121,6 +66,9 @@ def answer(request: dict[str, Any], names: dict[str, Any], requests: int) -> dic
         if function is None:
             function = getattr(names["Solution"](), request["fn"])
         return {"value": form(function(*request["args"]))}
+    if "calls" in request:
+        callee = Callee(names)
+        return {"answers": [callee.answer(call) for call in request["calls"]]}
     reports = Reports()
     names[request["report"]] = reports.report
     exec(compile(request["script"], "tests.py", "exec"), names)

@@ -1,7 +1,7 @@
-"""Test scripts of asserts, taken apart: the sandbox works out values, the comparison happens outside.
+"""Test scripts that need the solution's own process, taken apart as far as that goes.
 
-`assert f(2) == 4` goes in as a report of f(2); the 4 stays here, and with it everything that could be forged. What
-cannot be taken apart so is judged in the sandbox, in the solution's own process, and marked forgeable.
+`assert f(2) == 4` goes in as a report of f(2), and the 4 stays here. All the same the report, and everything else in
+such a script, is the word of a process that the solution shares: the verdict is forgeable.
 """
 
 import ast
@@ -55,11 +55,6 @@ class TestScript:
         self.report = report
         self.checks: list[Check] = []
         self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(tree)))
-
-    @property
-    def forgeable(self) -> bool:
-        """Whether a verdict rests on what the solution's own process says."""
-        return not self.checks or any(check.pair or check.expected is True for check in self.checks)
 
     def passes(self, reports: Sequence[Sequence[Any]]) -> bool:
         """Whether every report holds, and none is missing that a run to the end has made."""

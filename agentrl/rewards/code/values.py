@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
 """What reading a forged reply may raise."""
 
 
@@ -26,8 +26,21 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "dict": lambda items: {decode(key): decode(value) for key, value in items},
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
+    "standard": lambda content: _standard(content[0], decode(content[1])),
+    "ref": lambda _: OPAQUE,
     "opaque": lambda _: OPAQUE,
 }
+
+
+def _standard(kind: str, args: list[Any]) -> Any:
+    """A value of the standard library's as the built-in one it equals. Its own class may take forever to make it."""
+    if kind in ("Counter", "OrderedDict", "defaultdict"):
+        return dict(args[-1])
+    if kind == "Decimal":
+        return float(args[0])
+    if kind == "Fraction":
+        return int(args[0]) / int(args[1])
+    return args[0] if kind == "bytearray" and isinstance(args[0], bytes) else OPAQUE
 
 
 def decode(form: Any) -> Any:

@@ -20,6 +20,7 @@ from importlib import import_module
 
 from agentrl.sandbox.job import Limits
 from agentrl.sandbox.kernel import syscalls
+from agentrl.sandbox.kernel.group import Group
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Tier:
     """A warden may do one job after another."""
     disk_is_memory = False
     """The files of a run lie in memory and count as such."""
+    group: Group | None = None
+    """Counts the memory of a warden that may do several jobs, where the host allows for that."""
     work = WORK
     """The work folder as the user's program sees it."""
     place: str | None = None

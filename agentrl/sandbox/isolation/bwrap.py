@@ -33,7 +33,7 @@ class Bwrap(Foldered):
         self.program = host.bwrap
         self.filter = os.path.join(host.folder, "filter")
         with open(self.filter, "wb") as file:
-            file.write(seccomp.program(profiles.NAMESPACE))
+            file.write(seccomp.program(profiles.NAMESPACE + profiles.HOST_DISK))
         self.view = [*self._system(), *self._identity()]
         # What lies below /tmp would be hidden by the run's own /tmp, so it comes after that.
         below = [path for path in mounts.sources(host.roots) if path.startswith("/tmp/") and self.reaches(path)]

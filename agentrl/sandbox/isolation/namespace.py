@@ -8,7 +8,6 @@ ordinary user has but one, so each warden gets a user namespace of its own, whic
 
 import _signal  # type: ignore[import-not-found]
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -23,7 +22,6 @@ from agentrl.sandbox.kernel.profiles import NAMESPACE
 
 RUNNER = 1000
 """Id of the user's process; under root, of slot 0's."""
-_LEAST_PID_MAX = 301
 _OWN_WORLD = (
     syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC
     | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP | syscalls.CLONE_NEWNET
@@ -33,6 +31,8 @@ _SCRATCH = "/.run"
 _FLAGS = mounts.NOSUID | mounts.NODEV
 _HELD = "/.held"
 _COUNTERS = tuple(f"/proc/self/net/{name}" for name in ("dev", "snmp", "snmp6", "netstat"))
+_TCP = "4096 65536 212992"
+"""Bytes that a connection may queue, least, first and most: no more than other sockets."""
 _PLACES = {"/box": "box", "/tmp": "tmp", "/dev/shm": "shm"}
 
 
@@ -44,8 +44,6 @@ class Namespace(Tier):
     renews = True
     disk_is_memory = True
     mounted = False
-    bound = -1
-    """Processes that the kernel was told to allow."""
 
     def settle(self, host: Host) -> None:
         """Goes on in a child: the first process of its own world."""
@@ -104,7 +102,10 @@ class Namespace(Tier):
         return syscalls.clone(self.flags)
 
     def enter(self, slot: int, limits: Limits) -> None:
-        """Own ids, /proc, loopback, and the bound on processes."""
+        """Own ids, /proc, loopback.
+
+        RLIMIT_NPROC bounds the processes. The namespace's pid_max cannot: the kernel gives ids below 300 only once.
+        """
         self.slot = slot
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # The first process of a pid namespace gets from inside only the signals that it handles: so none.
@@ -138,6 +139,9 @@ class Namespace(Tier):
 
     def _start_network(self) -> None:
         _loopback_up()
+        with contextlib.suppress(OSError):  # before Linux 4.15 a network has no such settings of its own
+            for name in ("tcp_rmem", "tcp_wmem"):
+                _write(f"/proc/sys/net/ipv4/{name}", _TCP)
         self.counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
         self.untouched = self._network_traces()
 
@@ -160,9 +164,6 @@ class Namespace(Tier):
             os.makedirs(path)
             syscalls.mount(f"{_HELD}/{number}", path, "", mounts.BIND | mounts.RECURSIVE)
         self.mounted = True
-        if self.bound != limits.processes:
-            _bound_pids(limits.processes)
-            self.bound = limits.processes
         return self.work
 
     def confine(self, limits: Limits) -> None:
@@ -223,15 +224,6 @@ def identity(host: Host) -> dict[str, str]:
         "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }
-
-
-def _bound_pids(processes: int) -> None:
-    """The kernel's own bound in a pid namespace, where it has one; the limit on the user's processes is finer."""
-    try:
-        _write("/proc/sys/kernel/pid_max", str(max(_LEAST_PID_MAX, processes + 2)))
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOENT):
-            raise
 
 
 def _loopback_up() -> None:

@@ -10,7 +10,12 @@ ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
 _DEEP = 64 * _MIB
 """A program's stack, for recursion is what small programs use memory for, and with it that of each thread."""
-_NICE = 5  # the wardens, the server and the trainer go first, however many processes a run has
+_NO_CORE = 1
+"""Bytes. 0 would keep dumps from files only, and let a core_pattern that is a pipe have them: core(5)."""
+_SIGNALS = 1024
+"""Queued signals and timers: kernel memory, of which the host allows each user so much."""
+NICE = 5
+"""The wardens, the server and the trainer go first, however many processes a run has."""
 
 
 def limit_resources(limits: Limits, cpu: float, others: int) -> None:
@@ -21,15 +26,18 @@ def limit_resources(limits: Limits, cpu: float, others: int) -> None:
     """
     seconds = int(cpu) + 2
     data = limits.memory_mb * _MIB + limits.processes * _DEEP
-    os.nice(_NICE)
+    os.nice(NICE)
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_DATA, data),
         (resource.RLIMIT_FSIZE, limits.disk_mb * _MIB),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_NPROC, limits.processes + others),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, _NO_CORE),
         (resource.RLIMIT_MEMLOCK, _MIB),
+        (resource.RLIMIT_SIGPENDING, _SIGNALS),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
     ):
         _lower(kind, value, value)
     _lower(resource.RLIMIT_STACK, _DEEP, max(_DEEP, limits.memory_mb * _MIB))

@@ -18,6 +18,7 @@ clone 56 220
 clone3 435 435
 connect 42 203
 delete_module 176 106
+fallocate 285 47
 fanotify_init 300 262
 fchmod 91 52
 fchmodat 268 53
@@ -38,6 +39,7 @@ init_module 175 105
 inotify_add_watch 254 27
 inotify_init 253 -
 inotify_init1 294 26
+io_setup 206 0
 io_uring_enter 426 426
 io_uring_register 427 427
 io_uring_setup 425 425
@@ -109,6 +111,8 @@ set_mempolicy 238 237
 set_mempolicy_home_node 450 450
 setns 308 268
 setpriority 141 140
+setrlimit 160 164
+setsockopt 54 208
 settimeofday 164 170
 setxattr 188 5
 shmat 30 196
@@ -119,6 +123,8 @@ socketpair 53 199
 statmount 457 457
 swapoff 168 225
 swapon 167 224
+sync 162 81
+syncfs 306 267
 sysfs 139 -
 syslog 103 116
 tgkill 234 131

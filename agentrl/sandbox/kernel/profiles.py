@@ -12,6 +12,16 @@ _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER,
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _OWN = (0,)  # a pid argument that means the caller itself
 
+
+def _core_limit() -> tuple[Rule, ...]:
+    """RLIMIT_CORE stays what it is (see confine), whoever asks; reading it is allowed: a null pointer, both halves."""
+    why = "0 instead of 1 hands memory to the host's handler of core dumps, where core_pattern is a pipe"
+    core, null = 4, (0,)
+    halves = (Argument(2, null, inside=False, upper=upper) for upper in (False, True))
+    writes = (Rule(("prlimit64",), why, 0, (Argument(1, (core,)), half)) for half in halves)
+    return (Rule(("setrlimit",), why, 0, (Argument(0, (core,)),)), *writes)
+
+
 _KERNEL = (
     Rule(("unshare", "setns"), "a namespace of its own would bring capabilities back"),
     Rule(("clone",), "as unshare", tests=(Argument(0, (0,), mask=_NEW_NAMESPACES, inside=False),)),
@@ -46,6 +56,26 @@ _KERNEL = (
     Rule(("personality",), "switches off what makes attacks hard", tests=(Argument(0, (0, 0xFFFFFFFF), inside=False),)),
     Rule(("prlimit64",), "starves the process that watches the run", tests=(Argument(0, _OWN, inside=False),)),
     Rule(("prctl",), "PR_SET_SECCOMP: filters are kernel memory nobody counts", errno.EINVAL, (Argument(0, (22,)),)),
+    *_core_limit(),
+    Rule(
+        ("inotify_init", "inotify_init1", "inotify_add_watch"),
+        "tells who uses the host's files, read-only or not, and names that cannot be read; libraries then poll",
+        errno.ENOSYS,
+    ),
+    Rule(
+        ("fcntl",),
+        "F_SETLEASE delays the host's own opening of a file, F_NOTIFY is the older inotify; F_SETPIPE_SZ makes pipes "
+        "hold more, by what no limit counts: the kernel, too, refuses that at times",
+        tests=(Argument(1, (1024, 1026, 1031)),),
+    ),
+    Rule(
+        ("setsockopt",),
+        "SO_SNDBUF, SO_RCVBUF and their *FORCE: as F_SETPIPE_SZ; the kernel, too, gives less than was asked for",
+        0,
+        (Argument(1, (1,)), Argument(2, (7, 8, 32, 33))),
+    ),
+    Rule(("sync", "syncfs"), "wait for all the host's disks, where no signal reaches; a run has nothing on them", 0),
+    Rule(("io_setup",), "the host has so many of them for all its programs; libraries then use threads", errno.ENOSYS),
     Rule(("seccomp",), "as PR_SET_SECCOMP", errno.ENOSYS),
     Rule(("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"), "as PR_SET_SECCOMP", errno.ENOSYS),
 )
@@ -87,18 +117,13 @@ _OTHER_PROCESSES = (
     Rule(("ioprio_set",), "IOPRIO_WHO_USER: all of the user", tests=(Argument(0, (3,)),)),
 )
 
-_HOST_FILES = (
-    Rule(
-        ("inotify_init", "inotify_init1", "inotify_add_watch"),
-        "tells the names of files that cannot be opened",
-        errno.ENOSYS,
-    ),
-)
+HOST_DISK = (Rule(("fallocate",), "takes more of the disk between two looks than writing can", errno.EOPNOTSUPP),)
+"""For runs whose files lie on the host's disk. The C library's posix_fallocate then writes."""
 
 NAMESPACE = Profile("namespace", _KERNEL + _OTHER_PROCESSES + _OWN_NETWORK)
 """For runs whose processes, network and file system are their own."""
 
-LANDLOCK = Profile("landlock", _KERNEL + _OTHER_PROCESSES + _HOST_NETWORK + _HOST_FILES)
+LANDLOCK = Profile("landlock", _KERNEL + _OTHER_PROCESSES + _HOST_NETWORK + HOST_DISK)
 """For runs that share the host's namespaces under a user of their own."""
 
 SHARED_USER = (

@@ -3,7 +3,7 @@
 Invariants: the first matching rule of a profile decides; a call that no rule names is allowed, unless it is newer than
 `numbers.LAST` (x32 calls are above it, too): that one gets ENOSYS. A call in another architecture's table kills the
 process. Arguments are compared by their low 32 bits: all that the kernel reads of the ones tested here, so bits set
-above cannot smuggle a value past a test.
+above cannot smuggle a value past a test. A pointer, which is more, takes a rule for each half.
 """
 
 import ctypes
@@ -31,6 +31,8 @@ class Argument:
     values: tuple[int, ...]
     mask: int = 0xFFFFFFFF
     inside: bool = True
+    upper: bool = False
+    """Look at the high 32 bits in place of the low ones."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _rule(rule: Rule, table: Mapping[str, int], name: str) -> list[_Instruction]
 
 
 def _test(test: Argument, holds: str, skip: str) -> list[_Instruction]:
-    lines: list[_Instruction] = [(_LOAD, _ARGUMENTS + 8 * test.index), (_AND, test.mask)]
+    lines: list[_Instruction] = [(_LOAD, _ARGUMENTS + 8 * test.index + 4 * test.upper), (_AND, test.mask)]
     hit, last = (holds, skip) if test.inside else (skip, holds)
     lines += [_Jump(_EQUAL, value, yes=hit) for value in test.values[:-1]]
     return [*lines, _Jump(_EQUAL, test.values[-1], hit, last), holds]

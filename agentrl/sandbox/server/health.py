@@ -14,6 +14,7 @@ async def health(service: Service) -> dict[str, Any]:
         "server": "agentrl",
         "version": __version__,
         "isolation": service.pool.isolation,
+        "memory": service.pool.memory(),
         "probes": [probe_report(probe) for probe in service.pool.report],
         "languages": {
             "available": sorted(name for name, why in languages.items() if not why),

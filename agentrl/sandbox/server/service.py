@@ -32,6 +32,9 @@ class Executor(Protocol):
     async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
         """A Python with state."""
 
+    def memory(self) -> str:
+        """How the memory of a run is limited."""
+
     def stats(self) -> dict[str, float]:
         """Load."""
 

@@ -16,6 +16,7 @@ import sys
 from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
+from agentrl.sandbox.kernel.group import Group
 from agentrl.sandbox.zygote import cells, ordinary
 from agentrl.sandbox.zygote.place import Place
 
@@ -80,21 +81,22 @@ def _find_place(tier: Tier, folder: str, file: str) -> Place | None:
 
 def _loop(tier: Tier, control: socket.socket) -> None:
     while True:
-        text, handles, _, _ = socket.recv_fds(control, 4096, 4)
+        text, handles, _, _ = socket.recv_fds(control, 4096, 8)
         if not text:
             os._exit(0)
         order = json.loads(text)
         pid, pidfd = tier.clone()
         if pid == 0:
-            _become_warden(tier, order["slot"], handles[0])
+            _become_warden(tier, order["slot"], *handles)
         socket.send_fds(control, [json.dumps({"id": order["id"]}).encode()], [pidfd])
         for handle in (pidfd, *handles):
             os.close(handle)
 
 
-def _become_warden(tier: Tier, slot: int, caller: int) -> None:
+def _become_warden(tier: Tier, slot: int, caller: int, *group: int) -> None:
     """Never returns; in the user's process Become comes out of it."""
     gc.disable()
+    tier.group = Group(group) if group else None
     try:
         warden.serve(tier, slot, caller)
     except wire.Closed:

@@ -105,8 +105,11 @@ def test_asserts(verdict: Grade) -> None:
     ]
     found = verdict("def add(a, b):\n    return a + b", {"assert_case": asserts})
     assert found.results == [True, False, True, True, True, True, True, True, False, True, -2]
+    assert not found.forgeable
+    needs_one_process = ["import io, sys\nsys.stdin = io.StringIO('3')\nassert add(1, 2) == int(input())"]
+    found = verdict("def add(a, b):\n    return a + b", {"assert_case": [*asserts[:2], *needs_one_process]})
+    assert found.results == [True, False, True]
     assert found.forgeable
-    assert not verdict("def add(a, b):\n    return a + b", {"assert_case": asserts[:2]}).forgeable
 
 
 def test_time_for_all_cases_together(verdict: Grade) -> None:

@@ -29,12 +29,6 @@ def test_what_goes_in(source: str, inside: str, operators: list[str]) -> None:
     assert "4711" not in script.source
 
 
-def test_what_rests_on_the_solution_alone_is_marked() -> None:
-    assert not TestScript("assert f(2) == 4", "r").forgeable
-    for source in ("assert f(2)", "assert f(2) == y", "f(2)", "try:\n    assert f(2) == 4\nexcept Exception: raise"):
-        assert TestScript(source, "r").forgeable, source
-
-
 def test_reports_must_be_right_and_complete() -> None:
     script = TestScript("assert f(1) == 1\nfor i in range(3):\n    assert f(i) == 2", "r")
     assert script.passes([[0, 1], [1, 2], [1, 2]])

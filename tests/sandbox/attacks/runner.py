@@ -15,11 +15,11 @@ from agentrl.errors import InfraError, UserError
 from agentrl.sandbox.isolation import children
 from agentrl.sandbox.job import CommandResult, Job, Result, Unavailable
 from agentrl.sandbox.pool import Pool
-from tests.sandbox.attacks import appetites, docker, inputs, reach, rights, stays, views
+from tests.sandbox.attacks import appetites, choices, docker, inputs, reach, rights, stays, views
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.scene import Scene, linger, lingering
 
-ATTACKS = [attack for part in (views, reach, rights, appetites, stays, inputs) for attack in part.ATTACKS]
+ATTACKS = [attack for part in (views, reach, rights, appetites, stays, inputs, choices) for attack in part.ATTACKS]
 AT_ONCE = 3
 
 

@@ -85,6 +85,21 @@ def test_every_rule_of_both_architectures(profile: Profile, machine: str, arch: 
         ("setpriority", (2, 0), refused(errno.EPERM)),
         ("prctl", (15,), ALLOW),
         ("prctl", (22,), refused(errno.EINVAL)),
+        ("setrlimit", (4,), 0x50000),
+        ("setrlimit", (7,), ALLOW),
+        ("prlimit64", (0, 4, 0, 1), ALLOW),
+        ("prlimit64", (0, 4, 1, 0), 0x50000),
+        ("prlimit64", (0, 4, 1 << 32, 0), 0x50000),  # an address whose low half is zero
+        ("prlimit64", (0, 7, 1, 0), ALLOW),
+        ("fcntl", (0, 1024), refused(errno.EPERM)),  # F_SETLEASE
+        ("fcntl", (0, 1025), ALLOW),
+        ("fcntl", (0, 1026), refused(errno.EPERM)),  # F_NOTIFY
+        ("fcntl", (0, 1031), refused(errno.EPERM)),  # F_SETPIPE_SZ
+        ("fcntl", (0, 6), ALLOW),
+        ("setsockopt", (0, 1, 7), 0x50000),  # SO_SNDBUF
+        ("setsockopt", (0, 1, 33), 0x50000),  # SO_RCVBUFFORCE
+        ("setsockopt", (0, 1, 2), ALLOW),
+        ("setsockopt", (0, 6, 8), ALLOW),  # of TCP
     ],
 )
 def test_arguments_in_the_namespace_profile(call: str, arguments: tuple[int, ...], answer: int) -> None:

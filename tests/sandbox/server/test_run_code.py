@@ -134,6 +134,7 @@ def test_health_says_what_isolates_and_why(server):
     assert (status, report["status"]) == (200, "ok")
     chosen = next(probe for probe in report["probes"] if probe["tier"] == report["isolation"])
     assert chosen["ok"]
+    assert report["memory"].startswith("all memory of a run counts")
     assert "python" in report["languages"]["available"]
     assert report["languages"]["missing"]["lean"] == "language not installed: lean"
     assert report["load"]["pending_bytes"] == 0

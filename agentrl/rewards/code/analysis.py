@@ -1,0 +1,151 @@
+"""What a test script asks of a solution, read from its text: how it can be run without trusting the solution.
+
+Three shapes: asserts that compare one call with one literal are judged here, from the call's value; other scripts are
+run by a referee, in a sandbox without the solution; a few need the solution's own process, and their verdict is
+forgeable.
+"""
+
+import ast
+import builtins
+import symtable
+import sys
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.rewards.code.plain import Opaque, encode
+from agentrl.rewards.code.script import MIRRORED
+from agentrl.rewards.code.values import MALFORMED, decode, holds
+
+TOGETHER = {"stdin", "input", "inspect", "mock", "patch", "monkeypatch", "asyncio", "globals", "locals", "eval", "exec"}
+TOGETHER |= {"open", "solution", "numpy", "np", "pandas", "pd", "torch", "scipy"}
+"""Names that reach for the solution's process; what they do makes no sense in another one."""
+RAISES = ("raises", "assertraises", "assertraisesregex")
+
+
+@dataclass(frozen=True)
+class Check:
+    """An assert that compares a call of the solution with a literal."""
+
+    call: Sequence[Any]
+    """As the callee takes it."""
+    operator: str
+    expected: Any
+
+    def passes(self, answer: Any) -> bool:
+        """Whether it holds of the callee's answer. Raises one of MALFORMED."""
+        return holds(self.operator, decode(answer["value"]), self.expected)
+
+
+@dataclass
+class Shape:
+    """One script."""
+
+    source: str
+    tree: ast.Module
+    checks: list[Check] = field(default_factory=list)
+    """The whole script, where it is asserts of this kind alone."""
+    names: list[str] = field(default_factory=list)
+    """Those that the script does not define, nor Python."""
+    exceptions: list[str] = field(default_factory=list)
+    """Of those: the ones that it catches."""
+    together: bool = False
+    """It needs the solution's own process."""
+
+    @property
+    def asserts(self) -> bool:
+        """Whether it has any."""
+        return any(isinstance(node, ast.Assert) for node in ast.walk(self.tree))
+
+    @property
+    def forgeable(self) -> bool:
+        """Whether one of the solution's own names helps to judge another, or itself."""
+        used = [name for name in self.names if name not in self.exceptions and name not in sys.stdlib_module_names]
+        classes = [name for name in used if name[:1].isupper() and name != "Solution"]
+        return self.together or (not self.checks and (len(used) > 1 or bool(classes)))
+
+
+def read(source: str) -> Shape:
+    """The shape of a script. Raises UserError on one that is no Python."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"the row's assert_case is no Python ({error}): correct the row") from None
+    checks = _checks(tree)
+    if checks:
+        return Shape(source, tree, checks)
+    names = _free(source)
+    return Shape(source, tree, [], names, [n for n in names if n in _caught(tree)], _together(tree, names))
+
+
+def _checks(tree: ast.Module) -> list[Check]:
+    found: list[Check] = []
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assert):
+            return []
+        test = statement.test
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+        checks = [_check(part) for part in parts]
+        if None in checks:
+            return []
+        found += filter(None, checks)
+    return found
+
+
+def _check(test: ast.expr) -> Check | None:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    name, left, right = type(test.ops[0]).__name__, test.left, test.comparators[0]
+    if isinstance(right, ast.Call) and name in MIRRORED:
+        name, left, right = MIRRORED[name], right, left
+    try:
+        call = _call(left)
+        return None if call is None else Check(call, name, ast.literal_eval(right))
+    except (*MALFORMED, Opaque):
+        return None
+
+
+def _call(node: ast.expr) -> list[Any] | None:
+    """`f(literals)`, where f is no name of Python's own; None for anything else. Raises one of MALFORMED, or Opaque."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or hasattr(builtins, node.func.id):
+        return None
+    if any(keyword.arg is None for keyword in node.keywords):
+        return None
+    args = [encode(ast.literal_eval(arg)) for arg in node.args]
+    named = {str(keyword.arg): encode(ast.literal_eval(keyword.value)) for keyword in node.keywords}
+    return [{"name": node.func.id}, args, named]
+
+
+def _free(source: str) -> list[str]:
+    """Global names that are read and nowhere bound, but for Python's own and those of annotations."""
+    top = symtable.symtable(source, "tests.py", "exec")
+    tables = [top]
+    for table in tables:
+        tables += table.get_children()
+    symbols = [(s, table is top or s.is_global()) for table in tables for s in table.get_symbols()]
+    bound = {s.get_name() for s, shared in symbols if shared and (s.is_assigned() or s.is_imported())}
+    read = dict.fromkeys(s.get_name() for s, shared in symbols if shared and s.is_referenced())
+    return [name for name in read if name not in bound and not hasattr(builtins, name) and name not in typing.__all__]
+
+
+def _caught(tree: ast.Module) -> set[str]:
+    handlers = [n.type for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler) and n.type is not None]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func).lower() in RAISES:
+            handlers += node.args[:1]
+    return {n.id for handler in handlers for n in ast.walk(handler) if isinstance(n, ast.Name)}
+
+
+def _together(tree: ast.Module, names: Sequence[str]) -> bool:
+    used = {_last(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)}
+    imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+    imported |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    bases = {_last(base) for n in ast.walk(tree) if isinstance(n, ast.ClassDef) for base in n.bases}
+    waits = any(isinstance(n, ast.Await | ast.AsyncFunctionDef) for n in ast.walk(tree))
+    return waits or bool(TOGETHER & (used | imported)) or bool(bases & set(names))
+
+
+def _last(node: ast.expr | ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

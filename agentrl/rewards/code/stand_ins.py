@@ -1,0 +1,145 @@
+"""What a test script holds in place of the solution's names and objects; sent into the referee's sandbox as text.
+
+Invariant: what a stand-in gives is plain data or another stand-in. Operators act on no object of the solution's, unless
+the test made it by calling a class: else an object that claims to equal everything would.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from agentrl.rewards.code.callee import BINARY, CHUNK
+
+Ask = Callable[..., Any]
+"""(what, arguments, named arguments), as the callee takes them -> the result."""
+
+
+class Remote:
+    """An object in the solution's sandbox."""
+
+    def __init__(self, ask: Ask, reference: str, made: bool) -> None:
+        vars(self).update(_ask=ask, _reference=reference, _made=made)
+
+    def _do(self, name: str, *args: Any) -> Any:
+        return vars(self)["_ask"]({"do": name}, (self, *args))
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return vars(self)["_ask"]({"ref": vars(self)["_reference"]}, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._do("getattr", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._do("setattr", name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        items = self._do("iter")
+        while True:
+            taken = items._do("take")
+            yield from taken
+            if not isinstance(taken, list) or len(taken) < CHUNK:
+                return
+
+    def __next__(self) -> Any:
+        for item in self:
+            return item
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return int(self._do("len"))
+
+    def __bool__(self) -> bool:
+        return bool(self._do("bool"))
+
+    def __str__(self) -> str:
+        return str(self._do("str"))
+
+    def __int__(self) -> int:
+        return int(self._do("int"))
+
+    def __float__(self) -> float:
+        return float(self._do("float"))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._do("getitem", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._do("setitem", key, value)
+
+    __hash__ = object.__hash__
+
+
+def _operator(name: str) -> Any:
+    def act(self: Remote, other: Any) -> Any:
+        mine, others = vars(self)["_made"], isinstance(other, Remote) and vars(other)["_made"]
+        return self._do(name, other) if mine or others else NotImplemented
+
+    return act
+
+
+for _name in BINARY.split():
+    if _name not in ("getitem", "delitem", "contains"):
+        setattr(Remote, f"__{_name.strip('_')}__", _operator(_name))
+
+
+class Named:
+    """A name that the solution defines."""
+
+    def __init__(self, ask: Ask, name: str) -> None:
+        vars(self).update(_ask=ask, _name=name, __name__=name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return vars(self)["_ask"]({"name": vars(self)["_name"]}, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return vars(self)["_ask"]({"do": "getattr"}, (self, name))
+
+    def _value(self) -> Any:
+        return vars(self)["_ask"]({"do": "value"}, (self,))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self._value() == other)
+
+    def __len__(self) -> int:
+        return len(self._value())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._value())
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._value()[key]
+
+    def __bool__(self) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+class Unknown:
+    """What a guess has in place of an answer: whatever a test asks of it seems right."""
+
+
+def _always(value: Any) -> Any:
+    def act(*_: Any, **__: Any) -> Any:
+        if next(ASKED) > PATIENCE:
+            raise LookupError("a loop waits for what is unknown")
+        return value
+
+    return act
+
+
+UNKNOWN = Unknown()
+ASKED = itertools.count()
+PATIENCE = 20_000
+"""Operations on what is unknown; a loop that follows it never ends by itself."""
+ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+SEEMS: dict[str, Any] = {"len": 0, "int": 0, "float": 0.0, "index": 0, "hash": 0, "str": "", "iter": iter(())}
+SEEMS |= dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "contains", "bool"], True)
+SEEMS |= dict.fromkeys(["call", "getattr", "getitem", "enter", "exit", "abs", "neg", "pos", "round"], UNKNOWN)
+SEEMS |= dict.fromkeys([part + name for name in ARITHMETIC for part in ("", "r")], UNKNOWN)
+for _name, _value in SEEMS.items():
+    setattr(Unknown, f"__{_name}__", _always(_value))

@@ -1,0 +1,169 @@
+"""Judges scripts of asserts between two sandboxes: the solution in one, the test in the other.
+
+Invariants: the test and what it expects never enter a sandbox with the solution; only plain data leaves that one; a
+verdict is that of a run in which the solution's answers belong to these calls in this order.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from agentrl.rewards.code.analysis import Shape, read
+from agentrl.rewards.code.values import MALFORMED
+from agentrl.rewards.code.verdict import RUNTIME_ERROR, failure
+from agentrl.sandbox.job import CommandResult, Job, Limits, Result
+
+Run = Callable[[Job], Awaitable[Result]]
+
+ROUNDS = 64
+"""How often answers may lead to other calls."""
+STATES: dict[str, bool | int] = {"passed": True, "failed": False, "error": RUNTIME_ERROR}
+
+
+def program(*names: str) -> str:
+    """Modules of this package as one program for a sandbox, which does not have the package."""
+    folder = files("agentrl.rewards.code")
+    texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in names]
+    lines = [line for text in texts for line in text.splitlines() if line != "import __future__"]
+    # The names that modules import from each other are there already.
+    kept = [line for line in lines if not line.startswith("from agentrl.")]
+    return "\n".join(["import __future__", *kept, ""])
+
+
+HARNESS = program("plain", "callee", "harness")
+REFEREE = program("plain", "callee", "stand_ins", "referee")
+
+
+def framed(request: dict[str, Any]) -> str:
+    """A request as the programs read it: its length in 16 digits, then JSON."""
+    text = json.dumps(request)
+    return f"{len(text):016d}{text}"
+
+
+@dataclass
+class Trial:
+    """One script, on its way to a verdict."""
+
+    shape: Shape
+    result: bool | int | None = None
+    shown: CommandResult | None = None
+    """The last run that the verdict rests on."""
+    calls: list[Any] = field(default_factory=list)
+    known: list[Any] = field(default_factory=list)
+    """[[call, answer]], of the last run of the solution."""
+    together: bool = False
+    """The test passes what has no plain form, so it needs the solution's own process."""
+
+    @property
+    def open(self) -> bool:
+        return self.result is None and not self.together
+
+    def request(self) -> dict[str, Any]:
+        """For the referee."""
+        shape = self.shape
+        return {
+            "script": shape.source,
+            "names": shape.names,
+            "exceptions": shape.exceptions,
+            "asserts": shape.asserts,
+            "known": self.known,
+        }
+
+    def judge(self, reply: dict[str, Any]) -> None:
+        """Take in what the referee says."""
+        self.calls = reply["calls"]
+        self.together = reply["state"] == "unsendable"
+        if reply["sure"] and not self.together:
+            self.result = STATES[reply["state"]]
+
+    def answer(self, reply: dict[str, Any]) -> None:
+        """Take in what the solution answers."""
+        self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
+        if not self.shape.checks:
+            return
+        verdicts = [_verdict(check, answer) for check, (_, answer) in zip(self.shape.checks, self.known, strict=True)]
+        self.result = next((verdict for verdict in verdicts if verdict is not True), True)
+
+
+def _verdict(check: Any, answer: dict[str, Any]) -> bool | int:
+    return RUNTIME_ERROR if "raised" in answer else bool(check.passes(answer))
+
+
+class Trials:
+    """All scripts of a row."""
+
+    def __init__(self, run: Run, code: str, scripts: Sequence[str], *, limits: Limits, total: float) -> None:
+        self.run = run
+        self.code = code
+        self.limits = limits
+        self.left = total
+        """Seconds for all runs that are still to come."""
+        self.trials = [Trial(read(script)) for script in scripts]
+
+    async def judge(self) -> list[Trial]:
+        """The trials, each with a result or marked as `together`. Raises InfraError."""
+        for trial in self.trials:
+            trial.together = trial.shape.together
+            trial.calls = [check.call for check in trial.shape.checks]
+        await self._solution([trial for trial in self.trials if trial.open and trial.calls])
+        for _ in range(ROUNDS):
+            waiting = [trial for trial in self.trials if trial.open]
+            if not waiting:
+                break
+            await self._referee(waiting)
+            await self._solution([trial for trial in waiting if trial.open])
+        for trial in self.trials:
+            if trial.open:
+                trial.result = False  # every round the solution answered otherwise
+        return self.trials
+
+    async def _solution(self, trials: list[Trial]) -> None:
+        stdins = _written(trials, lambda trial: {"calls": trial.calls})
+        trials = [trial for trial in trials if trial.open]
+        await self._round(trials, HARNESS, stdins, {"solution.py": self.code.encode()}, Trial.answer)
+
+    async def _referee(self, trials: list[Trial]) -> None:
+        stdins = _written(trials, Trial.request)
+        await self._round([trial for trial in trials if trial.open], REFEREE, stdins, {}, Trial.judge)
+
+    async def _round(
+        self,
+        trials: list[Trial],
+        code: str,
+        stdins: list[str],
+        files: dict[str, bytes],
+        take: Callable[[Trial, dict[str, Any]], None],
+    ) -> None:
+        if not trials:
+            return
+        limits, left = self.limits, max(self.left, 0.001)
+        inputs = [stdin.encode(errors="replace") for stdin in stdins]
+        job = Job("python", code, inputs, files=files, compile_limits=limits, run_limits=limits, total=left)
+        result = await self.run(job)
+        runs: list[CommandResult | None] = [*result.runs, *[None] * (len(trials) - len(result.runs))]
+        self.left -= sum(run.execution_time for run in runs if run is not None)
+        for trial, run in zip(trials, runs, strict=True):
+            trial.shown = run or trial.shown
+            trial.result = failure(run)
+            if trial.result is None and run is not None:
+                _take(trial, run, take)
+
+
+def _written(trials: list[Trial], request: Callable[[Trial], dict[str, Any]]) -> list[str]:
+    """The requests of all trials but those whose answers cannot be written again: too deep, for one."""
+    texts = []
+    for trial in trials:
+        try:
+            texts.append(framed(request(trial)))
+        except MALFORMED:
+            trial.result = False
+    return texts
+
+
+def _take(trial: Trial, run: CommandResult, take: Callable[[Trial, dict[str, Any]], None]) -> None:
+    try:
+        take(trial, json.loads(run.stdout))
+    except MALFORMED:
+        trial.result = False
