@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import InfraError, UserError
+from agentrl.sandbox.job import SESSIONS
 
 if TYPE_CHECKING:
     from agentrl.sandbox.job import Job, Result
@@ -61,13 +62,18 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", help=f"bearer token that clients must send (default: the variable {TOKEN})")
     parser.add_argument("--public", action="store_true", help="serve other machines without a token")
     parser.add_argument("--slots", type=int, metavar="N", help="programs that run at once (default: by cores)")
-    parser.add_argument("--queue", type=int, default=1024, metavar="N", help="jobs that may wait (default: 1024)")
+    parser.add_argument(
+        "--queue", type=int, default=16384, metavar="N", help="jobs that may wait (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sessions", type=int, default=SESSIONS, metavar="N", help="sessions open at once (default: %(default)s)"
+    )
     parser.add_argument(
         "--patience",
         type=float,
         default=8.0,
         metavar="S",
-        help="seconds in the queue before a 504, beside compile_timeout where nothing compiles (default: 8)",
+        help="seconds beyond a request's time limits before a 504, which verl asks again after (default: 8)",
     )
     parser.add_argument(
         "--memory-mb", type=int, default=4096, metavar="MIB", help="most memory of one run (default: %(default)s)"
@@ -108,7 +114,9 @@ def serve(args: argparse.Namespace) -> int:
     settings = Settings(token=args.token or os.environ.get(TOKEN), **{name: getattr(args, name) for name in names})
     check_bind(settings)
     log_to(level=args.log_level)
-    pool = Pool(isolation=args.isolation, slots=args.slots, queue=args.queue, python=args.python)
+    pool = Pool(
+        isolation=args.isolation, slots=args.slots, queue=args.queue, python=args.python, sessions=args.sessions
+    )
     serve(pool, settings, lambda url: announce(url, pool, settings.token is not None))
     return 0
 

@@ -79,6 +79,7 @@ def sandbox_for(config: Config) -> Sandbox:
         sandbox_fusion.url,
         max_concurrent=sandbox_fusion.max_concurrent,
         memory_limit_mb=sandbox_fusion.memory_limit_mb,
+        sessions=config.rollout.max_concurrent_trajectories,
     )
 
 

@@ -72,12 +72,12 @@ class Client:
     def _path(self, path: str) -> str:
         return self._prefix.rstrip("/") + path
 
-    async def session(self, limits: Limits, *, client: str = "") -> "RemoteSession":
+    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> "RemoteSession":
         """A Python with state. Raises UserError where the server is not ours, Busy, InfraError."""
         if not self._batches:
             raise UserError(f"{self.url}: it keeps no state between calls; sessions need agentrl's own server")
         body = {"run_timeout": limits.wall, "memory_limit_MB": limits.memory_mb, "limits": extra_limits(limits)}
-        opened = await self.ask("/sessions", body, self.patience, MARGIN, client)
+        opened = await self.ask("/sessions", body, self.patience if patience is None else patience, MARGIN, client)
         return RemoteSession(self, str(opened.get("id")), limits, client)
 
     async def ask(
@@ -99,7 +99,7 @@ class Client:
                     client=client,
                     once=once,
                 )
-                trouble: InfraError = Busy(f"{self.url}: busy")
+                trouble: InfraError = Busy(f"{self.url}: busy: {detail(answer)}")
             except Unreachable as error:
                 status, trouble = 0, error
             if status not in (0, 504):
@@ -155,6 +155,11 @@ class RemoteSession:
         self.over = self.over or "it was closed"
         with suppress(InfraError):
             await self.server.ask("/sessions/close", {"id": self.key}, 0.0, MARGIN)
+
+
+def detail(answer: Any) -> str:
+    """Why an answer is none, in the server's words."""
+    return str(answer.get("detail") if isinstance(answer, dict) else answer)[:300]
 
 
 Told = TypeVar("Told")

@@ -14,6 +14,10 @@ Status = Literal["Finished", "Error", "TimeLimitExceeded"]
 LimitHit = Literal["time", "cpu", "memory", "output", "processes", "disk"]
 
 
+SESSIONS = 1024
+"""Open at once in a pool: as many as the trajectories that a trainer runs at once."""
+
+
 class Busy(InfraError):
     """The queue is full, or would outlast the caller's patience. Nothing ran; asking again later may help."""
 

@@ -11,11 +11,23 @@ from typing import Any
 from agentrl.sandbox import wire
 from agentrl.sandbox.folder import checked
 from agentrl.sandbox.job import CommandResult, Job, Limits
-from agentrl.sandbox.languages import Recipe
+from agentrl.sandbox.languages import HEAP, Recipe
 
 _NUMPY = re.compile(r"^.*\b(?:import|from)\b[^#\n]*\b(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
 _MIB = 1 << 20
 _AT_ONCE = 1 << 16
+THREADS = {
+    # Numeric libraries start a thread per core of the host when they are imported, each with a stack, and a host may
+    # have more cores than a run has memory. One each: there are two runs a core, no thread outlives the fork of a warm
+    # interpreter, and OpenBLAS waits for its own, for ever, when it is forked once more.
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"),
+    **dict.fromkeys(("NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    # Schedulers and compilers; two, so that what runs side by side still does.
+    **dict.fromkeys(("GOMAXPROCS", "RAYON_NUM_THREADS", "TBB_NUM_THREADS", "UV_THREADPOOL_SIZE"), "2"),
+}
+"""Variables of a run that keep libraries from counting the host's cores. A program may set others."""
+_HEAP = 0.75
+"""Share of a run's memory that a runtime with a heap of its own may use for it; the rest is for the runtime itself."""
 _WARM = frozenset({*sys.stdlib_module_names, "numpy", "usercustomize"})
 Files = dict[str, tuple[bytes, int]]
 
@@ -42,7 +54,7 @@ class Plan:
 def environment(folders: tuple[str, ...], work: str) -> dict[str, str]:
     """All the variables of a run; `folders` come first in PATH."""
     path = ":".join(dict.fromkeys([*folders, "/usr/local/bin", "/usr/bin", "/bin"]))
-    return {"PATH": path, "HOME": work, "LANG": "C.UTF-8"}
+    return {"PATH": path, "HOME": work, "LANG": "C.UTF-8", **THREADS}
 
 
 def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, env: Mapping[str, str]) -> Plan:
@@ -51,10 +63,10 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
     files: Files = {checked(path): (content, 0o644) for path, content in job.files.items()}
     files[recipe.source] = (code.encode(errors="surrogateescape"), 0o644)
     compile_ = recipe.compile_command(code)
-    command = None if compile_ is None else _located(compile_, programs)
+    command = None if compile_ is None else _located(compile_, programs, job.compile_limits)
     in_fork = forks and recipe.zygote and not _shadows(files)
     header = {
-        "argv": None if in_fork else _located(recipe.run, programs),
+        "argv": None if in_fork else _located(recipe.run, programs, job.run_limits),
         "env": {**env, **recipe.env},
         "compile": command,
         "compile_limits": vars(job.compile_limits),
@@ -98,8 +110,9 @@ def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandRe
     )
 
 
-def _located(command: tuple[str, ...], programs: Mapping[str, str]) -> list[str]:
-    return [programs.get(command[0], command[0]), *command[1:]]
+def _located(command: tuple[str, ...], programs: Mapping[str, str], limits: Limits) -> list[str]:
+    heap = str(int(limits.memory_mb * _HEAP))
+    return [programs.get(command[0], command[0]), *(word.replace(HEAP, heap) for word in command[1:])]
 
 
 def _key(command: list[str], files: Files, header: Mapping[str, Any]) -> bytes:

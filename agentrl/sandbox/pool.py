@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.errors import InfraError, UserError
+from agentrl.files import allow_files
 from agentrl.sandbox import isolation as tiers
 from agentrl.sandbox import plan as plans
 from agentrl.sandbox import probes, roots, wire
 from agentrl.sandbox.cache import CompileCache, Compiled
 from agentrl.sandbox.isolation import Probe
-from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result
+from agentrl.sandbox.job import SESSIONS, Busy, CommandResult, Job, Limits, Result
 from agentrl.sandbox.languages import find
 from agentrl.sandbox.link import Caller, Link, Lost
 from agentrl.sandbox.plan import Plan
@@ -30,23 +31,32 @@ from agentrl.sandbox.turnstile import Turnstile
 ALLOW = "AGENTRL_SANDBOX_ALLOW_UNISOLATED"
 """Environment variable that must be 1 before isolation="none" is obeyed."""
 MOST_SLOTS = 256
-SESSIONS = 128
-"""At most so many at once."""
+MORE = "for more at once raise rollout.max_concurrent_trajectories, or a server's --sessions"
 _SOURCE = "main.py"
 _START = 60.0
 
 
 class Pool:
-    """Runs jobs, `slots` at once (None: two a core); up to `queue` wait. `python`: whose packages the runs see."""
+    """Runs jobs, `slots` at once (None: two a core); up to `queue` wait (None: all of them).
+
+    `sessions`: open at once; more of them wait until one is closed. `python`: whose packages the runs see.
+    """
 
     def __init__(
-        self, *, isolation: str = "auto", slots: int | None = None, queue: int = 1024, python: str | None = None
+        self,
+        *,
+        isolation: str = "auto",
+        slots: int | None = None,
+        queue: int | None = None,
+        python: str | None = None,
+        sessions: int = SESSIONS,
     ) -> None:
         self.wanted = isolation
         self.slots = slots or min(MOST_SLOTS, 2 * len(os.sched_getaffinity(0)))
         if self.slots > MOST_SLOTS:
             raise UserError(f"slots={slots} are more than one pool can have; give {MOST_SLOTS} at most")
         self.turnstile = Turnstile(self.slots, queue)
+        self.sessions = Turnstile(sessions)
         self.python = python or sys.executable
         self.isolation = ""
         self.uncounted = ""
@@ -57,7 +67,7 @@ class Pool:
         self.link: Link | None = None
         self.told: dict[str, Any] = {}
         self.repair = asyncio.Lock()
-        self.counts = dict.fromkeys(("done", "failed", "busy", "restarts", "sessions"), 0)
+        self.counts = dict.fromkeys(("done", "failed", "busy", "restarts"), 0)
         self.programs: dict[str, Mapping[str, str]] = {}
 
     async def start(self) -> None:
@@ -67,8 +77,10 @@ class Pool:
         folder = tempfile.mkdtemp(prefix="agentrl-sandbox-")
         os.chmod(folder, 0o711)
         env = plans.environment(roots.folders(reach), tiers.WORK)
-        self.told = {"python": self.python, "slots": self.slots * 3 + SESSIONS, "roots": reach, "folder": folder}
-        self.told |= {"env": env, "source": _SOURCE, "work": tiers.WORK}
+        allow_files()  # a session takes one here and one in the supervisor, which inherits the limit
+        self.told = {"python": self.python, "slots": self.slots * 3, "sessions": self.sessions.places}
+        self.told |= {"roots": reach, "folder": folder}
+        self.told |= {"env": env, "source": _SOURCE}
         for name in names:
             self.report.append(await self._try(name))
             if self.report[-1].ok:
@@ -90,7 +102,7 @@ class Pool:
 
     async def _try(self, name: str) -> Probe:
         """Whether the tier works here; if so, it is the one in use."""
-        self.isolation, self.forks = name, tiers.load(name).forks_python
+        self.isolation = name
         self.told |= {"tier": name, "bwrap": roots.bwrap(self.python) if name == "bwrap" else None}
         try:
             await self._connect()
@@ -111,6 +123,7 @@ class Pool:
             raise InfraError(f"the sandbox's interpreter was not ready within {_START:g} s") from None
         if word["op"] != "ready":
             raise InfraError(word["why"])
+        self.sessions.places, self.forks = word["sessions"], word["forks"]
         self.uncounted = word["uncounted"]
         return self.link
 
@@ -140,7 +153,7 @@ class Pool:
     async def _placed(self, job: Job, plan: Plan, client: str, patience: float | None) -> Result:
         """Wait for a place, then do it; once more if a process of ours was lost."""
         try:
-            entered = await self.turnstile.enter(client, patience)
+            await self.turnstile.enter(client, patience)
         except Busy:
             self.counts["busy"] += 1
             raise
@@ -152,7 +165,7 @@ class Pool:
                     self.link.forget()  # the ones that wait were probably lost with it
                 return await self._attempt(job, plan)
         finally:
-            self.turnstile.leave(entered)
+            self.turnstile.leave()
 
     async def _attempt(self, job: Job, plan: Plan) -> Result:
         link = await self._linked()
@@ -223,20 +236,30 @@ class Pool:
         made = {path: (content, mode) for (path, mode), content in zip(names, contents, strict=True)}
         self.compiled.settle(plan.key, Compiled(answer, made if answer.return_code == 0 else None))
 
-    async def session(self, limits: Limits, *, client: str = "") -> Session:
-        """A Python that keeps its state from cell to cell, until it is closed. Raises Busy when there are too many."""
-        if self.counts["sessions"] >= SESSIONS:
-            raise Busy(f"{SESSIONS} sessions are open; close some")
+    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
+        """A Python that keeps its state from cell to cell, until it is closed. It starts with its first cell.
+
+        Raises Busy when too many are open and none is closed within `patience` seconds (None: as long as it takes).
+        """
+        try:
+            await self.sessions.enter(client, patience)
+        except Busy:
+            self.counts["busy"] += 1
+            open_ones = f"{self.sessions.places} sessions are open"
+            raise Busy(f"{open_ones} and none was closed within {patience:g} s; {MORE}") from None
+        return Session(self, limits, client)
+
+    async def open_session(self, limits: Limits) -> Caller:
+        """The socket of a session's new interpreter. Raises InfraError."""
         argv = None if self.forks else [self.python, "-c", CELLS]
         plan = plans.session(limits, argv, self.told["env"])
-        self.counts["sessions"] += 1
+        caller = await (await self._linked()).open(plan.flavour)
         try:
-            caller = await (await self._linked()).open(plan.flavour)
             await caller.send(plan.message(())[0])
         except BaseException:
-            self.counts["sessions"] -= 1
+            caller.close()
             raise
-        return Session(self, caller, limits, client)
+        return caller
 
     def memory(self) -> str:
         """How the memory of a run is limited, in words."""
@@ -247,7 +270,8 @@ class Pool:
     def stats(self) -> dict[str, float]:
         """Figures for health and metrics."""
         running, queued = self.turnstile.inside, self.turnstile.waiting
-        return {"running": running, "queued": queued, "slots": self.slots, **self.counts}
+        sessions = {"sessions": self.sessions.inside, "sessions_queued": self.sessions.waiting}
+        return {"running": running, "queued": queued, "slots": self.slots, **self.counts, **sessions}
 
     async def close(self) -> None:
         """End all that runs. A job in flight raises InfraError."""

@@ -8,7 +8,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from agentrl.sandbox.job import Job, Limits, Result
+from agentrl.sandbox.job import SESSIONS, Job, Limits, Result
 
 if TYPE_CHECKING:
     from agentrl.sandbox.client import Client, RemoteSession
@@ -25,9 +25,19 @@ TOKEN = "AGENTRL_SANDBOX_TOKEN"
 class Sandbox:
     """Belongs to one event loop."""
 
-    def __init__(self, url: str | None = None, *, max_concurrent: int = 64, memory_limit_mb: int = 1024) -> None:
-        """`url` of a server's /run_code; none: an embedded pool. At most `max_concurrent` jobs at once."""
-        self.url = url
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        max_concurrent: int = 64,
+        memory_limit_mb: int = 1024,
+        sessions: int = SESSIONS,
+    ) -> None:
+        """`url` of a server's /run_code; none: an embedded pool, with so many `sessions` open at once.
+
+        At most `max_concurrent` jobs at once.
+        """
+        self.url, self.sessions = url, sessions
         self.memory_limit_mb = memory_limit_mb
         self._slots = asyncio.Semaphore(max_concurrent)
         self._starting = asyncio.Lock()
@@ -47,7 +57,7 @@ class Sandbox:
     async def session(self, limits: Limits, *, client: str = "") -> "Session | RemoteSession":
         """A Python with state. Raises InfraError, and UserError where the server is SandboxFusion's: it has none."""
         place: Client | Pool = await (self._remote(self.url) if self.url else self._embedded())
-        return await place.session(limits, client=client)
+        return await place.session(limits, client=client, patience=PATIENCE)
 
     async def close(self) -> None:
         """Stop what was started; safe to call twice."""
@@ -63,7 +73,7 @@ class Sandbox:
 
         async with self._starting:
             if self._pool is None:
-                pool = Pool()
+                pool = Pool(sessions=self.sessions)
                 await pool.start()
                 self._pool = pool
         return self._pool

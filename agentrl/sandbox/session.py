@@ -22,10 +22,12 @@ CELLS = (Path(__file__).parent / "zygote" / "cells.py").read_text(encoding="utf-
 
 
 class Session:
-    """A Python with state, from Pool.session. It takes a place in the pool only while a cell runs."""
+    """A Python with state, from Pool.session. It takes a place in the pool only while a cell runs, or it starts."""
 
-    def __init__(self, pool: "Pool", caller: Caller, limits: Limits, client: str) -> None:
-        self.pool, self.caller, self.limits, self.client = pool, caller, limits, client
+    def __init__(self, pool: "Pool", limits: Limits, client: str) -> None:
+        self.pool, self.limits, self.client = pool, limits, client
+        self.caller: Caller | None = None
+        """None before the first cell: until then no process is there."""
         self.over = ""
         self.turn = asyncio.Lock()
 
@@ -39,15 +41,17 @@ class Session:
             if self.over:
                 return CommandResult("Error", 0.0, None, b"", f"the session has ended: {self.over}".encode())
             seconds = self.limits.wall if wall is None else wall
-            entered = await self.pool.turnstile.enter(self.client, None)
+            await self.pool.turnstile.enter(self.client, None)
             try:
                 return await self._cell(code, seconds)
             finally:
-                self.pool.turnstile.leave(entered)
+                self.pool.turnstile.leave()
 
     async def _cell(self, code: str, wall: float) -> CommandResult:
         ended = False
         try:
+            if self.caller is None:
+                self.caller = await self.pool.open_session(self.limits)
             await self.caller.send(wire.pack({"wall": wall}, [code.encode(errors="surrogateescape")]))
             header, (stdout, stderr) = await self.caller.receive(2 * wall + GRACE)
             ended = True
@@ -62,8 +66,9 @@ class Session:
     def _end(self, why: str) -> None:
         if not self.over:
             self.over = why
-            self.caller.close()
-            self.pool.counts["sessions"] -= 1
+            if self.caller is not None:
+                self.caller.close()
+            self.pool.sessions.leave()
 
     async def close(self) -> None:
         """End it, and all its processes."""

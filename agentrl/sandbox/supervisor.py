@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.sandbox.groups import Groups
-from agentrl.sandbox.isolation import Host, sweep
+from agentrl.sandbox.isolation import WORK, Host, load, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
-from agentrl.sandbox.zygote import ONE_THREAD
 
-_FIRST_UID, _LAST_UID, _UNIT = 57000, 64000, 100
-# Nobody else on Linux hands these out: above ordinary users, below systemd's dynamic ones.
+_UNIT = 100
+# Nobody else on Linux hands these out: above all that containers and systemd take, or, in a container that has only the
+# first 65,536, above ordinary users and below systemd's dynamic ones.
+_MANY, _FEW = range(1_900_000_000, 1_901_000_000), range(57_000, 64_000)
 _ZYGOTE = Path(__file__).parent / "zygote"
 _WARM = (
     *("abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools"),
@@ -69,10 +70,13 @@ class Supervisor:
 
     def __init__(self, pool: socket.socket, told: dict[str, Any]) -> None:
         self.pool, self.told = pool, told
-        self.block = own_ids(told["slots"]) if os.getuid() == 0 else None
-        uid = None if self.block is None else self.block[1]
-        self.host = Host(tuple(told["roots"]), told["slots"], uid, told["folder"], told["bwrap"])
-        self.free = list(range(told["slots"]))
+        self.block = enough_ids(told["slots"], told["sessions"]) if os.getuid() == 0 else None
+        uid = None if self.block is None else self.block.first
+        self.sessions = told["sessions"] if self.block is None else self.block.sessions
+        slots = told["slots"] + self.sessions
+        self.host = Host(tuple(told["roots"]), slots, uid, told["folder"], told["bwrap"])
+        self.free = list(range(slots))
+        self.tier = load(told["tier"])
         self.waiting: list[Order] = []
         self.running: dict[int, Order] = {}
         self.servers: dict[str, Server] = {}
@@ -151,10 +155,13 @@ class Supervisor:
             "host": asdict(self.host),
             "handle": theirs.fileno(),
         }
-        environment = {**self.told["env"], **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": str(_ZYGOTE)}
+        place = self.tier.first_place(self.host.folder)
+        work = WORK if place is None else os.path.join(place, "box")
+        environment = {**self.told["env"], "PYTHONPATH": str(_ZYGOTE)}
+        environment |= self.tier.variables(place) if place is not None else {}
         environment["AGENTRL_SANDBOX_CONTROL"] = json.dumps(told)
         launcher = subprocess.Popen(
-            [self.told["python"], f"{self.told['work']}/{self.told['source']}"],
+            [self.told["python"], os.path.join(work, self.told["source"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -189,7 +196,8 @@ class Supervisor:
             server.pidfd = handles[0]
             self.failures.pop(server.flavour, None)
             self._on(server.pidfd, lambda: self._lost(server))
-            self._tell(op="ready", flavour=server.flavour, uncounted=self.groups.why)
+            about = json.loads(text) | {"sessions": self.sessions, "uncounted": self.groups.why}
+            self._tell(op="ready", flavour=server.flavour, **about)
         else:
             self._started(server.sent.pop(json.loads(text)["id"]), handles[0])
 
@@ -252,16 +260,44 @@ class Supervisor:
             os._exit(0)
 
 
+@dataclass
+class Ids:
+    """User ids that no other supervisor here uses while the sockets, locks on them, live."""
+
+    locks: list[socket.socket]
+    first: int
+    sessions: int
+    """So many sessions can be open: as many as were asked for, or fewer where other supervisors have the ids."""
+
+
+def enough_ids(slots: int, sessions: int) -> Ids:
+    """An id each for the supervisor's servers, `slots` wardens and up to `sessions` more. OSError for too few."""
+    while True:
+        try:
+            return Ids(*own_ids(1 + slots + sessions), sessions)
+        except OSError:
+            if sessions <= _UNIT:
+                raise
+            sessions //= 2
+
+
 def own_ids(count: int) -> tuple[list[socket.socket], int]:
     """The first of `count` user ids that no other supervisor here uses while the sockets, locks on them, live."""
     size = -(-count // _UNIT) * _UNIT
-    blocks = list(range(_FIRST_UID, _LAST_UID - size + 1, _UNIT))
+    ids = _MANY if _maps(_MANY.stop) else _FEW
+    blocks = list(range(ids.start, ids.stop - size + 1, _UNIT))
     # The locks' names count within a network namespace only; those beside it most likely begin elsewhere.
     begin = os.stat("/proc/self/ns/net").st_ino % max(1, len(blocks))
     for first in blocks[begin:] + blocks[:begin]:
         if locks := _lock_ids(range(first, first + size, _UNIT)):
             return locks, first
     raise OSError(f"no {count} unused user ids are left for a sandbox")
+
+
+def _maps(uid: int) -> bool:
+    """Whether this process's user namespace has all users and groups up to `uid`."""
+    lines = [Path("/proc/self", name).read_text().split() for name in ("uid_map", "gid_map")]
+    return all(len(words) == 3 and words[0] == "0" and int(words[2]) > uid for words in lines)
 
 
 def _lock_ids(units: Iterable[int]) -> list[socket.socket]:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from agentrl.sandbox.job import Limits
+from agentrl.config.schema import Config
+from agentrl.runtime.environment import sandbox_for
+from agentrl.sandbox.job import Busy, Limits
 from agentrl.sandbox.pool import Pool, Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -135,3 +137,41 @@ async def test_between_cells_nothing_runs(session: Session) -> None:
     assert after - before < 500
     await session.run("time.sleep(0.3)")
     assert int((await session.run("n")).stdout) > after
+
+
+async def test_as_many_as_the_trajectories_of_a_trainer_and_the_next_one_waits() -> None:
+    places = Config().rollout.max_concurrent_trajectories
+    pool = Pool(slots=1)
+    await pool.start()
+    try:
+        sessions = [await pool.session(Limits(wall=60), patience=5) for _ in range(places)]
+        with pytest.raises(Busy, match=rf"{places} sessions are open.*max_concurrent_trajectories.*--sessions"):
+            await pool.session(Limits(wall=60), patience=0.05)
+        waiting = asyncio.ensure_future(pool.session(Limits(wall=60), patience=60))
+        await asyncio.sleep(0)
+        assert pool.stats()["sessions_queued"] == 1
+        await sessions[0].close()
+        assert (await (await waiting).run("6 * 7")).stdout == b"42\n"
+        assert pool.link is not None
+        assert pool.link.count == 2, "one warden for the canaries, one for the session that was used"
+    finally:
+        await pool.close()
+
+
+async def test_a_run_tells_its_sandbox_how_many_trajectories_there_are() -> None:
+    config = Config()
+    config.rollout.max_concurrent_trajectories = 3000
+    assert sandbox_for(config).sessions == 3000
+
+
+async def test_many_sessions_live_at_once() -> None:
+    """150 interpreters at once: more than there were places for."""
+    pool = Pool(slots=2)
+    await pool.start()
+    try:
+        sessions = [await pool.session(Limits(wall=60)) for _ in range(150)]
+        await asyncio.gather(*(session.run(f"x = {number}") for number, session in enumerate(sessions)))
+        answers = await asyncio.gather(*(session.run("x") for session in sessions))
+        assert [answer.stdout for answer in answers] == [b"%d\n" % number for number in range(150)]
+    finally:
+        await pool.close()

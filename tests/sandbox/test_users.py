@@ -94,8 +94,21 @@ def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
         locks, first = own_ids(3 * 32 + SESSIONS)  # 16 cores
         held += locks
         firsts.add(first)
-    with pytest.raises(OSError, match="no 6000 unused user ids"):
-        own_ids(6000)
+    with pytest.raises(OSError, match="no 2000000 unused user ids"):
+        own_ids(2_000_000)
     for lock in held:
         lock.close()
     assert len(firsts) == 10
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root hands out users")
+async def test_where_users_are_few_a_pool_has_fewer_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentrl.sandbox import supervisor
+
+    monkeypatch.setattr(supervisor, "_maps", lambda uid: False)
+    held = [supervisor.enough_ids(12, 1024) for _ in range(7)]
+    assert held[0].sessions == 1024
+    assert 0 < held[-1].sessions < 1024
+    for ids in held:
+        for lock in ids.locks:
+            lock.close()

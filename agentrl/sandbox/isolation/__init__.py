@@ -70,7 +70,17 @@ class Tier:
     group: Group | None = None
     """Counts the memory of a warden that may do several jobs, where the host allows for that."""
     work = WORK
-    """The work folder as the user's program sees it, the same for all runs (`forks_python` needs that)."""
+    """The work folder as the user's program sees it."""
+    place: str | None = None
+    """In the warden: the folder that holds the work folder, where each slot has one; of one length for all."""
+
+    def first_place(self, folder: str) -> str | None:
+        """The first slot's, below the pool's `folder`."""
+        return None
+
+    def variables(self, place: str) -> dict[str, str]:
+        """Environment variables of the runs at a place."""
+        return {}
 
     def settle(self, host: Host) -> None:
         """In the server, after the interpreter is warm. May go on in a child process and leave the parent."""
@@ -176,6 +186,16 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def has_children() -> bool:
+    """Whether this process has any, be they alive or not; those that ended are reaped."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
 def sweep() -> None:
     """End every descendant of this process, a subreaper."""
     end_all(_descendants_alive)
@@ -197,12 +217,7 @@ def end_all(find: Callable[[], set[int]]) -> None:
 
 def _descendants_alive() -> set[int]:
     """Reaps those that ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return set()
-    return set(descendants(os.getpid()))
+    return set(descendants(os.getpid())) if has_children() else set()
 
 
 def reap() -> None:

@@ -6,7 +6,7 @@ process of the run may read that. The work folder is the host's, so the warden b
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from agentrl.sandbox.isolation import Host
 from agentrl.sandbox.isolation.foldered import Foldered
@@ -53,10 +53,6 @@ class Bwrap(Foldered):
                 file.write(text)
             words += ["--ro-bind", copy, path]
         return words
-
-    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """/tmp is the run's own."""
-        return env
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """bwrap's words, most of them the same for all runs."""

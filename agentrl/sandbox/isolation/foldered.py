@@ -4,12 +4,13 @@ Where the server is root each slot has a user of its own, and the warden touches
 left behind can lead it nowhere that the run could not go itself.
 """
 
+import errno
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, sweep
+from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, has_children, sweep
 from agentrl.sandbox.isolation.none import tasks_of
 from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size
 from agentrl.sandbox.job import Limits
@@ -47,9 +48,9 @@ class Foldered(Tier):
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         self.runner = None if self.host.uid is None else self.host.uid + 1 + slot
         self._end_orphans()
-        place = os.path.join(self.host.folder, str(slot))
-        self.box, self.tmp = (os.path.join(place, name) for name in ("box", "tmp"))
-        for folder in (place, self.box, self.tmp):
+        self.place = place_of(self.host.folder, slot)
+        self.box, self.tmp = (os.path.join(self.place, name) for name in ("box", "tmp"))
+        for folder in (self.place, self.box, self.tmp):
             os.makedirs(folder, mode=0o711, exist_ok=True)
         if self.runner is not None:
             for folder in (self.box, self.tmp):
@@ -66,26 +67,50 @@ class Foldered(Tier):
     def fresh(self, limits: Limits) -> str:
         """Both folders empty."""
         self.leave()
+        self.next_look = 0.0
         return self.box
 
+    def first_place(self, folder: str) -> str | None:
+        """A folder of its own for each slot."""
+        return place_of(folder, 0)
+
     def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """/tmp is the host's."""
-        return {**env, "TMPDIR": self.tmp}
+        """With those of the place."""
+        return env if self.place is None else {**env, **self.variables(self.place)}
 
     def overfull(self, limits: Limits, *, ended: bool = False) -> bool:
         """Whether the folders hold more than they may; until it ended, looking takes a tenth of the time at most."""
         begin = time.monotonic()
         if begin < self.next_look and not ended:
             return False
+        pids = self.processes()
+        over = self._aside(lambda: self._over(limits, pids))
+        now = time.monotonic()
+        self.next_look = now + (now - begin) / _LOOK_SHARE
+        return over
+
+    def _over(self, limits: Limits, pids: Sequence[int]) -> bool:
         try:
             sizes = [size(folder, limits.inodes) for folder in (self.box, self.tmp)]
         except OSError:
             return True
-        taken = sum(taken for taken, _ in sizes) + deleted_but_open(self.processes())
+        taken = sum(taken for taken, _ in sizes) + deleted_but_open(pids)
         entries = sum(entries for _, entries in sizes)
-        now = time.monotonic()
-        self.next_look = now + (now - begin) / _LOOK_SHARE
         return taken > limits.disk_mb << 20 or entries > limits.inodes
+
+    def _aside(self, look: Callable[[], bool]) -> bool:
+        """What `look` finds. The next run may be a fork of this process: names of files must not be left in its memory,
+        so a child reads them."""
+        if not self.forks_python:
+            return look()
+        pid = syscalls.fork()
+        if pid == 0:
+            found = True
+            try:
+                found = look()
+            finally:
+                os._exit(found)
+        return os.waitpid(pid, 0)[1] != 0
 
     def others(self) -> int:
         """All that the server's user runs; a slot's own user runs nothing else."""
@@ -99,15 +124,28 @@ class Foldered(Tier):
             os.setresuid(self.runner, self.runner, self.runner)
 
     def end(self) -> None:
-        """Under a user of its own one call kills all at once; the sweep then reaps."""
-        if self.runner is not None:
+        """Under a user of its own one call kills all at once; the sweep then reaps.
+
+        Whatever a run started is below this process, a subreaper: no child, no process.
+        """
+        if self.runner is not None and has_children():
             kill_all_of(self.runner)
         sweep()
 
     def leave(self) -> None:
-        """Empties both folders."""
-        for folder in filter(None, (self.box, self.tmp)):
+        """Empties both folders. Raises OSError."""
+        if self.box and self._aside(self._cleared):
+            raise OSError(errno.EBUSY, f"{self.place} cannot be emptied")
+
+    def _cleared(self) -> bool:
+        for folder in (self.box, self.tmp):
             clear(folder)
+        return False
+
+
+def place_of(folder: str, slot: int) -> str:
+    """The folder of a slot; all are of one length."""
+    return os.path.join(folder, f"{slot:06}")
 
 
 def _orphans() -> set[int]:

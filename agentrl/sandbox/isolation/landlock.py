@@ -9,7 +9,6 @@ import errno
 import os
 import platform
 import signal
-from collections.abc import Mapping
 
 from agentrl.sandbox.isolation import Host
 from agentrl.sandbox.isolation.foldered import Foldered
@@ -27,6 +26,8 @@ class Landlock(Foldered):
     """Landlock and seccomp in the host's namespaces."""
 
     name = "landlock"
+    forks_python = True
+    renews = True
 
     def settle(self, host: Host) -> None:
         """Raises OSError where the kernel's Landlock is too old."""
@@ -46,9 +47,13 @@ class Landlock(Foldered):
         self.work = self.box
         bound_privileges()
 
-    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """The work folder is also home."""
-        return {**super().environment(env), "HOME": self.box}
+    def renew(self) -> None:
+        """Its processes are gone, its files go: nothing else of a run stays, for it could make nothing else."""
+        self.leave()
+
+    def variables(self, place: str) -> dict[str, str]:
+        """/tmp is the host's; the work folder is also home."""
+        return {"HOME": os.path.join(place, "box"), "TMPDIR": os.path.join(place, "tmp")}
 
     def confine(self, limits: Limits) -> None:
         """The slot's user, then no path but the granted ones, then no dangerous system call."""

@@ -8,8 +8,8 @@ from agentrl.sandbox.kernel import syscalls
 
 ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
-_STACK, _DEEP = 8 * _MIB, 64 * _MIB
-"""A thread's stack and a program's: recursion is what small programs use memory for."""
+_DEEP = 64 * _MIB
+"""A program's stack, for recursion is what small programs use memory for, and with it that of each thread."""
 _NO_CORE = 1
 """Bytes. 0 would keep dumps from files only, and let a core_pattern that is a pipe have them: core(5)."""
 _SIGNALS = 1024
@@ -25,7 +25,7 @@ def limit_resources(limits: Limits, cpu: float, others: int) -> None:
     The warden watches the real use of memory and CPU of all processes together; these stop a single one sooner.
     """
     seconds = int(cpu) + 2
-    data = limits.memory_mb * _MIB + limits.processes * _STACK
+    data = limits.memory_mb * _MIB + limits.processes * _DEEP
     os.nice(NICE)
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),

@@ -6,7 +6,7 @@ A new language is one module with a `RECIPE` and its name in `MODULES`.
 from importlib import import_module
 
 from agentrl.sandbox.job import Unavailable
-from agentrl.sandbox.languages.recipe import PYTHON, Recipe
+from agentrl.sandbox.languages.recipe import HEAP, PYTHON, Recipe
 
 MODULES = (
     *("python", "pytest", "bash", "cpp", "nodejs", "typescript", "java", "go", "rust"),
@@ -22,7 +22,7 @@ OTHERS = (
 """Further names of SandboxFusion's: known, and never installed here."""
 NAMES = (*RECIPES, *OTHERS)
 
-__all__ = ["NAMES", "OTHERS", "PYTHON", "RECIPES", "Recipe", "find"]
+__all__ = ["HEAP", "NAMES", "OTHERS", "PYTHON", "RECIPES", "Recipe", "find"]
 
 
 def find(language: str) -> Recipe:

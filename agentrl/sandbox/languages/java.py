@@ -1,6 +1,6 @@
 """Java: the class with `main` is called Main. Assertions are on."""
 
-from agentrl.sandbox.languages.recipe import Recipe
+from agentrl.sandbox.languages.recipe import HEAP, Recipe
 
 HELLO = """\
 import java.util.Scanner;
@@ -13,12 +13,14 @@ public class Main {
 }
 """
 
-# One heap region and no parallel collector: a short program should cost neither the threads nor the memory.
+# One heap region and no parallel collector: a short program should cost neither the threads nor the memory. Java sizes
+# its heap by the host's memory and its threads by the host's cores, and on a large host does not even start.
+_SIZE = ("-XX:+UseSerialGC", "-XX:ActiveProcessorCount=2", "-Xms16m", f"-Xmx{HEAP}m")
 RECIPE = Recipe(
     name="java",
     source="Main.java",
-    compile=("javac", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-cp", ".", "Main.java"),
-    run=("java", "-XX:+UseSerialGC", "-cp", ".", "-ea", "Main"),
+    compile=("javac", *(f"-J{word}" for word in _SIZE), "-J-XX:TieredStopAtLevel=1", "-cp", ".", "Main.java"),
+    run=("java", *_SIZE, "-cp", ".", "-ea", "Main"),
     needs=("java", "javac"),
     hello=HELLO,
 )

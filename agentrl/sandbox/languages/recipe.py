@@ -15,6 +15,9 @@ from agentrl.sandbox.job import Unavailable
 PYTHON = "python3"
 """In `needs`, `compile` and `run` it stands for the Python that the pool was given."""
 
+HEAP = "{heap_mb}"
+"""In `compile` and `run` it stands for the MiB that the heap of the language's runtime may take."""
+
 
 def identity(code: str) -> str:
     """The code as it is."""

@@ -1,10 +1,12 @@
 """The ASGI application: SandboxFusion's paths, health and metrics.
 
 Invariants: every answer is JSON but for /metrics and /; an answer in 200 form is the program's doing or says
-SandboxError; a full queue is a 504, which clients of SandboxFusion ask again after.
+SandboxError; a job that is not done when its client is about to give up is a 504, which clients of SandboxFusion ask
+again after, and find it where they left it.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -22,6 +24,7 @@ from agentrl.sandbox.server.bodies import read_body
 from agentrl.sandbox.server.gate import Answer, Gate
 from agentrl.sandbox.server.health import health
 from agentrl.sandbox.server.jupyter import run_jupyter
+from agentrl.sandbox.server.retries import Work
 from agentrl.sandbox.server.run_code import run_code
 from agentrl.sandbox.server.service import Call, Service
 from agentrl.sandbox.server.submit import submit
@@ -40,6 +43,7 @@ def make_app(service: Service) -> Starlette:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
+        service.retries.close()
         await service.pool.close()
 
     app = Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(ERRORS))
@@ -83,7 +87,15 @@ def post(path: str, body: type[BodyT], handle: Handler[BodyT]) -> Route:
             parsed = body.model_validate_json(content)
             if service.settings.log_code:
                 call.fields["request"] = content.decode("utf-8", "replace")
-            return Answer(await unless_gone(request, handle(service, parsed, call)))
+
+            def start() -> Work:
+                return Work(asyncio.ensure_future(handle(service, parsed, call)), call.fields, len(content))
+
+            seconds = parsed.answer_within(service.settings.patience)
+            if seconds is None:
+                return Answer(await done(request, start(), None))
+            key = hashlib.sha256(f"{path} {call.client} ".encode() + content).digest()
+            return Answer(await done_or_kept(request, service, key, start, seconds))
 
     return Route(path, endpoint, methods=["POST"])
 
@@ -94,18 +106,37 @@ def client_of(request: Request) -> str:
     return request.headers.get("x-client-id", address)[:128]
 
 
-async def unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """The outcome of `work`, which is cancelled when the client hangs up."""
-    task = asyncio.ensure_future(work)
+async def done_or_kept(
+    request: Request, service: Service, key: bytes, start: Callable[[], Work], seconds: float
+) -> Any:
+    """The outcome of a job of that key, a kept one or a new one. After `seconds` it is kept, and Busy is raised."""
+    work = service.retries.work(key, start)
+    try:
+        return await done(request, work, seconds)
+    except TimeoutError:
+        service.retries.keep(key, work)
+        raise Busy(f"not done within {seconds:g} s; ask again, the same: the job keeps its place") from None
+    finally:
+        request.scope["agentrl.fields"].update(work.fields)
+
+
+async def done(request: Request, work: Work, seconds: float | None) -> Any:
+    """The outcome of `work`, which is cancelled when the client hangs up. Raises TimeoutError after `seconds`."""
     gone = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
+        await asyncio.wait({work.task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    except BaseException:
+        work.task.cancel()
+        raise
     finally:
+        hung_up = gone.done()
         gone.cancel()
-        task.cancel()
+    if work.task.done():
+        return work.task.result()
+    if not hung_up:
+        raise TimeoutError
+    work.task.cancel()
+    raise ClientGone
 
 
 async def root(request: Request) -> Response:

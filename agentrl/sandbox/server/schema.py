@@ -64,6 +64,10 @@ class Body(BaseModel):
 
     model_config = ConfigDict(hide_input_in_errors=True, protected_namespaces=())
 
+    def answer_within(self, patience: float) -> float | None:
+        """Seconds after which its client would rather have a 504 than wait on; None: it waits as long as it takes."""
+        return None
+
 
 class TestInput(Body):
     """Extra: one of several runs of a program."""
@@ -137,6 +141,13 @@ class RunCode(RunBody):
     total_timeout: Seconds | None = None
     """Extra: seconds for all tests together; the last is cut short at that, those after it are left out."""
 
+    def answer_within(self, patience: float) -> float | None:
+        """The time limits and `patience`; one that names its seconds in the queue waits for the rest, too."""
+        if self.queue_timeout is not None:
+            return None
+        runs = self.total_timeout or self.run_timeout * len(self.tests or [None])
+        return self.compile_timeout + runs + patience
+
     def job(self, most_memory_mb: int) -> Job:
         """The same as a job."""
         stdins = [self.stdin] if self.tests is None else [test.stdin for test in self.tests]
@@ -161,6 +172,10 @@ class RunJupyter(RunBody):
     """Seconds for each cell; 0: no limit but the next one."""
     total_timeout: Seconds = 45
     kernel: Literal["python3"] = "python3"
+
+    def answer_within(self, patience: float) -> float | None:
+        """As RunCode's."""
+        return None if self.queue_timeout is not None else self.total_timeout + patience
 
 
 class OpenSession(RunBody):

@@ -9,8 +9,9 @@ from agentrl.errors import InfraError
 from agentrl.sandbox.job import Busy, Job, Limits, Result, Unavailable
 from agentrl.sandbox.languages import OTHERS, RECIPES
 from agentrl.sandbox.server.metrics import Metrics
+from agentrl.sandbox.server.retries import Retries
 from agentrl.sandbox.server.sessions import Session, Sessions
-from agentrl.sandbox.server.settings import Settings
+from agentrl.sandbox.server.settings import MIB, Settings
 
 
 class Executor(Protocol):
@@ -28,7 +29,7 @@ class Executor(Protocol):
     async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
         """Run a job."""
 
-    async def session(self, limits: Limits, *, client: str = "") -> Session:
+    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
         """A Python with state."""
 
     def memory(self) -> str:
@@ -59,21 +60,22 @@ class Service:
     pending_bytes: int = 0
     """Of all request bodies that wait or run."""
     sessions: Sessions = field(init=False)
+    retries: Retries = field(init=False)
     languages: dict[str, str] | None = None
     """Name -> why it is not there, or "" where it is; None until someone asks."""
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.settings.session_idle)
+        self.retries = Retries(self.settings.max_pending_mb * MIB)
 
     async def run(self, job: Job, call: Call, queue_timeout: float | None = None) -> Result:
-        """Run a job; it waits in the queue for `queue_timeout` seconds, or as long as the settings say if that is less.
+        """Run a job; it waits in the queue for `queue_timeout` seconds, or for as long as the client does.
 
         Raises Busy, Unavailable, InfraError.
         """
         call.fields["language"] = job.language
-        patience = min(self.settings.patience + spared(job), float("inf") if queue_timeout is None else queue_timeout)
         try:
-            result = await self.pool.run(job, client=call.client, patience=patience)
+            result = await self.pool.run(job, client=call.client, patience=queue_timeout)
         except InfraError as error:
             outcome = (
                 "busy" if isinstance(error, Busy) else "unavailable" if isinstance(error, Unavailable) else "infra"
@@ -99,12 +101,6 @@ class Service:
             python = getattr(self.pool, "python", None)
             self.languages = await asyncio.to_thread(find_languages, python)
         return self.languages
-
-
-def spared(job: Job) -> float:
-    """Seconds that the client allows for a compilation that will not take place."""
-    recipe = RECIPES.get(job.language)
-    return job.compile_limits.wall if recipe is not None and recipe.compile is None else 0.0
 
 
 def find_languages(python: str | None = None) -> dict[str, str]:

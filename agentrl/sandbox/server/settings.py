@@ -17,9 +17,8 @@ class Settings:
     public: bool = False
     """Whether a host other than this machine may be served without a token."""
     patience: float = 8.0
-    """Seconds in the queue after which the answer is 504, plus what a request allows for a compilation that its
-    language does not need: verl's reward code gives up ten seconds after both time limits, and asks again after a 504.
-    """
+    """Seconds beyond a request's own time limits after which the answer is 504, and the job is kept for the next try:
+    verl's reward code gives up ten seconds after both time limits, and asks again after a 504."""
     memory_mb: int = 4096
     """MiB that a run gets which asks for none, and the most that one can ask for."""
     session_idle: float = 900.0

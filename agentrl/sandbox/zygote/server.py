@@ -17,7 +17,8 @@ from agentrl.sandbox import isolation, warden, wire
 from agentrl.sandbox.command import Become
 from agentrl.sandbox.isolation import Host, Tier
 from agentrl.sandbox.kernel.group import Group
-from agentrl.sandbox.zygote import ONE_THREAD, cells, ordinary
+from agentrl.sandbox.zygote import cells, ordinary
+from agentrl.sandbox.zygote.place import Place
 
 CONTROL = "AGENTRL_SANDBOX_CONTROL"
 """Environment variable with what the supervisor tells: JSON."""
@@ -37,29 +38,45 @@ def serve(path: str) -> None:
     for name in told["preload"]:
         with contextlib.suppress(ImportError):  # then the program is to find out
             importlib.import_module(name)
-    ordinary.forget_variables((CONTROL, "PYTHONPATH", *ONE_THREAD))
+    ordinary.forget_variables((CONTROL, "PYTHONPATH"))
     ordinary.look(told["source"])
     try:
         tier.settle(Host(**told["host"]))
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         os._exit(1)
+    place = _find_place(tier, told["host"]["folder"], path)
     ending = ordinary.ending()
     gc.collect()
     gc.freeze()
     shared = ordinary.share()
     with socket.socket(fileno=told["handle"]) as control:
-        socket.send_fds(control, [b"{}"], [os.pidfd_open(os.getpid())])
+        about = json.dumps({"forks": tier.forks_python}).encode()
+        socket.send_fds(control, [about], [os.pidfd_open(os.getpid())])
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens need no reaping
         try:
             _loop(tier, control)
         except Become as become:
             control.detach()
             pipes = become.args
+    if place is not None and tier.place is not None:
+        place.move(tier.place, tier.variables(tier.place))
     ordinary.become(shared, ending)
     if pipes:
         cells.main(*pipes)
         os._exit(0)
+
+
+def _find_place(tier: Tier, folder: str, file: str) -> Place | None:
+    """What a fork has to change of the path that this interpreter was started with; if that cannot be, none is made."""
+    first = tier.first_place(folder)
+    if first is None or not tier.forks_python:
+        return None
+    try:
+        return Place(first, file)
+    except OSError:
+        tier.forks_python = False
+        return None
 
 
 def _loop(tier: Tier, control: socket.socket) -> None:

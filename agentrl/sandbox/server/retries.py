@@ -1,0 +1,76 @@
+"""Jobs whose client got a 504 and is expected to ask again: each keeps its place in the queue, or goes on running.
+
+A client of SandboxFusion's protocol gives up for good when an answer takes too long, but asks again after a 504 (verl:
+three times in all). So a job that is not done shortly before its client would give up is answered with a 504 and kept;
+the next equal request of that client takes it over.
+
+Invariants: a job runs once, however often it is asked for; one that no one asks for again is cancelled.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+LINGER = 10.0
+"""Seconds that a job is kept: clients wait for one to nine seconds before they ask again."""
+
+
+@dataclass
+class Work:
+    """What a request asked for, and is being done."""
+
+    task: "asyncio.Future[Any]"
+    fields: dict[str, Any]
+    """What the log is to say about it."""
+    size: int
+    """Bytes of the request."""
+    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+
+class Retries:
+    """The jobs that are kept, by a key that equal requests of one client share."""
+
+    def __init__(self, most_bytes: int, linger: float = LINGER) -> None:
+        """`most_bytes`: of all their requests together; what does not fit is not kept."""
+        self.most_bytes, self.linger = most_bytes, linger
+        self.kept: defaultdict[bytes, deque[Work]] = defaultdict(deque)
+        self.bytes = 0
+
+    def work(self, key: bytes, start: Callable[[], Work]) -> Work:
+        """The oldest kept job of that key, or a new one."""
+        if key not in self.kept:
+            return start()
+        work = self.kept[key][0]
+        self._forget(key, work)
+        return work
+
+    def keep(self, key: bytes, work: Work) -> None:
+        """Its client is sent away, and expected again within `linger` seconds."""
+        if self.bytes + work.size > self.most_bytes:
+            work.task.cancel()
+            return
+        self.kept[key].append(work)
+        self.bytes += work.size
+        work.timer = asyncio.get_running_loop().call_later(self.linger, self._expire, key, work)
+
+    def close(self) -> None:
+        """Cancel all."""
+        for key, works in list(self.kept.items()):
+            for work in list(works):
+                self._expire(key, work)
+
+    def _expire(self, key: bytes, work: Work) -> None:
+        self._forget(key, work)
+        work.task.cancel()
+        if work.task.done() and not work.task.cancelled():
+            work.task.exception()  # nobody is there to see it
+
+    def _forget(self, key: bytes, work: Work) -> None:
+        if work.timer is not None:
+            work.timer.cancel()
+        self.kept[key].remove(work)
+        self.bytes -= work.size
+        if not self.kept[key]:
+            del self.kept[key]
