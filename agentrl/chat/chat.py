@@ -17,6 +17,7 @@ from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
 from agentrl.chat.ledger import Ledger
 from agentrl.chat.message import Message, Reply, as_tool_call
 from agentrl.chat.parsers import format_stops, parser_for
+from agentrl.chat.parsers.thinking import MARKS, begins_with
 from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.chat.transcript import transcript
@@ -107,8 +108,9 @@ class Chat:
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None) -> Reply:
         """`parse` for text."""
-        if self._begins_in_thought(text):
-            text = f"<think>\n{text}"
+        opening = self._begins_in_thought(text)
+        if opening is not None:
+            text = f"{opening}\n{text}"
         parsed = self._parser(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
         broken = any(call.error for call in parsed.calls)
@@ -185,12 +187,12 @@ class Chat:
         """Text of `ids`, special tokens included."""
         return self.template.decode(ids)
 
-    def _begins_in_thought(self, text: str) -> bool:
-        """Whether the generation prompt opened the think block that `text` goes on with."""
-        base = self._base
-        if not base.opens_thinking or text.lstrip().startswith("<think>"):
-            return False
-        return base.always_opens_thinking or "</think>" in text
+    def _begins_in_thought(self, text: str) -> str | None:
+        """The tag with which the generation prompt opened the think block that `text` goes on with, if it did."""
+        opening = self._base.opens_thinking
+        if opening is None or begins_with(text) == opening:
+            return None
+        return opening if self._base.always_opens_thinking or MARKS[opening] in text else None
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         base, token_id, ends = self._base, self.template.token_id, set(self._pieces.end_ids)

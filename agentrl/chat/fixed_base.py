@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agentrl.chat.message import TOOL_ROLES, Message
+from agentrl.chat.parsers.thinking import opened_by
 from agentrl.chat.template import MARK, Template, TemplateRefusal
 from agentrl.prefixes import common_length
 
@@ -56,9 +57,9 @@ class FixedBase:
         self._shown: dict[str, bool] = {}
 
     @property
-    def opens_thinking(self) -> bool:
-        """Whether the generation prompt itself opens a think block, so that a turn begins inside it."""
-        return self.opening.rstrip().endswith("<think>")
+    def opens_thinking(self) -> str | None:
+        """The tag with which the generation prompt itself opens a think block, so that a turn begins inside it."""
+        return opened_by(self.opening)
 
     @cached_property
     def always_opens_thinking(self) -> bool:
@@ -69,7 +70,7 @@ class FixedBase:
             after_tool = self.after([{"role": "tool", "content": "x", "name": "x"}]).text
         except TemplateRefusal:
             return True
-        return after_tool.rstrip().endswith("<think>")
+        return opened_by(after_tool) is not None
 
     def split_end(self, text: str) -> tuple[str, str]:
         """A last turn's text without its end, and the stop token there ("" when it has none)."""
