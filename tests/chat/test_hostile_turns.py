@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Turns that a model may write to no good: what a parser does with them grows with their length at most."""
 
 import json

@@ -48,8 +48,8 @@ class MultiTurn:
     """The part that is cut away: left, right or middle."""
     format: str = "hermes"
     """How the model writes tool calls: hermes, llama3_json, mistral, pythonic, qwen3_coder, glm, deepseek, deepseek_v4,
-    kimi, kimi_k3, gpt_oss (gpt-oss), gemma4, minimax_m2, minimax_m3, seed_oss, hunyuan, nemotron_v2, phi4_mini, command,
-    apertus, solar, gigachat, functionary, or a parser of your own as file.py:Class."""
+    kimi, kimi_k3, gpt_oss (gpt-oss), gemma4, minimax_m2, minimax_m3, seed_oss, hunyuan, nemotron_v2, phi4_mini,
+    command, apertus, solar, gigachat, functionary, or a parser of your own as file.py:Class."""
     use_inference_chat_template: bool = False
     """Show the model at each turn what the template would show at inference (thinking stripped, say); where that
     rewrites history, the trajectory becomes several samples."""
