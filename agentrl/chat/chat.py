@@ -19,11 +19,11 @@ from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
 from agentrl.chat.formats import FALLBACK, call_ends, readers
 from agentrl.chat.ledger import Ledger
 from agentrl.chat.memory import Memory, Parts
-from agentrl.chat.message import Call, Message, Parsed, Reply, as_tool_call, call_id, checked
+from agentrl.chat.message import Message, Reply, as_tool_call
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
-from agentrl.chat.thinking import left_open
+from agentrl.chat.thinking import BLOCKS, begins_with, left_open
 from agentrl.chat.transcript import transcript
 from agentrl.errors import UserError
 from agentrl.media import Processor
@@ -124,9 +124,10 @@ class Chat:
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None, lead: str | None = None) -> Reply:
         """`parse` for text. Without `lead` a think block that the generation prompt opens after a user is believed."""
-        if self._begins_in_thought(text, lead):
-            text = f"<think>\n{text}"
-        parsed = self._parsed(text, tools)
+        opening = self._begins_in_thought(text, lead)
+        if opening:
+            text = f"{opening}\n{text}"
+        parsed = self._parser(text, tools)
         message: Message = {"role": "assistant", "content": parsed.content}
         broken = any(call.error for call in parsed.calls)
         if parsed.reasoning is not None and self.template.reads_reasoning:
@@ -244,16 +245,6 @@ class Chat:
         """Text of `ids`, special tokens included."""
         return self.template.decode(ids)
 
-    def _parsed(self, text: str, tools: Tools) -> Parsed:
-        """A call with what no file, tool or template can carry is the model's error, like one that cannot be read."""
-        try:
-            parsed = self._parser(text, tools)
-        except Exception as error:  # a parser of the user's own
-            reason = f"The tool calls of this turn cannot be read: {type(error).__name__}: {error}"
-            return Parsed(text, [checked(Call(call_id(text, 0), "unknown", None, reason))])
-        parsed.calls = [checked(call) for call in parsed.calls]
-        return parsed
-
     def _other_ends(self, stop_token_ids: Sequence[int]) -> list[str]:
         """What may end a turn besides what the template writes after one without calls."""
         template = self.template
@@ -274,12 +265,12 @@ class Chat:
     def _new_pieces(self, context: Context) -> Pieces:
         return Pieces(FixedBase(self.template, self._stops, context))
 
-    def _begins_in_thought(self, text: str, lead: str | None) -> bool:
-        """Whether the generation prompt opened the think block that `text` goes on with."""
-        opened = left_open(self._pieces.base.opening if lead is None else lead) == "<think>"
-        if not opened or text.lstrip().startswith("<think>"):
-            return False
-        return lead is not None or "</think>" in text or self._always_opens
+    def _begins_in_thought(self, text: str, lead: str | None) -> str:
+        """The tag with which the prompt opened the think block that `text` goes on with; "" where it did not."""
+        opening = left_open(self._pieces.base.opening if lead is None else lead)
+        if not opening or begins_with(text) == opening:
+            return ""
+        return opening if lead is not None or BLOCKS[opening] in text or self._always_opens else ""
 
     @cached_property
     def _always_opens(self) -> bool:
@@ -288,7 +279,7 @@ class Chat:
             after_tool = self._pieces.base.after([{"role": "tool", "content": "x", "name": "x"}]).text
         except TemplateRefusal:
             return True
-        return left_open(after_tool) == "<think>"
+        return bool(left_open(after_tool))
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         kinds = [self._pieces, self._pieces_for([], [MARKED_TOOL])] if self.template.named else [self._pieces]

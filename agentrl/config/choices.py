@@ -14,6 +14,36 @@ LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "se
 
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 
+FORMATS = (
+    "hermes",
+    "llama3_json",
+    "mistral",
+    "pythonic",
+    "qwen3_coder",
+    "glm",
+    "deepseek",
+    "deepseek_v4",
+    "kimi",
+    "kimi_k3",
+    "gpt_oss",
+    "gemma4",
+    "minimax_m2",
+    "minimax_m3",
+    "seed_oss",
+    "hunyuan",
+    "nemotron_v2",
+    "phi4_mini",
+    "command",
+    "apertus",
+    "solar",
+    "gigachat",
+    "functionary",
+    "qwen",
+    "gpt-oss",
+    "minimax",
+    "seed",
+)
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.profiler.tool": ("torch", "nsys"),
     "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS), "full"),
@@ -44,18 +74,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optim.lr_scheduler_type": SCHEDULES,
     "reward.reward_model.model.dtype": DTYPES,
     "reward.reward_manager.source": ("register", "importlib"),
-    "rollout.multi_turn.format": (
-        "hermes",
-        "qwen",
-        "llama3_json",
-        "mistral",
-        "pythonic",
-        "qwen3_coder",
-        "glm",
-        "deepseek",
-        "kimi",
-        "gpt_oss",
-    ),
+    "rollout.multi_turn.format": FORMATS,
     "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
@@ -67,3 +86,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.logger": ("console", "file", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
 }
+
+BY_PATH = frozenset({"rollout.multi_turn.format"})
+"""Keys that may name something of the user's own too, by its path: file.py:Class or package.module.Class."""

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, ready
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import BY_PATH, CHOICES
 from agentrl.errors import UserError
 
 Check = Callable[..., str | None]
@@ -67,8 +67,12 @@ def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
     """The same for one key."""
     for word in value if isinstance(value, list) else [value]:
-        if word is not None and word not in words:
+        if word is not None and word not in words and not _is_path(path, word):
             raise UserError(f"{path}={word}: choose {_either(words)}")
+
+
+def _is_path(path: str, word: Any) -> bool:
+    return path in BY_PATH and isinstance(word, str) and ("." in word or ":" in word)
 
 
 def _get(config: Any, path: str) -> Any:

@@ -5,12 +5,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.chat import PARSERS, Chat
+from agentrl.chat.parsers import ALIASES
 from agentrl.errors import UserError
 from tests.chat.formats import MALFORMED, WELL_FORMED, Sample
 from tests.chat.pairs import by_name
 from tests.chat.realia import tokenizer
 
 WORDS = {word for sample in WELL_FORMED for word in sample.text.replace(">", "> ").split()}
+FORMATS = [format for format in PARSERS if format not in ALIASES]
+CHANNELLED = {"gpt_oss", "kimi_k3", "command", "solar", "functionary"}
+"""Formats whose answers stand between tags, too."""
 MARKERS = [*sorted(WORDS), "{", "}", '"', "\\"]
 
 
@@ -37,8 +41,8 @@ def test_malformed_calls_tell_the_model_what_is_wrong_and_how_to_write_it(
 
 
 def test_every_format_is_tried_both_ways() -> None:
-    assert {sample.format for sample in WELL_FORMED} == set(PARSERS)
-    assert {format for format, *_ in MALFORMED} == set(PARSERS) - {"qwen"}
+    assert {sample.format for sample in WELL_FORMED} == set(PARSERS) - ALIASES.keys() | {"qwen"}
+    assert {format for format, *_ in MALFORMED} == set(PARSERS) - ALIASES.keys()
 
 
 def test_a_good_call_beside_a_bad_one_still_counts() -> None:
@@ -54,8 +58,8 @@ def test_a_call_without_its_closing_tag_ends_where_the_next_one_opens() -> None:
     assert (second.name, second.error) == ("g", None)
 
 
-@pytest.mark.parametrize("format", PARSERS)
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("format", FORMATS)
+@settings(max_examples=25, deadline=None)
 @given(text=st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(MARKERS), st.text(max_size=5))).map("".join)))
 @example(text="[" * 10_000)
 @example(text="<tool_call>" + '{"a":' * 10_000)
@@ -70,7 +74,7 @@ def test_no_text_makes_a_parser_raise_and_every_call_is_read_or_explained(format
         assert (call.arguments is None) == (call.error is not None)
         assert call.id
         assert call.name
-    if not parsed.calls and format != "gpt_oss":
+    if not parsed.calls and format not in CHANNELLED:
         assert parsed.preamble + parsed.content == text
 
 
@@ -79,35 +83,6 @@ def test_no_text_makes_a_parser_raise_and_every_call_is_read_or_explained(format
 def test_text_around_calls_is_kept(before: str, after: str) -> None:
     parsed = PARSERS["hermes"](f'{before}<tool_call>{{"name": "f"}}</tool_call>{after}')
     assert "".join(parsed.content.split()) == "".join((before + after).split())
-
-
-def test_thinking_that_never_ends_is_thinking() -> None:
-    parsed = PARSERS["hermes"]('<think>\nLet me <tool_call>{"name": "f"}</tool_call>')
-    assert parsed.calls == []
-    assert parsed.reasoning == 'Let me <tool_call>{"name": "f"}</tool_call>'
-
-
-def test_think_tags_in_arguments_are_arguments() -> None:
-    (call,) = PARSERS["hermes"]('<tool_call>{"name": "f", "arguments": {"x": "a</think>b"}}</tool_call>').calls
-    assert call.arguments == {"x": "a</think>b"}
-
-
-@pytest.mark.parametrize("template", ["qwen3_5_think", "deepseekv3"])
-def test_thinking_that_the_prompt_opened(template: str) -> None:
-    chat = by_name(template)
-    message = chat.read("Let me see.\n</think>\n\nDone.").message
-    assert message.get("reasoning_content", "Let me see.") == "Let me see."
-    assert message["content"].removeprefix("<think>\nLet me see.\n</think>\n\n") == "Done."
-
-
-def test_thinking_that_the_prompt_opened_and_nothing_closed_is_no_answer() -> None:
-    reply = by_name("qwen3_5_think").read("Let me <tool_call><function=f></function></tool_call>", closed=False)
-    assert reply.calls == []
-    assert reply.message["content"] == ""
-
-
-def test_an_answer_to_a_tool_result_without_a_prompt_is_no_thought() -> None:
-    assert by_name("deepseekv3").read("It is 4.").message["content"] == "It is 4."
 
 
 def test_values_are_typed_by_the_schema() -> None:

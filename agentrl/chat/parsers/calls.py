@@ -1,19 +1,38 @@
-"""What the formats share: reading JSON with an error that helps, checking a call, typing a bare value."""
+"""What the formats share: limits, reading JSON with an error that helps, checking a call, typing a bare value.
+
+Every loop over a turn stops at one of the limits here, so that no text of any length holds up the event loop.
+"""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from agentrl.chat.message import Call, call_id
-from agentrl.chat.template import Tools
 
+MAX_CALLS = 128
+"""Calls that are read of one turn; the rest of the turn gets one error."""
+MAX_BROKEN = 16
+"""Malformed calls that are explained in one turn; the rest of the turn gets one error."""
+MAX_ARGUMENTS = 256
+"""Arguments of one call, where the format spells each out."""
+MAX_DEPTH = 64
+"""Levels of lists and objects within a call's arguments."""
 EXCERPT = 30
 UNKNOWN = "unknown"
+SPACE = re.compile(r"\s*+")
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}  # as Jinja prints them
+# What may decode to an infinite number; the lookbehind keeps the search linear.
+_HUGE = re.compile(r"(?<!\d)\d{300}|\d[eE]\+?\d\d")
 
 
 class Malformed(Exception):
     """A call cannot be read; the message is for the model."""
+
+    def __init__(self, reason: str, name: str = UNKNOWN) -> None:
+        super().__init__(reason)
+        self.name = name
+        """The tool's, where that much could be read."""
 
 
 def _no_constant(name: str) -> Any:
@@ -24,18 +43,29 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 
+def skip_space(text: str, at: int) -> int:
+    """The position of the first character from `at` on that is no white space."""
+    found = SPACE.match(text, at)
+    return found.end() if found else at
+
+
 def read_json(text: str, at: int = 0) -> tuple[Any, int]:
-    """The JSON value at `at` (white space skipped) and the position after it. Raises Malformed."""
-    start = at + len(text[at:]) - len(text[at:].lstrip())
+    """The JSON value at `at` (white space skipped) and the position after it. Raises Malformed.
+
+    Of a key that an object holds twice, the last value counts.
+    """
     try:
-        return _DECODER.raw_decode(text, start)
+        return _DECODER.raw_decode(text, skip_space(text, at))
     except json.JSONDecodeError as error:
-        raise Malformed(f"invalid JSON at character {error.pos - at}, {_near(text, error.pos)}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"invalid JSON: {error}") from error
+        raise Malformed(f"invalid JSON at character {error.pos - at}, {near(text, error.pos)}: {error.msg}") from error
+    except RecursionError as error:
+        raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels") from error
+    except ValueError as error:
+        raise Malformed(f"invalid JSON: {str(error).partition(';')[0]}") from error
 
 
-def _near(text: str, at: int) -> str:
+def near(text: str, at: int) -> str:
+    """Where a problem is, for an error message."""
     return f"near {text[at : at + EXCERPT]!r}" if at < len(text) else "at the end"
 
 
@@ -51,21 +81,75 @@ def make_call(value: Any, seed: str, index: int, *, identity: str | None = None)
 
 
 def typed_call(name: str, arguments: Any, seed: str, index: int, *, identity: str | None = None) -> Call:
-    """A call whose arguments, possibly JSON within a string, must be an object. Raises Malformed."""
+    """A call whose arguments, possibly JSON within a string, must be an object. Raises Malformed.
+
+    `seed`: the call as written.
+    """
+    written = seed
     if isinstance(arguments, str):
+        written = f"{seed}{arguments}"  # an escape may hide another
         arguments = read_whole_json(arguments)
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
         raise Malformed(f'the arguments of "{name}" must be a JSON object, got {type(arguments).__name__}')
+    _require_plain(name, arguments, written)
     return Call(identity or call_id(seed, index), name, arguments)
 
 
+def _require_plain(name: str, arguments: dict[str, Any], written: str) -> None:
+    """Nothing goes on that JSON and UTF-8 cannot say. Raises Malformed."""
+    if written.count("[") + written.count("{") > MAX_DEPTH and _deeper_than(arguments, MAX_DEPTH):
+        raise Malformed(f"it is nested too deeply: at most {MAX_DEPTH} levels")
+    if not (_HUGE.search(written) or "\\u" in written or "\\U" in written or not is_text(written)):
+        return
+    try:
+        whole = json.dumps([name, arguments], ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise Malformed("a number in it is too large") from error
+    if not is_text(whole):
+        raise Malformed(
+            "it holds half of a surrogate pair, such as \\ud83d alone, which is no character: write both halves, or "
+            "the character itself"
+        )
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can say it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        inner = (node.values() if type(node) is dict else node for node in level)
+        level = [child for children in inner for child in children if child and type(child) in (dict, list)]
+        if not level:
+            return False
+    return True
+
+
 def broken(reason: str, seed: str, index: int, *, expected: str, name: str = UNKNOWN) -> Call:
-    """A call that could not be read, with the mend for the model."""
+    """A call that could not be read, with the fix for the model."""
     return Call(
-        call_id(seed, index), name, None, f"Tool call {index + 1} is malformed: {reason}. Write it as {expected}"
+        call_id(seed, index),
+        name if is_text(name) else UNKNOWN,
+        None,
+        f"Tool call {index + 1} is malformed: {reason}. Write it as {expected}",
     )
+
+
+def too_many(calls: Sequence[Call], expected: str) -> Call | None:
+    """The error that ends a turn with too many calls; None while there is room for another."""
+    bad = sum(call.error is not None for call in calls)
+    if len(calls) < MAX_CALLS and bad < MAX_BROKEN:
+        return None
+    limit = f"{MAX_CALLS} calls" if len(calls) >= MAX_CALLS else f"{MAX_BROKEN} malformed calls"
+    return broken(f"a turn is read up to {limit}, and the rest of this one was not", "", len(calls), expected=expected)
 
 
 def join_text(pieces: Sequence[str]) -> str:
@@ -74,38 +158,15 @@ def join_text(pieces: Sequence[str]) -> str:
     return "\n".join([*([first.rstrip()] if first.strip() else []), *(p.strip() for p in rest if p.strip())])
 
 
-def convert(value: str, name: str, key: str, tools: Tools) -> Any:
-    """A bare value as the tool's schema types it; without a schema, JSON if it reads as such, else text."""
-    if _is_text(_property(name, key, tools)):
-        return value
-    if value.strip() in _PYTHON_CONSTANTS:
-        return _PYTHON_CONSTANTS[value.strip()]
-    try:
-        converted = read_whole_json(value)
-    except Malformed:
-        return value
-    return value if isinstance(converted, str) else converted
-
-
 def read_whole_json(text: str) -> Any:
     """JSON and nothing after it. Raises Malformed."""
     value, end = read_json(text)
-    if text[end:].strip():
-        raise Malformed(f"unexpected text after the JSON at character {end}, {_near(text, end)}")
+    if skip_space(text, end) < len(text):
+        raise Malformed(f"unexpected text after the JSON at character {end}, {near(text, end)}")
     return value
 
 
-def _property(name: str, key: str, tools: Tools) -> dict[str, Any]:
-    for tool in tools or ():
-        function = tool.get("function", tool)
-        if function.get("name") == name:
-            schema = (function.get("parameters") or {}).get("properties", {}).get(key)
-            return schema if isinstance(schema, dict) else {}
-    return {}
-
-
-def _is_text(schema: dict[str, Any]) -> bool:
-    kind = schema.get("type")
-    return (
-        kind == "string" or (isinstance(kind, list) and set(kind) == {"string"}) or ("enum" in schema and kind is None)
-    )
+def constant(text: str) -> tuple[Any] | None:
+    """True, False or None as Python prints them, in a tuple of one."""
+    word = text[:16].strip()
+    return (_PYTHON_CONSTANTS[word],) if len(text) <= 16 and word in _PYTHON_CONSTANTS else None

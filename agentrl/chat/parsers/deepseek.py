@@ -3,20 +3,22 @@
 import re
 
 from agentrl.chat.message import Call, Parsed
-from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import Tags, parse_tagged
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.calls import Malformed, read_json, skip_space, typed_call
+from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
 
 TAGS = Tags(
-    "<｜tool▁call▁begin｜>",
+    ("<｜tool▁call▁begin｜>",),
     "<｜tool▁call▁end｜>",
     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\\n```json\\n{...}\\n```<｜tool▁call▁end｜> "
     "or <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>, as your instructions say",
     noise=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    signs=("<｜tool▁sep｜>",),
 )
-_FENCED = re.compile(r"\s*function<｜tool▁sep｜>([^\n<>]+)\n```json\n")
-_BARE = re.compile(r"\s*([^\n<>]+)<｜tool▁sep｜>")
-_FENCE_END = re.compile(r"\s*```")
+_FENCED = re.compile(r"\s*+function<｜tool▁sep｜>([^\n<>]{1,256}+)\n```json\n")
+_BARE = re.compile(r"\s*+([^\n<>]{1,256}+)<｜tool▁sep｜>")
+_FENCE = "```"
 
 
 def parse(text: str, tools: Tools = None) -> Parsed:
@@ -31,8 +33,8 @@ def _read(text: str, body: int, index: int) -> tuple[Call, int]:
         raise Malformed("no name and <｜tool▁sep｜> after its opening tag")
     value, end = read_json(text, header.end())
     if fenced:
-        fence = _FENCE_END.match(text, end)
-        if fence is None:
+        fence = skip_space(text, end)
+        if not text.startswith(_FENCE, fence):
             raise Malformed("the ``` after its JSON is missing")
-        end = fence.end()
+        end = fence + len(_FENCE)
     return typed_call(header[1].strip(), value, text[body:end], index), end

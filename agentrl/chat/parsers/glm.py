@@ -3,17 +3,21 @@
 import re
 
 from agentrl.chat.message import Parsed
-from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, parse_spelled
 from agentrl.chat.template import Tools
 
-# A value ends at the closing tag that something known follows: values may speak of tags themselves.
 GRAMMAR = Grammar(
-    header=re.compile(r"\s*([^<>\n]+)\s*(?=<arg_key>|</tool_call>)"),
-    argument=re.compile(
-        r"\s*<arg_key>([^<>]+)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>))", re.DOTALL
+    Tags(
+        ("<tool_call>",),
+        "</tool_call>",
+        "<tool_call>NAME\\n<arg_key>KEY</arg_key>\\n<arg_value>VALUE</arg_value>\\n</tool_call>",
+        signs=("<arg_key>",),
     ),
-    footer=re.compile(r"\s*</tool_call>"),
-    expected="<tool_call>NAME\\n<arg_key>KEY</arg_key>\\n<arg_value>VALUE</arg_value>\\n</tool_call>",
+    header=re.compile(rf"\s*+({NAME})\s*+(?=<arg_key>|</tool_call>)"),
+    argument=re.compile(rf"\s*+<arg_key>({NAME})</arg_key>\s*+<arg_value>"),
+    value_end=re.compile(r"</arg_value>(?=\s*+(?:<arg_key>|</tool_call>))"),
+    footer=re.compile(""),
 )
 
 

@@ -4,40 +4,70 @@ A turn begins inside a header, since the generation prompt is <|start|>assistant
 """
 
 import re
+from dataclasses import dataclass, field
 
 from agentrl.chat.message import Call, Parsed
-from agentrl.chat.parsers.calls import Malformed, broken, read_whole_json, typed_call
+from agentrl.chat.parsers.calls import Malformed, broken, read_whole_json, too_many, typed_call
 from agentrl.chat.template import Tools
 
 EXPECTED = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
-MARKERS = ("<|channel|>", "<|message|>", "<|start|>")
-_SEGMENT_END = re.compile(r"<\|(?:end|call|return)\|>")
-_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+START, MESSAGE, CHANNEL = "<|start|>", "<|message|>", "<|channel|>"
+HEADER_LENGTH = 1024
+"""Characters of a header that are read."""
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]{1,256}+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*+(\w{1,64}+)")
+
+
+@dataclass
+class _Turn:
+    calls: list[Call] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+
+    def add(self, segment: str) -> None:
+        """Take one message in."""
+        header, message, body = segment.partition(MESSAGE)
+        recipient = _RECIPIENT.search(header, 0, HEADER_LENGTH) if "to=" in header else None
+        if recipient is not None:
+            self.calls.append(_read(recipient[1], _ended(body), bool(message), len(self.calls)))
+        elif message and _channel(header) == "analysis":
+            self.thoughts.append(_ended(body))
+        else:
+            self.contents.append(_ended(body) if message else header)
+
+    def parsed(self) -> Parsed:
+        """The turn as a whole."""
+        content = "\n".join(piece for piece in self.contents if piece.strip())
+        thought = "\n".join(self.thoughts) if self.thoughts else None
+        if not self.calls and not content and thought and MESSAGE in thought:
+            reason = (
+                "it is inside the analysis channel, so it was not run: end that with <|end|><|start|>assistant first"
+            )
+            self.calls.append(broken(reason, thought, 0, expected=EXPECTED))
+        return Parsed(content, self.calls, thought)
 
 
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
-    if not any(marker in text for marker in MARKERS):
+    if not any(marker in text for marker in (START, MESSAGE, CHANNEL)):
         return Parsed(text)
-    parsed = Parsed("")
-    contents: list[str] = []
-    thoughts: list[str] = []
-    for segment in text.split("<|start|>"):
-        header, message, body = segment.partition("<|message|>")
-        body = _SEGMENT_END.split(body, maxsplit=1)[0]
-        if (recipient := _RECIPIENT.search(header)) is not None:
-            parsed.calls.append(_read(recipient[1], body, bool(message), len(parsed.calls)))
-            continue
-        thought = message and _channel(header) == "analysis"
-        (thoughts if thought else contents).append(body if message else header)
-    parsed.content = "\n".join(piece for piece in contents if piece.strip())
-    parsed.reasoning = "\n".join(thoughts) if thoughts else None
-    return parsed
+    turn = _Turn()
+    for segment in text.split(START):
+        if (last := too_many(turn.calls, EXPECTED)) is not None:
+            turn.calls.append(last)
+            break
+        turn.add(segment)
+    return turn.parsed()
+
+
+def _ended(body: str) -> str:
+    ends = [at for at in (body.find(end) for end in _ENDS) if at >= 0]
+    return body[: min(ends)] if ends else body
 
 
 def _channel(header: str) -> str:
-    found = _CHANNEL.search(header)
+    found = _CHANNEL.search(header, 0, HEADER_LENGTH)
     return found[1] if found else ""
 
 

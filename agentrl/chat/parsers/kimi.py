@@ -3,17 +3,19 @@
 import re
 
 from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
-from agentrl.chat.parsers.tagged_json import Tags, parse_tagged
+from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
 
 TAGS = Tags(
-    "<|tool_call_begin|>",
+    ("<|tool_call_begin|>",),
     "<|tool_call_end|>",
     "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>",
     noise=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    signs=("<|tool_call_argument_begin|>",),
 )
-_HEADER = re.compile(r"\s*((?:functions\.)?([^<>:\s]+):\d+)\s*<\|tool_call_argument_begin\|>")
+_HEADER = re.compile(r"\s*+((?:functions\.)?([^<>:\s]{1,256}+):\d{1,9}+)\s*+<\|tool_call_argument_begin\|>")
 
 
 def parse(text: str, tools: Tools = None) -> Parsed:

@@ -1,30 +1,44 @@
-"""Llama 3: the turn is {"name": ..., "parameters": {...}}, after <|python_tag|> or alone; several split by ";"."""
+"""Llama 3 and 4: {"name": ..., "parameters": {...}}, alone, after <|python_tag|> or after an answer's text."""
 
 import re
 
 from agentrl.chat.message import Parsed
-from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json
+from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, too_many
 from agentrl.chat.parsers.pythonic import parse_builtin
-from agentrl.chat.parsers.thinking import split_thinking
+from agentrl.chat.parsers.tagged_json import read_list
+from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
 
 TAG = "<|python_tag|>"
 EXPECTED = '{"name": ..., "parameters": {...}}'
-_LOOKS_LIKE_CALL = re.compile(r'\[?\s*\{\s*"(?:name|type)"\s*:')
-_SEPARATOR = re.compile(r"[\s;,]*")
+_LOOKS_LIKE_CALL = re.compile(r'\s*+\[?\s*+\{\s*+"(?:name|type)"\s*+:')
+# Llama 4's template writes a turn's text, at times between these tags, and its calls without anything between them.
+_AFTER_TEXT = re.compile(r'\{"name": "[^"\\\n]{1,256}+", "parameters": ')
+_TEXT_TAGS = re.compile(r"<\|python_(?:start|end)\|>")
+_SEPARATOR = re.compile(r"[\s;,]*+")
 
 
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     parsed, answer = split_thinking(text)
     content, tag, body = answer.partition(TAG)
-    if not tag:
-        content, body = "", answer
-    if not tag and not _LOOKS_LIKE_CALL.match(body.lstrip()):
-        parsed.content = answer
+    if tag:
+        return _after_tag(parsed, content, body)
+    if _LOOKS_LIKE_CALL.match(answer):
+        _read_objects(parsed, answer)
         return parsed
-    builtin = parse_builtin(body) if tag else None
+    found = _AFTER_TEXT.search(answer)
+    if found is not None:
+        return _after_text(parsed, answer, found.start())
+    parsed.content = answer
+    inside = call_in_thinking(parsed, answer, (TAG,), EXPECTED)
+    parsed.calls += [inside] if inside else []
+    return parsed
+
+
+def _after_tag(parsed: Parsed, content: str, body: str) -> Parsed:
     parsed.content = content.rstrip()
+    builtin = parse_builtin(body)
     if builtin is not None:
         parsed.calls.append(builtin)
         return parsed
@@ -32,13 +46,27 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     return parsed
 
 
+def _after_text(parsed: Parsed, answer: str, start: int) -> Parsed:
+    """Calls that end the turn; the same further up, say in an example, is text."""
+    read = Parsed("")
+    _read_objects(read, answer[start:])
+    if any(call.error for call in read.calls):
+        parsed.content = answer
+        return parsed
+    parsed.calls = read.calls
+    parsed.content = _TEXT_TAGS.sub("", answer[:start]).rstrip()
+    return parsed
+
+
 def _read_objects(parsed: Parsed, body: str) -> None:
-    at = 0
-    while at < len(body.rstrip()):
+    at = _next(body, 0)
+    while at < len(body):
+        if (last := too_many(parsed.calls, EXPECTED)) is not None:
+            parsed.calls.append(last)
+            return
         try:
             value, end = read_json(body, at)
-            for one in value if isinstance(value, list) else [value]:
-                parsed.calls.append(make_call(one, body[at:end], len(parsed.calls)))
+            parsed.calls += read_list(value, body[at:end], len(parsed.calls), make_call)
         except Malformed as error:
             parsed.calls.append(broken(str(error), body[at:], len(parsed.calls), expected=EXPECTED))
             return

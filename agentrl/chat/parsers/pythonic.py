@@ -1,34 +1,37 @@
 """Pythonic calls: [f(a=1), g(b="x")], alone (Llama 3.2/4) or between tags (Llama 4, LFM2)."""
 
-import ast
 import re
-import warnings
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed, call_id
-from agentrl.chat.parsers.calls import Malformed, broken
-from agentrl.chat.parsers.thinking import split_thinking
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.calls import MAX_ARGUMENTS, MAX_CALLS, Malformed, broken, near, skip_space, typed_call
+from agentrl.chat.parsers.literals import Values, quiet
+from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.parsers.values import convert, schema_of
 from agentrl.chat.template import Tools
 
 EXPECTED = "[name(key=value, ...), ...] with Python literals as values"
 TAG_PAIRS = (("<|python_start|>", "<|python_end|>"), ("<|tool_call_start|>", "<|tool_call_end|>"))
-_LOOKS_LIKE_CALL = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
-_BUILTIN = re.compile(r"\s*[A-Za-z_]\w*\.call\(")
-# Some templates print booleans and null as JSON does.
-_CONSTANTS = {"true": True, "false": False, "null": None}
+_OPENINGS = tuple(start for start, _ in TAG_PAIRS)
+_LOOKS_LIKE_CALL = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.]*+\s*+\(")
+_BUILTIN = re.compile(r"\s*+[A-Za-z_]\w*+\.call\(")
+_NAME = re.compile(r"\s*+([A-Za-z_][\w.\-]{0,255}+)\s*+\(")
+_KEY = re.compile(r"\s*+([A-Za-z_]\w{0,255}+)\s*+=(?!=)")
 
 
 def parse(text: str, tools: Tools = None) -> Parsed:
-    """See `agentrl.chat.parsers`."""
+    """See `agentrl.chat.parsers`. `tools` tell numbers from text, where a template quotes them all."""
     parsed, answer = split_thinking(text)
     for start, end in TAG_PAIRS:
         before, tag, rest = answer.partition(start)
         if tag:
-            return _parse_between(parsed, before, rest, end)
+            return _parse_between(parsed, before, rest, end, tools)
     parsed.content = answer
-    if _LOOKS_LIKE_CALL.match(answer.lstrip()):
+    if _LOOKS_LIKE_CALL.match(answer):
         parsed.content = ""
-        parsed.calls = _read_list(answer)
+        parsed.calls = _read_list(answer, tools)
+    inside = call_in_thinking(parsed, answer, _OPENINGS, EXPECTED)
+    parsed.calls += [inside] if inside else []
     return parsed
 
 
@@ -36,78 +39,87 @@ def parse_builtin(text: str) -> Call | None:
     """Llama 3's built-in form, NAME.call(key="value"); None when `text` is not of that form."""
     if not _BUILTIN.match(text):
         return None
-    call = _read_list(f"[{text.strip()}]")[0]
+    call = _read_list(f"[{text.strip()}]", None)[0]
     call.name = call.name.removesuffix(".call")
     return call
 
 
-def _parse_between(parsed: Parsed, before: str, rest: str, end: str) -> Parsed:
+def _parse_between(parsed: Parsed, before: str, rest: str, end: str, tools: Tools) -> Parsed:
     body, closed, after = rest.rpartition(end)
     if not closed:
         body, after = rest, ""
     parsed.content = "\n".join(piece for piece in (before.rstrip(), after.strip()) if piece)
-    parsed.calls = _read_list(body) if closed else [broken(f"{end} is missing at the end", body, 0, expected=EXPECTED)]
+    unclosed = f"{end} is missing at the end"
+    parsed.calls = _read_list(body, tools) if closed else [broken(unclosed, body, 0, expected=EXPECTED)]
     return parsed
 
 
-def _read_list(text: str) -> list[Call]:
-    try:
-        return [_read_call(node, text, i) for i, node in enumerate(_call_nodes(text.strip()))]
-    except Malformed as error:
-        return [broken(str(error), text, 0, expected=EXPECTED)]
-    except RecursionError:
-        return [broken("it is nested too deeply", text, 0, expected=EXPECTED)]
+def _read_list(text: str, tools: Tools) -> list[Call]:
+    with quiet():
+        return _List(text, tools).read()
 
 
-def _call_nodes(text: str) -> list[ast.expr]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # '\\d' in a model's string is its own affair
-            tree = ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise Malformed(f"invalid Python at line {error.lineno}, column {error.offset}: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise Malformed(f"invalid Python: {error}") from error
-    nodes = tree.elts if isinstance(tree, ast.List) else [tree]
-    if not nodes:
-        raise Malformed("the list of calls is empty")
-    return nodes
+class _List:
+    """The calls of one list, or one call without a list. Behind a call that cannot be read, nothing is."""
 
+    def __init__(self, text: str, tools: Tools) -> None:
+        self.text = text
+        self.tools = tools
+        self.values = Values(text)
+        self.calls: list[Call] = []
 
-def _read_call(node: ast.expr, text: str, index: int) -> Call:
-    if not isinstance(node, ast.Call):
-        raise Malformed(f"item {index + 1} of the list is not a call")
-    name = ast.unparse(node.func)
-    if node.args or any(keyword.arg is None for keyword in node.keywords):
-        return broken("every argument needs its name", text, index, expected=EXPECTED, name=name)
-    try:
-        arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    except Malformed as error:
-        return broken(str(error), text, index, expected=EXPECTED, name=name)
-    return Call(call_id(text, index), name, arguments)
+    def read(self) -> list[Call]:
+        """At least one call, malformed ones included."""
+        try:
+            at = self._read(skip_space(self.text, 0))
+            if skip_space(self.text, at) < len(self.text):
+                raise Malformed(f"unexpected text {near(self.text, skip_space(self.text, at))}")
+        except Malformed as error:
+            reason = f"invalid Python: {error}"
+            self.calls.append(broken(reason, self.text, len(self.calls), expected=EXPECTED, name=error.name))
+        return self.calls
 
+    def _read(self, at: int) -> int:
+        if not self.text.startswith("[", at):
+            return self._call(at)
+        at += 1
+        while not self.text.startswith("]", skip_space(self.text, at)):
+            at = self._after_comma(self._call(at), "]")
+        if not self.calls:
+            raise Malformed("the list of calls is empty")
+        return skip_space(self.text, at) + 1
 
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
-        return _CONSTANTS[node.id]
-    if isinstance(node, ast.Dict):
-        if not all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
-            raise Malformed("the keys of a dict must be strings")
-        return {
-            key.value: _literal(v)
-            for key, v in zip(node.keys, node.values, strict=True)
-            if isinstance(key, ast.Constant)
-        }
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(item) for item in node.elts]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _negated(_literal(node.operand))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
-        return node.value
-    raise Malformed(f"{ast.unparse(node)[:30]!r} is not a literal")
+    def _call(self, at: int) -> int:
+        header = _NAME.match(self.text, at)
+        if header is None:
+            raise Malformed(f"item {len(self.calls) + 1} of the list is not a call")
+        if len(self.calls) == MAX_CALLS:
+            raise Malformed(f"at most {MAX_CALLS} calls are read of one turn", header[1])
+        try:
+            arguments, end = self._arguments(header.end(), header[1])
+            self.calls.append(typed_call(header[1], arguments, self.text[at:end], len(self.calls)))
+        except Malformed as error:
+            raise Malformed(str(error), header[1]) from error
+        return end
 
+    def _arguments(self, at: int, name: str) -> tuple[dict[str, Any], int]:
+        arguments: dict[str, Any] = {}
+        while not self.text.startswith(")", skip_space(self.text, at)):
+            key = _KEY.match(self.text, at)
+            if key is None:
+                raise Malformed(f"every argument needs its name {near(self.text, at)}")
+            if key[1] in arguments or len(arguments) == MAX_ARGUMENTS:
+                raise Malformed(f"the argument {key[1]!r} is there twice, or one of more than {MAX_ARGUMENTS}")
+            value, at = self.values.read(key.end())
+            arguments[key[1]] = self._typed(value, name, key[1])
+            at = self._after_comma(at, ")")
+        return arguments, skip_space(self.text, at) + 1
 
-def _negated(value: Any) -> Any:
-    if not isinstance(value, int | float):
-        raise Malformed("a minus sign needs a number")
-    return -value
+    def _typed(self, value: Any, name: str, key: str) -> Any:
+        """Llama 4's template quotes each value: where the schema says that it is no text, it is read again."""
+        quoted = isinstance(value, str) and schema_of(name, key, self.tools).get("type") not in (None, "string")
+        return convert(value, name, key, self.tools) if quoted else value
+
+    def _after_comma(self, at: int, close: str) -> int:
+        at = skip_space(self.text, at)
+        return at if self.text.startswith(close, at) else self.values.require(",", at)

@@ -3,17 +3,26 @@
 import re
 
 from agentrl.chat.message import Parsed
-from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, parse_spelled, without_newlines
 from agentrl.chat.template import Tools
 
-# A value ends at the closing tag that something known follows: values may speak of tags themselves.
+HEADER = re.compile(rf"\s*+<function=({NAME})>")
+ARGUMENT = re.compile(rf"\s*+<parameter=({NAME})>")
+VALUE_END = re.compile(r"</parameter>(?=\s*+(?:<parameter=|</function>))")
+FOOTER = re.compile(r"\s*+</function>")
 GRAMMAR = Grammar(
-    header=re.compile(r"\s*<function=([^<>\n]+)>"),
-    argument=re.compile(
-        r"\s*<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))", re.DOTALL
+    Tags(
+        ("<tool_call>",),
+        "</tool_call>",
+        "<tool_call>\\n<function=NAME>\\n<parameter=KEY>\\nVALUE\\n</parameter>\\n</function>\\n</tool_call>",
+        signs=("<function=", "<parameter="),
     ),
-    footer=re.compile(r"\s*</function>\s*</tool_call>"),
-    expected="<tool_call>\\n<function=NAME>\\n<parameter=KEY>\\nVALUE\\n</parameter>\\n</function>\\n</tool_call>",
+    HEADER,
+    ARGUMENT,
+    VALUE_END,
+    FOOTER,
+    without_newlines,
 )
 
 

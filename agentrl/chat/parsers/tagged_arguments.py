@@ -1,68 +1,130 @@
-"""Calls that spell each argument out between tags: the loop that qwen3_coder and glm share."""
+"""Calls that spell each argument out between tags: what qwen3_coder, glm, minimax_m2, dsml and others share."""
 
 import re
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed, call_id
-from agentrl.chat.parsers.calls import UNKNOWN, Malformed, broken, convert, join_text
-from agentrl.chat.parsers.thinking import split_thinking
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.calls import EXCERPT, MAX_ARGUMENTS, Malformed, skip_space, typed_call
+from agentrl.chat.parsers.values import convert
 from agentrl.chat.template import Tools
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+NAME = r"[^<>\n]{1,256}+"
+"""A tool's or an argument's name: bounded, and never given back, so that no pattern backtracks."""
+
+ReadValue = Callable[[re.Match[str], str, str, Tools], dict[str, Any]]
+"""(match of the argument's opening, value as written, tool's name, tools) -> the arguments it stands for, mostly one;
+raises Malformed."""
+
+
+def by_schema(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+    """Text that the tool's schema types."""
+    key = argument[1].strip()
+    return {key: convert(value, name, key, tools)}
+
+
+def without_newlines(argument: re.Match[str], value: str, name: str, tools: Tools) -> dict[str, Any]:
+    """The same, for a format that puts each value on lines of its own."""
+    return by_schema(argument, value.removeprefix("\n").removesuffix("\n"), name, tools)
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """How a format writes a call inside <tool_call>...</tool_call>."""
+    """How a format writes a block of calls."""
 
+    tags: Tags
     header: re.Pattern[str]
-    """Group 1 is the tool's name."""
+    """A call's beginning; group 1 is the tool's name."""
     argument: re.Pattern[str]
-    """Group 1 is the key, group 2 the value."""
+    """An argument's beginning; group 1 is its key."""
+    value_end: re.Pattern[str]
+    """The tag that closes a value, with something known behind it: values may speak of tags themselves."""
     footer: re.Pattern[str]
-    """From the last argument to the end of the call, closing tag included."""
-    expected: str
+    """A call's end."""
+    read_value: ReadValue = by_schema
+    several: bool = False
+    """A block may hold more than one call."""
 
 
 def parse_spelled(text: str, grammar: Grammar, tools: Tools) -> Parsed:
-    """All calls of a turn, in order; text between them becomes content."""
-    parsed, text = split_thinking(text)
-    pieces, at = [], 0
-    while (start := text.find(OPEN, at)) >= 0:
-        pieces.append(text[at:start])
-        call, at = _read_one(text, start + len(OPEN), len(parsed.calls), grammar, tools)
-        parsed.calls.append(call)
-    pieces.append(text[at:])
-    parsed.content = join_text(pieces) if parsed.calls else text
-    return parsed
+    """All calls of a turn, in order; text between the blocks becomes content."""
+    ends: list[tuple[str, list[tuple[int, int]]]] = []
+
+    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
+        if not ends:  # once a turn, and only where it has a block
+            ends.append((text, [found.span() for found in grammar.value_end.finditer(text, body)]))
+        return _Block(text, grammar, tools, ends[0][1]).read(body, index)
+
+    return parse_blocks(text, grammar.tags, block)
 
 
-def _read_one(text: str, body: int, index: int, grammar: Grammar, tools: Tools) -> tuple[Call, int]:
-    header = grammar.header.match(text, body)
-    name = header[1].strip() if header else UNKNOWN
-    try:
+@dataclass(frozen=True)
+class _Block:
+    text: str
+    grammar: Grammar
+    tools: Tools
+    ends: list[tuple[int, int]]
+    """Where values may end: the closing tags, from the first to the last."""
+
+    def read(self, at: int, index: int) -> tuple[list[Call], int]:
+        calls: list[Call] = []
+        while not calls or (self.grammar.several and not self._closes(at)):
+            call, at = self._call(at, index + len(calls))
+            calls.append(call)
+        if not self._closes(at):
+            raise self._stuck(at, calls[-1].name)
+        return calls, skip_space(self.text, at) + len(self.grammar.tags.close)
+
+    def _closes(self, at: int) -> bool:
+        return self.text.startswith(self.grammar.tags.close, skip_space(self.text, at))
+
+    def _call(self, body: int, index: int) -> tuple[Call, int]:
+        header = self.grammar.header.match(self.text, body)
         if header is None:
-            raise Malformed("no tool name after <tool_call>")
-        arguments, end = _read_arguments(text, header.end(), name, grammar, tools)
-        return Call(call_id(text[body:end], index), name, arguments), end
-    except Malformed as error:
-        close, following = text.find(CLOSE, body), text.find(OPEN, body)
-        end = close + len(CLOSE) if close >= 0 and not 0 <= following < close else following
-        end = end if end >= 0 else len(text)
-        return broken(str(error), text[body:end], index, expected=grammar.expected, name=name), end
+            raise Malformed(f"no tool name after {self.grammar.tags.open[0]}")
+        name = header[1].strip()
+        arguments, end = self._arguments(header.end(), name)
+        try:
+            return typed_call(name, arguments, self.text[body:end], index), end
+        except Malformed as error:
+            raise Malformed(str(error), name) from error
 
+    def _arguments(self, at: int, name: str) -> tuple[dict[str, Any], int]:
+        arguments: dict[str, Any] = {}
+        while (argument := self.grammar.argument.match(self.text, at)) is not None:
+            value_end = self._value_end(argument.end())
+            if value_end is None:
+                break
+            read = self._read(argument, self.text[argument.end() : value_end[0]], name)
+            self._require_new(read, arguments, name)
+            arguments |= read
+            at = value_end[1]
+        footer = self.grammar.footer.match(self.text, at)
+        if footer is None:
+            raise self._stuck(at, name)
+        return arguments, footer.end()
 
-def _read_arguments(text: str, at: int, name: str, grammar: Grammar, tools: Tools) -> tuple[dict[str, Any], int]:
-    arguments: dict[str, Any] = {}
-    while (argument := grammar.argument.match(text, at)) is not None:
-        key = argument[1].strip()
-        if key in arguments:
-            raise Malformed(f"the argument {key!r} is there twice")
-        arguments[key] = convert(argument[2], name, key, tools)
-        at = argument.end()
-    footer = grammar.footer.match(text, at)
-    if footer is None:
-        rest = text[at:].strip()
-        raise Malformed(f"cannot read it from {rest[:30]!r} on" if rest else "its closing tags are missing")
-    return arguments, footer.end()
+    def _value_end(self, at: int) -> tuple[int, int] | None:
+        found = bisect_left(self.ends, (at, 0))
+        return self.ends[found] if found < len(self.ends) else None
+
+    def _read(self, argument: re.Match[str], value: str, name: str) -> dict[str, Any]:
+        try:
+            return self.grammar.read_value(argument, value, name, self.tools)
+        except Malformed as error:
+            raise Malformed(str(error), name) from error
+
+    def _require_new(self, read: dict[str, Any], arguments: dict[str, Any], name: str) -> None:
+        twice = next((key for key in read if key in arguments), None)
+        if twice is not None:
+            raise Malformed(f"the argument {twice!r} is there twice", name)
+        if len(arguments) + len(read) > MAX_ARGUMENTS:
+            raise Malformed(f"it has more than {MAX_ARGUMENTS} arguments", name)
+
+    def _stuck(self, at: int, name: str) -> Malformed:
+        start = skip_space(self.text, at)
+        rest = self.text[start : start + EXCERPT]
+        return Malformed(f"cannot read it from {rest!r} on" if rest else "its closing tags are missing", name)

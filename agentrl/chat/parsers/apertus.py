@@ -1,0 +1,29 @@
+"""Apertus: <|tools_prefix|>[{"NAME": {...}}, ...]<|tools_suffix|>, which also ends its thinking."""
+
+from typing import Any
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.calls import Malformed, typed_call
+from agentrl.chat.parsers.tagged_json import parse_lists
+from agentrl.chat.template import Tools
+
+TAGS = Tags(
+    ("<|tools_prefix|>",),
+    "<|tools_suffix|>",
+    '<|tools_prefix|>[{"NAME": {...}}]<|tools_suffix|>',
+    noise=("<|inner_suffix|>",),
+    signs=("{",),
+)
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    return parse_lists(text, TAGS, _make)
+
+
+def _make(item: Any, seed: str, index: int) -> Call:
+    if not isinstance(item, dict) or len(item) != 1:
+        raise Malformed("each call is an object with one key, the tool's name")
+    ((name, arguments),) = item.items()
+    return typed_call(name, arguments, seed, index)

@@ -1,0 +1,101 @@
+"""The loop over a turn that all formats with an opening tag share."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.calls import EXCERPT, Malformed, broken, join_text, skip_space, too_many
+from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+
+ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
+"""(text, position after the opening tag, index of the next call) -> the calls and where the block ends; raises
+Malformed."""
+
+
+@dataclass(frozen=True)
+class Tags:
+    """How a format marks its calls."""
+
+    open: tuple[str, ...]
+    close: str
+    """"": nothing closes a call."""
+    expected: str
+    """A well-formed call, for error messages."""
+    noise: tuple[str, ...] = ()
+    """Tags around groups of calls: no text of their own."""
+    channels: tuple[str, ...] = ()
+    """Tags around the answer: no text of their own, with calls or without."""
+    signs: tuple[str, ...] = ()
+    """What a call whose opening tag is missing holds before its closing tag."""
+
+
+def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
+    """All calls of a turn, in order; text between them becomes content."""
+    parsed, answer = split_thinking(text)
+    pieces, at = [], 0
+    while (opening := _next(answer, at, tags.open)) is not None:
+        if (last := too_many(parsed.calls, tags.expected)) is not None:
+            parsed.calls.append(last)
+            return parsed
+        pieces.append(answer[at : opening[0]])
+        calls, at = _read_one(answer, opening[1], len(parsed.calls), tags, read)
+        parsed.calls += calls
+    pieces.append(answer[at:])
+    stray = _stray(pieces, tags, len(parsed.calls)) or call_in_thinking(parsed, answer, tags.open, tags.expected)
+    if stray is not None:
+        parsed.calls.append(stray)
+    parsed.content = _content(answer, pieces, tags, bool(parsed.calls))
+    return parsed
+
+
+def _next(text: str, at: int, tags: tuple[str, ...]) -> tuple[int, int] | None:
+    """Start and end of the first of `tags` from `at` on."""
+    found = [(start, start + len(tag)) for tag in tags if (start := text.find(tag, at)) >= 0]
+    return min(found) if found else None
+
+
+def _read_one(text: str, body: int, index: int, tags: Tags, read: ReadBlock) -> tuple[list[Call], int]:
+    try:
+        return read(text, body, index)
+    except Malformed as error:
+        end = resume(text, body, tags)
+        return [broken(str(error), text[body:end], index, expected=tags.expected, name=error.name)], end
+
+
+def resume(text: str, body: int, tags: Tags) -> int:
+    """Where reading goes on after a malformed call: past its closing tag, or at the next opening one."""
+    following = _next(text, body, tags.open)
+    limit = following[0] if following else len(text)
+    close = text.find(tags.close, body, limit) if tags.close else -1
+    return close + len(tags.close) if close >= 0 else limit
+
+
+def require_close(text: str, at: int, tags: Tags, name: str) -> int:
+    """The position after the closing tag (white space before it skipped). Raises Malformed."""
+    start = skip_space(text, at)
+    if text.startswith(tags.close, start):
+        return start + len(tags.close)
+    rest = text[start : start + EXCERPT]
+    reason = f"unexpected text {rest!r} before {tags.close}" if rest else f"{tags.close} is missing at the end"
+    raise Malformed(reason, name)
+
+
+def _stray(pieces: list[str], tags: Tags, index: int) -> Call | None:
+    """The error for a call that lacks its opening tag."""
+    for piece in pieces if tags.close and tags.signs else ():
+        before, close, _ = piece.partition(tags.close)
+        if close and any(sign in before for sign in tags.signs):
+            return broken(f"{tags.close} without {tags.open[0]} before it", piece, index, expected=tags.expected)
+    return None
+
+
+def _content(answer: str, pieces: list[str], tags: Tags, called: bool) -> str:
+    if not called:
+        return without(answer, tags.channels)
+    return join_text([without(piece, (*tags.noise, *tags.channels)) for piece in pieces])
+
+
+def without(text: str, tags: tuple[str, ...]) -> str:
+    """The text, less those tags."""
+    return re.sub("|".join(map(re.escape, tags)), "", text) if tags else text

@@ -1,0 +1,73 @@
+"""Functionary. v3.1: <function=NAME>{...}</function>; v3.2: >>>NAME and, on the next line, {...}; >>>all for an answer.
+
+A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
+"""
+
+import re
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags, without
+from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
+from agentrl.chat.parsers.tagged_json import parse_tagged
+from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.chat.template import Tools
+
+TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
+START = ">>>"
+ANSWER = f"{START}all\n"
+EXPECTED = f"{START}NAME\\n{{...}}"
+_NAME = re.compile(r"([\w.\-]{1,256}+)>")
+_HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    if TAGS.open[0] in text:
+        return parse_tagged(text, TAGS, _read)
+    parsed, answer = split_thinking(text)
+    whole = answer if answer.startswith(START) else f"{START}{answer}"
+    if not whole.startswith(ANSWER) and _HEADER.search(whole) is None:
+        return _without_calls(parsed, answer)
+    return _parse_headers(parsed, whole)
+
+
+def _without_calls(parsed: Parsed, answer: str) -> Parsed:
+    parsed.content = answer
+    inside = call_in_thinking(parsed, answer, (START,), EXPECTED)
+    parsed.calls += [inside] if inside else []
+    return parsed
+
+
+def _read(text: str, body: int, index: int) -> tuple[Call, int]:
+    header = _NAME.match(text, body)
+    if header is None:
+        raise Malformed("no NAME> after <function=")
+    try:
+        value, end = read_json(text, header.end())
+        return typed_call(header[1], value, text[body:end], index), end
+    except Malformed as error:
+        raise Malformed(str(error), header[1]) from error
+
+
+def _parse_headers(parsed: Parsed, text: str) -> Parsed:
+    pieces, at = [], 0
+    while (header := _HEADER.search(text, at)) is not None:
+        if (last := too_many(parsed.calls, EXPECTED)) is not None:
+            parsed.calls.append(last)
+            break
+        pieces.append(text[at : header.start()])
+        call, at = _call(text, header, len(parsed.calls))
+        parsed.calls.append(call)
+    pieces = [without(piece, (ANSWER,)) for piece in (*pieces, text[at:])]
+    parsed.content = join_text(pieces) if parsed.calls else pieces[0]
+    return parsed
+
+
+def _call(text: str, header: re.Match[str], index: int) -> tuple[Call, int]:
+    try:
+        value, end = read_json(text, header.end())
+        return typed_call(header[1], value, text[header.start() : end], index), end
+    except Malformed as error:
+        following = _HEADER.search(text, header.end())
+        end = following.start() if following else len(text)
+        return broken(str(error), text[header.start() : end], index, expected=EXPECTED, name=header[1]), end

@@ -1,0 +1,48 @@
+"""Gemma 4: <|tool_call>call:NAME{key:<|"|>text<|"|>,other:1}<tool_call|>, and its thinking in a channel."""
+
+import re
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.calls import Malformed, near, typed_call
+from agentrl.chat.parsers.literals import Notation, Values
+from agentrl.chat.parsers.tagged_json import parse_tagged
+from agentrl.chat.template import Tools
+
+QUOTE = '<|"|>'
+TAGS = Tags(
+    ("<|tool_call>",),
+    "<tool_call|>",
+    f"<|tool_call>call:NAME{{key:{QUOTE}text{QUOTE},other:1}}<tool_call|>",
+    signs=("call:",),
+)
+_HEADER = re.compile(r"\s*+call:([^\s{}<>]{1,256}+)(?=\{)")
+
+
+def _string(text: str, at: int) -> tuple[str, int] | None:
+    if not text.startswith(QUOTE, at):
+        return None
+    start = at + len(QUOTE)
+    end = text.find(QUOTE, start)
+    if end < 0:
+        raise Malformed(f"a string is not closed {near(text, at)}")
+    return text[start:end], end + len(QUOTE)
+
+
+NOTATION = Notation(_string, {"true": True, "false": False, "null": None, "None": None}, bare_keys=True, brackets="[{")
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    return parse_tagged(text, TAGS, _read)
+
+
+def _read(text: str, body: int, index: int) -> tuple[Call, int]:
+    header = _HEADER.match(text, body)
+    if header is None:
+        raise Malformed("no call:NAME{ after its opening tag")
+    try:
+        arguments, end = Values(text, NOTATION).read(header.end())
+        return typed_call(header[1], arguments, text[body:end], index), end
+    except Malformed as error:
+        raise Malformed(str(error), header[1]) from error

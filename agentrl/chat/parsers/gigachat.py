@@ -1,0 +1,29 @@
+"""GigaChat. 3: {"name": ..., "arguments": {...}} in a message of the role "function call"; 3.5: GCML, see dsml.py."""
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.dsml import grammar
+from agentrl.chat.parsers.tagged_arguments import parse_spelled
+from agentrl.chat.parsers.tagged_json import read_named
+from agentrl.chat.template import Tools
+
+END = "<|message_sep|>"
+TAGS = Tags(
+    ("function call<|role_sep|>", "<|function_call|>"),
+    "",
+    f'{END}\\n\\nfunction call<|role_sep|>\\n{{"name": ..., "arguments": {{...}}}}',
+    noise=(END,),
+)
+GCML = grammar("GCML", "tool_calls")
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    if "｜GCML｜" in text:
+        return parse_spelled(text, GCML, tools)
+    return parse_blocks(text, TAGS, _read)
+
+
+def _read(text: str, body: int, index: int) -> tuple[list[Call], int]:
+    call, end = read_named(text, body, index)
+    return [call], end

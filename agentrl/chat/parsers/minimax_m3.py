@@ -1,0 +1,105 @@
+"""MiniMax-M3: <invoke name="NAME"><KEY>value</KEY>...</invoke> within <tool_call>, each tag behind ]<]minimax[>[.
+
+An argument may hold elements of its own: an object, or a list of <item>. The tool's schema types what they hold.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.calls import EXCERPT, MAX_DEPTH, Malformed, near, skip_space, typed_call
+from agentrl.chat.parsers.literals import MAX_VALUES
+from agentrl.chat.parsers.values import convert_by, part, schema_of
+from agentrl.chat.template import Tools
+
+MARK = "]<]minimax[>["
+ITEM = "item"
+TAGS = Tags(
+    (f"{MARK}<tool_call>",),
+    f"{MARK}</tool_call>",
+    f'{MARK}<tool_call>\\n{MARK}<invoke name="NAME">{MARK}<KEY>VALUE{MARK}</KEY>{MARK}</invoke>\\n{MARK}</tool_call>',
+    signs=(f"{MARK}<invoke",),
+)
+_INVOKE = re.compile(rf'\s*+{re.escape(MARK)}<invoke name="([^"\n]{{1,256}}+)">')
+_ELEMENT = re.compile(rf"{re.escape(MARK)}<([^</>\n]{{1,256}}+)>")
+_END = f"{MARK}</invoke>"
+
+Element = tuple[str, "str | list[Element]"]
+"""Its name, and its text or the elements within it."""
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one, and lists from objects."""
+
+    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
+        return _Elements(text).block(body, index, tools)
+
+    return parse_blocks(text, TAGS, block)
+
+
+@dataclass
+class _Elements:
+    text: str
+    count: int = 0
+
+    def block(self, at: int, index: int, tools: Tools) -> tuple[list[Call], int]:
+        calls: list[Call] = []
+        while not self.text.startswith(TAGS.close, skip_space(self.text, at)):
+            call, at = self._call(at, index + len(calls), tools)
+            calls.append(call)
+        if not calls:
+            raise Malformed("no <invoke> after its opening tag")
+        return calls, skip_space(self.text, at) + len(TAGS.close)
+
+    def _call(self, at: int, index: int, tools: Tools) -> tuple[Call, int]:
+        header = _INVOKE.match(self.text, at)
+        if header is None:
+            rest = self.text[skip_space(self.text, at) :][:EXCERPT]
+            raise Malformed(f"cannot read it from {rest!r} on" if rest else "its closing tags are missing")
+        try:
+            elements, end = self._within(header.end(), _END, 0)
+            arguments = {key: _typed(inner, schema_of(header[1], key, tools)) for key, inner in elements}
+            if len(arguments) < len(elements):
+                raise Malformed("an argument is there twice")
+            return typed_call(header[1], arguments, self.text[at:end], index), end
+        except Malformed as error:
+            raise Malformed(str(error), header[1]) from error
+
+    def _within(self, at: int, close: str, depth: int) -> tuple[list[Element], int]:
+        """The elements up to `close`, and the position after it."""
+        elements: list[Element] = []
+        while not self.text.startswith(close, skip_space(self.text, at)):
+            element, at = self._element(skip_space(self.text, at), depth)
+            elements.append(element)
+        return elements, skip_space(self.text, at) + len(close)
+
+    def _element(self, at: int, depth: int) -> tuple[Element, int]:
+        self.count += 1
+        opening = _ELEMENT.match(self.text, at)
+        if opening is None or depth > MAX_DEPTH or self.count > MAX_VALUES:
+            raise Malformed(f"no element, or too many, {near(self.text, at)}")
+        close = f"{MARK}</{opening[1]}>"
+        following = self.text.find(MARK, opening.end())
+        if following >= 0 and self.text.startswith(close, following):
+            return (opening[1], self.text[opening.end() : following]), following + len(close)
+        elements, end = self._within(opening.end(), close, depth + 1)
+        return (opening[1], elements), end
+
+
+def _typed(inner: "str | list[Element]", schema: dict[str, Any]) -> Any:
+    if isinstance(inner, str):
+        return (
+            _empty(schema)
+            if not inner.strip() and schema.get("type") in ("array", "object")
+            else convert_by(schema, inner)
+        )
+    if schema.get("type") == "array" or (schema.get("type") is None and all(name == ITEM for name, _ in inner)):
+        return [_typed(child, part(schema, "items")) for _, child in inner]
+    properties = part(schema, "properties")
+    return {name: _typed(child, part(properties, name)) for name, child in inner}
+
+
+def _empty(schema: dict[str, Any]) -> Any:
+    return [] if schema["type"] == "array" else {}

@@ -1,0 +1,18 @@
+"""Nemotron-Nano-v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
+
+from agentrl.chat.message import Parsed
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.tagged_json import parse_lists
+from agentrl.chat.template import Tools
+
+TAGS = Tags(
+    ("<TOOLCALL>",),
+    "</TOOLCALL>",
+    '<TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>',
+    signs=('"name"',),
+)
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    return parse_lists(text, TAGS)

@@ -1,0 +1,27 @@
+"""Phi-4-mini: <|tool_call|>{"name": ..., "arguments": {...}}<|/tool_call|>, or functools[{...}, ...] with no end."""
+
+from agentrl.chat.message import Call, Parsed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
+from agentrl.chat.parsers.calls import read_json
+from agentrl.chat.parsers.tagged_json import parse_lists, read_list
+from agentrl.chat.template import Tools
+
+TAGS = Tags(
+    ("<|tool_call|>",),
+    "<|/tool_call|>",
+    '<|tool_call|>{"name": ..., "arguments": {...}}<|/tool_call|>',
+    signs=('"name"',),
+)
+LIST_TAGS = Tags(("functools[",), "", 'functools[{"name": ..., "arguments": {...}}]')
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`."""
+    if LIST_TAGS.open[0] in text and TAGS.open[0] not in text:
+        return parse_blocks(text, LIST_TAGS, _read)
+    return parse_lists(text, TAGS)
+
+
+def _read(text: str, body: int, index: int) -> tuple[list[Call], int]:
+    value, end = read_json(text, body - len("["))
+    return read_list(value, text[body:end], index), end

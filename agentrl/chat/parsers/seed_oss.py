@@ -1,0 +1,25 @@
+"""Seed-OSS: <seed:tool_call><function=NAME><parameter=KEY>value</parameter>...</function></seed:tool_call>."""
+
+from agentrl.chat.message import Parsed
+from agentrl.chat.parsers.blocks import Tags
+from agentrl.chat.parsers.qwen3_coder import ARGUMENT, FOOTER, HEADER, VALUE_END
+from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
+from agentrl.chat.template import Tools
+
+GRAMMAR = Grammar(
+    Tags(
+        ("<seed:tool_call>",),
+        "</seed:tool_call>",
+        "<seed:tool_call>\\n<function=NAME>\\n<parameter=KEY>VALUE</parameter>\\n</function>\\n</seed:tool_call>",
+        signs=("<function=", "<parameter="),
+    ),
+    HEADER,
+    ARGUMENT,
+    VALUE_END,
+    FOOTER,
+)
+
+
+def parse(text: str, tools: Tools = None) -> Parsed:
+    """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
+    return parse_spelled(text, GRAMMAR, tools)
