@@ -57,9 +57,9 @@ class CodeInterpreter(BaseTool):
     def limits(self, parameters: dict[str, Any]) -> Limits:
         """What the program may use; the model may ask for less time than is set, where the schema lets it."""
         asked = parameters.get("timeout")
-        sensible = isinstance(asked, int | float) and asked > 0
-        wall = min(asked, self.timeout) if sensible else self.timeout
-        return Limits(wall=wall, memory_mb=self.memory_mb)
+        if not isinstance(asked, int | float) or asked <= 0:
+            asked = self.timeout
+        return Limits(wall=min(asked, self.timeout), memory_mb=self.memory_mb)
 
     def describe(self, run: CommandResult, limits: Limits) -> str:
         """What the model reads."""

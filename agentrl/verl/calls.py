@@ -82,13 +82,14 @@ class ReadyMade(ToolParser):
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         super().__init__(tokenizer)
-        self.parse = parser_for(name.replace("-", "_"))
+        self.parse = parser_for(name)
 
     async def extract_tool_calls(
         self, responses_ids: Sequence[int], tools: Any = None
     ) -> tuple[str, list[FunctionCall]]:
         """The text without its calls, and those calls that can be read."""
-        parsed = self.parse(self.tokenizer.decode(responses_ids))
+        schemas = [tool if isinstance(tool, dict) else tool.model_dump() for tool in tools or ()]
+        parsed = self.parse(self.tokenizer.decode(responses_ids), schemas)
         readable = [call for call in map(checked, parsed.calls) if call.arguments is not None]
         calls = [FunctionCall(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in readable]
         return parsed.preamble + parsed.content, calls
