@@ -76,7 +76,9 @@ def main() -> None:
     table = Table(*COLUMNS, title="precision")
     with tempfile.TemporaryDirectory() as name:
         for setting in args.only:
-            table.add_row(*train(args, args.folder or Path(name), setting))
+            found = train(args, args.folder or Path(name), setting)
+            console.print(*found, highlight=False)
+            table.add_row(*found)
     console.print(table)
 
 
