@@ -33,7 +33,7 @@ async def test_cancelling_the_caller_cancels_the_function():
         finally:
             ended.append(True)
 
-    task = asyncio.create_task(UserFunction(slow).run((), {}, timeout=60))
+    task = asyncio.create_task(UserFunction(slow).run((), {}, timeout=600))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -54,7 +54,7 @@ async def test_threads_still_at_work_are_known():
 async def test_context_variables_reach_the_thread():
     variable = contextvars.ContextVar("variable")
     variable.set("here")
-    assert await UserFunction(lambda: variable.get()).run((), {}, timeout=60) == "here"
+    assert await UserFunction(lambda: variable.get()).run((), {}, timeout=600) == "here"
 
 
 def test_a_hung_thread_does_not_hold_up_the_loop_or_the_process():

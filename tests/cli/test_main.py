@@ -15,7 +15,7 @@ SLOW_IMPORTS = ("torch", "transformers", "hydra", "omegaconf", "peft", "pyarrow"
 
 
 def run(*args: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, "-m", "agentrl", *args], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "agentrl", *args], capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -26,7 +26,7 @@ def test_no_heavy_import_before_a_command_runs(args: list[str]) -> None:
         f"main({args!r})\n"
         f"sys.exit(', '.join(name for name in {SLOW_IMPORTS} if name in sys.modules) or None)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 

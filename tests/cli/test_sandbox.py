@@ -9,7 +9,7 @@ import pytest
 
 def sandbox(*words, **options):
     command = [sys.executable, "-m", "agentrl", "sandbox", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ FILES = Path(__file__).parents[1] / "from_verl" / "files"
 
 def verl(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agentrl", "verl", *args]
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_a_node_goes_and_another_comes(cluster: Cluster, tmp_path: Path, overrid
         time.sleep(0.05)
     os.killpg(cluster.nodes[1].pid, signal.SIGKILL)  # as a machine that loses its power
     cluster.node(f"--address={cluster.address}")
-    _, said = process.communicate(timeout=500)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert "the run goes on by itself (restart 1 of 3)" in said
     expected, mine = figures(whole), figures(broken)

@@ -29,7 +29,7 @@ TRAIN = (
 def run(*command: object, cwd: Path, path: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     texts = [str(part) for part in command]
-    return subprocess.run(texts, cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run(texts, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
 
 
 def succeed(*command: object, cwd: Path, path: str) -> str:

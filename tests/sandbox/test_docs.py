@@ -38,7 +38,7 @@ async def test_the_tool_of_ones_own(tmp_path: Path, code: str, said: str) -> Non
 
 
 def test_from_python() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "[b'16\\n', b'25\\n']\n"
 
 

@@ -380,7 +380,7 @@ def test_a_folder_for_weights_goes_when_it_is_told_to(tmp_path: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
+    for _ in range(6000):
         if condition():
             return
         time.sleep(0.1)

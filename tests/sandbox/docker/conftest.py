@@ -41,7 +41,7 @@ class Served:
 
     def get(self, path: str) -> Any:
         """JSON from there."""
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=600) as answer:
             return json.load(answer)
 
     def inside(self, *words: str) -> str:

@@ -58,7 +58,7 @@ def scene_in(served: Served) -> Iterator[RemoteScene]:
         try:
             yield RemoteScene(process)
         finally:
-            process.communicate(timeout=30)
+            process.communicate(timeout=600)
 
 
 async def launch(client: Client, attack: Attack, scene: Any, gate: asyncio.Semaphore) -> str:

@@ -44,7 +44,7 @@ def answers(engine: Engine, *flags: str) -> dict[str, str]:
     """What a container without capabilities is told, call by call."""
     own = ("run", "--rm", "--interactive", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
     with engine.open(*own, *flags, "--entrypoint", "python3", IMAGE, "-") as process:
-        told, _ = process.communicate(Path(probe.__file__).read_text(), timeout=120)
+        told, _ = process.communicate(Path(probe.__file__).read_text(), timeout=600)
     return dict(line.split() for line in told.splitlines())
 
 

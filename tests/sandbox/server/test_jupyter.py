@@ -32,7 +32,7 @@ def run_driver(cells, *, plain, cell_timeout=0.0):
     hide = "import sys; sys.modules['IPython'] = None\n" if plain else ""
     sent = json.dumps({"cells": cells, "cell_timeout": cell_timeout})
     program = [sys.executable, "-c", f"{hide}__file__ = '/nonexistent'\n{source}"]
-    done = subprocess.run(program, input=sent, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(program, input=sent, capture_output=True, text=True, timeout=600, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -41,14 +41,14 @@ def test_this_machine_needs_none(host):
 
 
 def test_a_public_address_without_a_token_is_one_line(tmp_path):
-    done = subprocess.run([*CLI, "sandbox", "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*CLI, "sandbox", "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --host 0.0.0.0 lets other machines run code here")
 
 
 def test_a_taken_port_is_one_line(server):
     port = server.url.rpartition(":")[2]
-    done = subprocess.run([*CLI, "sandbox", "serve", "--port", port], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*CLI, "sandbox", "serve", "--port", port], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "address already in use" in done.stderr
 
@@ -175,6 +175,6 @@ def test_the_server_loads_nothing_of_the_trainer():
     heavy = {"torch", "transformers", "numpy", "yaml", "omegaconf", "hydra", "pyarrow", "IPython"}
     code = "import sys, agentrl.cli.main, agentrl.cli.sandbox, agentrl.sandbox.pool, agentrl.sandbox.server.web\n"
     done = subprocess.run(
-        [sys.executable, "-c", code + "print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code + "print(*sys.modules)"], capture_output=True, text=True, timeout=600, check=True
     )
     assert heavy.isdisjoint(done.stdout.split())
