@@ -107,6 +107,9 @@ SIZES = (250, 1_000, 4_000, 16_000, 64_000)
 NOTHING = 0.05
 """Seconds of processor time that prove nothing."""
 FORMATS = [format for format in PARSERS if format not in ALIASES]
+MEGABYTE = 1_000_000
+ENOUGH = 0.5
+"""Seconds of processor time for a megabyte. Measured: at most 0.1; the rest is for slow and busy machines."""
 
 
 def patterns(markers: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -274,3 +277,31 @@ def test_a_hundred_thousand_bad_calls_are_some_errors() -> None:
     calls = PARSERS["hermes"](100_000 * "<tool_call>x</tool_call>").calls
     assert len(calls) == MAX_BROKEN + 1
     assert f"up to {MAX_BROKEN} malformed calls" in str(calls[-1].error)
+
+
+DENSE = {
+    "hermes": '<tool_call>{"name": "f", "arguments": {"x": [%s]}}</tool_call>',
+    "llama3_json": '<|python_tag|>{"name": "f", "parameters": {"x": [%s]}}',
+    "mistral": '[TOOL_CALLS]f[ARGS]{"x": [%s]}',
+    "gpt_oss": '<|channel|>commentary to=functions.f<|message|>{"x": [%s]}<|call|>',
+    "kimi": '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": [%s]}<|tool_call_end|>',
+    "phi4_mini": '<|tool_call|>{"name": "f", "arguments": {"x": [%s]}}<|/tool_call|>',
+    "qwen3_coder": "<tool_call><function=f><parameter=x>[%s]</parameter></function></tool_call>",
+}
+
+
+@pytest.mark.parametrize("format", DENSE)
+@pytest.mark.parametrize("value", ["[]", "1", '""', '{"a":0}'])
+def test_a_megabyte_of_values_in_one_call_is_bounded(format: str, value: str) -> None:
+    text = DENSE[format] % ",".join([value] * (MEGABYTE // (len(value) + 1)))
+    assert min(work(format, text) for _ in range(3)) < ENOUGH
+    (call,) = PARSERS[format](text).calls
+    assert call.error is None or "too many values" in call.error
+    small = PARSERS[format](DENSE[format] % ",".join([value] * 10_000)).calls[0]
+    assert len(small.arguments["x"]) == 10_000
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_megabyte_of_one_tag_is_bounded(format: str) -> None:
+    for marker in MARKERS[format]:
+        assert min(work(format, turn(("", marker, marker), MEGABYTE)) for _ in range(2)) < ENOUGH

@@ -6,6 +6,7 @@ Every loop over a turn stops at one of the limits here, so that no text of any l
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from agentrl.chat.message import Call, call_id
@@ -18,6 +19,8 @@ MAX_ARGUMENTS = 256
 """Arguments of one call, where the format spells each out."""
 MAX_DEPTH = 64
 """Levels of lists and objects within a call's arguments."""
+MAX_VALUES = 50_000
+"""Separators (commas and opening brackets) of a call's JSON, where it is longer than as many characters."""
 EXCERPT = 30
 UNKNOWN = "unknown"
 SPACE = re.compile(r"\s*+")
@@ -54,6 +57,18 @@ def read_json(text: str, at: int = 0) -> tuple[Any, int]:
 
     Of a key that an object holds twice, the last value counts.
     """
+    if len(text) - at <= MAX_VALUES:
+        return _decode(text, at)
+    with suppress(Malformed):  # most calls are short, whatever follows them
+        value, length = _decode(text[at : at + MAX_VALUES])
+        if length < MAX_VALUES:
+            return value, at + length
+    if sum(text.count(separator, at) for separator in ",[{") > MAX_VALUES:
+        raise Malformed(f"it has too many values: at most {MAX_VALUES:,}")
+    return _decode(text, at)
+
+
+def _decode(text: str, at: int = 0) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, skip_space(text, at))
     except json.JSONDecodeError as error:

@@ -14,6 +14,8 @@ EXPECTED = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>
 START, MESSAGE, CHANNEL = "<|start|>", "<|message|>", "<|channel|>"
 HEADER_LENGTH = 1024
 """Characters of a header that are read."""
+MAX_MESSAGES = 4096
+"""Messages of a turn that are read; what follows them is text of the last one."""
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]{1,256}+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*+(\w{1,64}+)")
@@ -53,7 +55,7 @@ def parse(text: str, tools: Tools = None) -> Parsed:
     if not any(marker in text for marker in (START, MESSAGE, CHANNEL)):
         return Parsed(text)
     turn = _Turn()
-    for segment in text.split(START):
+    for segment in text.split(START, MAX_MESSAGES):
         if (last := too_many(turn.calls, EXPECTED)) is not None:
             turn.calls.append(last)
             break
