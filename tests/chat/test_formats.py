@@ -1,21 +1,28 @@
 """The format and the ends of turns, found out from real templates; and what is said where they do not go together."""
 
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 from tokenizers import AddedToken
 
-from agentrl.chat import Call, Chat, Parsed, Source, formats
+from agentrl.chat import Chat, Parsed, Source, formats
 from agentrl.chat.formats import FALLBACK
 from agentrl.chat.parsers import PARSERS
+from agentrl.errors import UserError
 from agentrl.runtime.environment import check_format
 from tests.chat import realia
+from tests.chat.call_forms import FORMAT_OF, JSON_FORMS, SPELLED_FORMS
 from tests.chat.conversations import TOOLS, result, user
 from tests.chat.pairs import PAIRS, Pair
 from tests.chat.realia import template, tokenizer
 
 CALLING = [pair for pair in PAIRS if (pair.template and "parallel" not in pair.refused) or "llama3_" in pair.name]
+FORMS = {
+    name: form for name, form in (JSON_FORMS | SPELLED_FORMS).items() if name not in ("llama3_json", "functionary")
+}
+"""The other two write nothing that tells a call from text."""
 SILENT = ["llama3", "gemma3", "phi3_5", "cohere2"]
 OTHERS = {
     "qwen3_6": "qwen3_coder",
@@ -24,12 +31,21 @@ OTHERS = {
     "nemotron_3_5_lightning": "qwen3_coder",
     "qwen3_vl": "hermes",
 }
-GEMMA_CALL = re.compile(r"<\|tool_call>call:(\w+)\{(\w+):<\|\"\|>(.*?)<\|\"\|>\}<tool_call\|>")
 
 
-def gemma(text: str, tools: object = None) -> Parsed:
-    found = GEMMA_CALL.findall(text)
-    return Parsed("", [Call(f"call{i:05d}", name, {key: value}) for i, (name, key, value) in enumerate(found)])
+@cache
+def every_form() -> object:
+    """One vocabulary with the control tokens of all forms."""
+    return dressed(wearing("".join(FORMS.values()), "<|calls|>"), "<|im_end|>")
+
+
+def wearing(form: str, end: str = "<|im_end|>") -> str:
+    """ChatML whose turns with calls are written in a form, and end with `end`."""
+    return (
+        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{{ m.content or '' }}"
+        "{%- set calls = m.tool_calls | map(attribute='function') | list %}" + form + end + "{% else %}{{ m.content }}"
+        "<|im_end|>{% endif %}\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
 
 
 def dressed(text: str, eos: str) -> object:
@@ -55,6 +71,31 @@ def test_the_format_is_that_of_the_templates_own_calls(pair: Pair) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_templates_that_no_pair_has(name: str) -> None:
     assert Chat(tokenizer("qwen"), chat_template=template(name)).format == OTHERS[name]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_of_calls_is_known_by_its_parser(form: str) -> None:
+    wanted = FORMAT_OF.get(form, form)
+    chat = Chat(every_form(), chat_template=wearing(FORMS[form]))
+    assert chat.format == wanted, chat.readers
+
+
+def test_a_turn_with_calls_ends_where_the_template_ends_it() -> None:
+    chat = Chat(every_form(), chat_template=wearing(JSON_FORMS["solar"], "<|calls|>"))
+    assert chat.format == "solar"
+    assert ends(chat) >= {"<|calls|>", "<|im_end|>"}
+
+
+def test_a_form_that_nobody_reads_stops_a_run_with_tools(caplog: pytest.LogCaptureFixture) -> None:
+    source = wearing("{% for call in calls %}!!{{ call.name }}!{{ call.arguments | tojson }}!!{% endfor %}")
+    chat = Chat(every_form(), chat_template=source)
+    assert (chat.format, chat.readers) == (FALLBACK, [])
+    env = SimpleNamespace(chat=chat, tools=TOOLS)
+    with pytest.raises(UserError, match="no format reads the calls that this chat template writes; write a parser"):
+        check_format(env, None)  # type: ignore[arg-type]
+    check_format(env, "hermes")  # type: ignore[arg-type]
+    assert "no format reads the calls" in caplog.text
+    check_format(SimpleNamespace(chat=chat, tools=[]), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -90,17 +131,10 @@ def test_of_several_that_fit_the_one_that_reads_more_wins_then_the_order(monkeyp
     assert formats.readers(chat.template) == ["good", "same", "poor"]
 
 
-def test_a_parser_that_raises_is_the_models_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARSERS, "mine", lambda text, tools: 1 / 0)
-    (call,) = Chat(tokenizer("qwen"), chat_template=template("qwen2_5"), format="mine").read("x").calls
-    assert "division by zero" in str(call.error)
-
-
 @pytest.mark.parametrize("name", ["gemma4", "gemma4_v3", "gemma4_v5"])
 def test_gemma_4_ends_a_turn_with_calls_where_the_tools_response_begins(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
 ) -> None:
-    monkeypatch.setitem(PARSERS, "gemma4", gemma)
     chat = Chat(dressed(template(name), "<turn|>"), chat_template=template(name))
     assert chat.format == "gemma4"
     assert {"<turn|>", "<|tool_response>"} <= ends(chat)
