@@ -155,7 +155,7 @@ def open_loggers(
 ) -> Loggers:
     """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
 
-    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 begins anew, ADDS drops nothing.
+    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 starts over, ADDS drops nothing.
     `view` is what "console" writes to; without one it prints lines. Services group runs by `project` and call this one
     `experiment`. Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """

@@ -1,6 +1,6 @@
 """Thinking in front of an answer, by whatever tags a model marks it with.
 
-A call within thinking is not run. The model is told so where nothing follows the thinking that could be its answer.
+A call within thinking is not run. The model gets an error where nothing follows the thinking that could be its answer.
 """
 
 from agentrl.chat.message import Call, Parsed
