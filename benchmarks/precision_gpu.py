@@ -28,7 +28,7 @@ SETTINGS = {
     "float16": [f"{PRECISION}=float16", "rollout.dtype=float16"],
     "float16, float32 head": [f"{PRECISION}=float16", "rollout.dtype=float16", "model.enable_fp32_lm_head=true"],
     "read in bfloat16": ["model.dtype=bfloat16"],
-    "lora on bfloat16, strategy=fsdp": ["model.dtype=bfloat16", "model.lora_rank=32", "actor.strategy=fsdp"],
+    "lora on bfloat16": ["model.dtype=bfloat16", "model.lora_rank=32", "actor.strategy=fsdp"],
 }
 COLUMNS = ("setting", "held out", "gap mean", "gap p99", "grad norm", "update s", "violations", "exit")
 
