@@ -41,8 +41,21 @@ class Stream:
         """What was read."""
         return self.room[: self.used]
 
-    def tail_has_any(self, words: Sequence[bytes], last: int) -> bool:
-        """Whether one of `words` stands in the last bytes. Looks without copying."""
+    @property
+    def _whole(self) -> mmap.mmap:
         whole = self.room.obj
         assert isinstance(whole, mmap.mmap), "from take"
+        return whole
+
+    def after_first(self, mark: bytes) -> bytes:
+        """A copy of what follows the first `mark`, one byte; of all where there is none."""
+        return self._whole[self._whole.find(mark, 0, self.used) + 1 : self.used]
+
+    def after_last(self, mark: bytes) -> bytes:
+        """A copy of what follows the last `mark`, one byte; of all where there is none."""
+        return self._whole[self._whole.rfind(mark, 0, self.used) + 1 : self.used]
+
+    def tail_has_any(self, words: Sequence[bytes], last: int) -> bool:
+        """Whether one of `words` stands in the last bytes. Looks without copying."""
+        whole = self._whole
         return any(whole.find(word, max(0, self.used - last), self.used) >= 0 for word in words)
