@@ -113,7 +113,7 @@ class Warden:
     def _session(self, limits: Limits) -> None:
         """Cell after cell, until one of them ends the interpreter."""
         self.where = self.tier.fresh(limits)
-        folder.stage(self.where, self.files)
+        self._stage()
         session = Cells(self.tier, self.where, Program(self.plan["argv"], self.plan["env"]), limits)
         while not session.over:
             header, (code,) = wire.read(self.caller)
@@ -124,10 +124,14 @@ class Warden:
     def _command(self, program: Program, stdin: wire.Bytes, limits: Limits) -> Ended:
         self.where = self.tier.fresh(limits)
         try:
-            folder.stage(self.where, self.files)
+            self._stage()
         except OSError as error:
             return Ended(error=f"the files do not fit into the work folder: {error.strerror}")
         return Command(self.tier, self.where, program, stdin, limits).wait(self.caller)
+
+    def _stage(self) -> None:
+        self.tier.expect(self.files)
+        folder.stage(self.where, self.files)
 
     def _reply(
         self, kind: str, ended: Ended, more: Mapping[str, Any] | None = None, blobs: Sequence[wire.Bytes] = ()

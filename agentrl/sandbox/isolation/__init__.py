@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -103,6 +103,9 @@ class Tier:
     def fresh(self, limits: Limits) -> str:
         """In the warden: an empty work folder, an empty /tmp; the ones before are gone. Path as the warden sees it."""
         raise NotImplementedError
+
+    def expect(self, paths: Collection[str]) -> None:
+        """In the warden: files of these relative paths are about to be put into the work folder."""
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """The command that is started in place of `argv`."""

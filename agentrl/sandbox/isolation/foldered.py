@@ -4,15 +4,16 @@ Where the server is root each slot has a user of its own, and the warden touches
 left behind can lead it nowhere that the run could not go itself.
 """
 
+import contextlib
 import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agentrl.sandbox.isolation import Host, Tier, children, descendants, end_all, has_children, sweep
 from agentrl.sandbox.isolation.none import tasks_of
-from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size
+from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size, size_of_files
 from agentrl.sandbox.job import Limits
 from agentrl.sandbox.kernel import syscalls
 
@@ -26,6 +27,10 @@ class Foldered(Tier):
     runner: int | None = None
     """User id of the run, where it is not the server's."""
     next_look = 0.0
+    staged: Collection[str] = ()
+    """Paths of the files that the run found in its work folder."""
+    used = True
+    """A run may have been in the folders since they were made."""
 
     def settle(self, host: Host) -> None:
         """Whatever outlives a killed warden becomes this process's child, where the slot's next warden finds it."""
@@ -50,11 +55,18 @@ class Foldered(Tier):
         self._end_orphans()
         self.place = place_of(self.host.folder, slot)
         self.box, self.tmp = (os.path.join(self.place, name) for name in ("box", "tmp"))
-        for folder in (self.place, self.box, self.tmp):
-            os.makedirs(folder, mode=0o711, exist_ok=True)
+        os.makedirs(self.place, mode=0o711, exist_ok=True)
+        for folder in (self.box, self.tmp):
+            self._make(folder)
+        self._touch_as_runner()
+
+    def _make(self, folder: str) -> None:
+        os.makedirs(folder, mode=0o711, exist_ok=True)
         if self.runner is not None:
-            for folder in (self.box, self.tmp):
-                os.chown(folder, self.runner, self.runner)
+            os.chown(folder, self.runner, self.runner)
+
+    def _touch_as_runner(self) -> None:
+        if self.runner is not None:
             syscalls.set_filesystem_ids(self.runner, self.runner)
 
     def _end_orphans(self) -> None:
@@ -70,6 +82,10 @@ class Foldered(Tier):
         self.next_look = 0.0
         return self.box
 
+    def expect(self, paths: Collection[str]) -> None:
+        """From now on the folders are used."""
+        self.staged, self.used = tuple(paths), True
+
     def first_place(self, folder: str) -> str | None:
         """A folder of its own for each slot."""
         return place_of(folder, 0)
@@ -84,10 +100,18 @@ class Foldered(Tier):
         if begin < self.next_look and not ended:
             return False
         pids = self.processes()
-        over = self._aside(lambda: self._over(limits, pids))
+        taken = self._untouched()
+        if taken is None or len(self.staged) > limits.inodes:
+            over = self._aside(lambda: self._over(limits, pids))
+        else:
+            over = taken + deleted_but_open(pids) > limits.disk_mb << 20
         now = time.monotonic()
         self.next_look = now + (now - begin) / _LOOK_SHARE
         return over
+
+    def _untouched(self) -> int | None:
+        """Bytes in the folders, where the run made no files and left none but those it found."""
+        return size_of_files(self.box, self.staged) if size_of_files(self.tmp, ()) == 0 else None
 
     def _over(self, limits: Limits, pids: Sequence[int]) -> bool:
         try:
@@ -100,7 +124,7 @@ class Foldered(Tier):
 
     def _aside(self, look: Callable[[], bool]) -> bool:
         """What `look` finds. The next run may be a fork of this process: names of files must not be left in its memory,
-        so a child reads them."""
+        so a child reads them. Its fork costs a quarter of a run: only runs that made files need it."""
         if not self.forks_python:
             return look()
         pid = syscalls.fork()
@@ -133,9 +157,29 @@ class Foldered(Tier):
         sweep()
 
     def leave(self) -> None:
-        """Empties both folders. Raises OSError."""
-        if self.box and self._aside(self._cleared):
+        """Makes both folders anew. Raises OSError."""
+        if not self.box or not self.used:
+            return
+        for name in self.staged:
+            if "/" not in name:  # else a link that the run put in its way would be followed
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.box, name))
+        if not self._remade() and (self._aside(self._cleared) or not self._remade()):
             raise OSError(errno.EBUSY, f"{self.place} cannot be emptied")
+        self.staged, self.used = (), False
+
+    def _remade(self) -> bool:
+        """Whether both were empty and are new: mode, times and attributes of the old ones were the run's to set."""
+        syscalls.set_filesystem_ids(os.getuid(), os.getgid())
+        try:
+            for folder in (self.box, self.tmp):
+                os.rmdir(folder)
+                self._make(folder)
+        except OSError:
+            return False
+        finally:
+            self._touch_as_runner()
+        return True
 
     def _cleared(self) -> bool:
         for folder in (self.box, self.tmp):

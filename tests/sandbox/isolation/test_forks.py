@@ -1,6 +1,7 @@
 """Landlock has no mounts, so each slot has a work folder of its own: a fork of the warm interpreter gets its path."""
 
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from agentrl.errors import UserError
+from agentrl.sandbox.isolation.landlock import Landlock
 from agentrl.sandbox.job import Job, Limits
 from agentrl.sandbox.pool import Pool
 from agentrl.sandbox.zygote.place import Place, _Memory, _wide_strings
@@ -128,26 +130,118 @@ async def test_nothing_of_a_run_stays_for_the_next_in_its_slot(landlock: Pool) -
         assert seen.stdout == b"['main.py'] [] False\n"
 
 
+async def test_the_folders_of_a_run_are_new(landlock: Pool) -> None:
+    """What a run does to the folders themselves does not stay either: mode, times, attributes."""
+    leave = (
+        "import os, tempfile\nfor folder in ('.', tempfile.gettempdir()):\n    os.utime(folder, (1, 1))\n"
+        "    try: os.setxattr(folder, 'user.left', b'x')\n    except OSError: pass\n    os.chmod(folder, 0o1777)"
+    )
+    look = (
+        "import os, tempfile\nfor folder in ('.', tempfile.gettempdir()):\n"
+        "    about = os.stat(folder)\n    print(oct(about.st_mode), about.st_mtime > 1, os.listxattr(folder))"
+    )
+    for _ in range(2):
+        await landlock.run(Job("python", leave, run_limits=LONG))
+        seen = (await landlock.run(Job("python", look, run_limits=LONG))).runs[0]
+        assert seen.stdout == b"0o40711 True []\n" * 2
+
+
+async def test_what_became_of_the_files_of_a_job(landlock: Pool) -> None:
+    """Each run finds them as they were, whatever the one before did to them."""
+    changes = (
+        "os.unlink('data'); os.mkdir('data'); open('data/x', 'w').close()",
+        "os.rename('deep', 'deeper'); os.symlink('/usr', 'deep')",
+        "os.unlink('data'); os.symlink('/usr', 'data')",
+        "os.chmod('.', 0)",
+        "os.link('data', 'other')",
+        "open('data', 'a').write('y' * 9999)",
+        "pass",
+    )
+    code = "import os\nprint(open('data').read(), open('deep/data').read(), sorted(os.listdir()))\nexec(input())"
+    files = {"data": b"1", "deep/data": b"2"}
+    job = Job("python", code, [f"{c}\n".encode() for c in changes], files, fetch=["data"], run_limits=LONG)
+    result = await landlock.run(job)
+    assert [(r.stdout, r.stderr) for r in result.runs] == [(b"1 2 ['data', 'deep', 'main.py']\n", b"")] * len(changes)
+    assert result.files == {"data": b"1"}
+
+
 async def test_no_name_of_a_file_is_in_the_memory_of_the_next(landlock: Pool) -> None:
     """The warden, which the next run is a fork of, has looked at the folder and emptied it."""
     leave = (
         "import time\nfor number in range(300): open(f'ti' 'ger' + str(number) + 'ti' 'ger' * 9, 'w').close()\n"
         "time.sleep(0.2)"
     )
-    look = (
-        "import re\nfound = set()\n"
-        "with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:\n"
-        "    for line in maps:\n"
-        "        start, end = (int(x, 16) for x in re.match('(.*?)-(.*?) ', line).groups())\n"
-        "        if 'r' in line.split()[1] and '[v' not in line:\n"
-        "            memory.seek(start)\n"
-        "            found |= set(re.findall(b'tige[r][0-9]+tige[r]', memory.read(end - start)))\n"
-        "print(len(found))"
-    )
-    code = f"if input() == 'leave':\n    exec({leave!r})\nelse:\n    exec({look!r})"
-    runs = (await landlock.run(Job("python", code, [b"leave\n", b"look\n"], run_limits=LONG))).runs
-    after = (await landlock.run(Job("python", look, run_limits=LONG))).runs
-    assert [(run.stdout, run.stderr) for run in (*runs[1:], *after)] == [(b"0\n", b"")] * 2
+    assert await left_in_memory(landlock, leave) == [0, 0]
+
+
+NAMES = """\
+import ctypes, mmap, time
+name = "ti" "ger"
+ctypes.CDLL(None).prctl(15, f"{name}0{name}".encode(), 0, 0, 0)
+kept = [open(f"{name}{number}{name}", "w+") for number in range(200)]
+kept[0].truncate(60 << 20)
+maps = [mmap.mmap(kept[0].fileno(), 0) for _ in range(4)]
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("tier", ["landlock", "namespace"])
+async def test_no_name_of_a_process_or_mapping_is_in_the_memory_of_the_next(tier: str) -> None:
+    """The warden reads them in /proc, where it looks for memory and CPU time."""
+    pool = Pool(isolation=tier, slots=1, python=interpreter())
+    try:
+        await pool.start()
+    except UserError as error:
+        pytest.skip(str(error))
+    try:
+        assert await left_in_memory(pool, NAMES, Limits(wall=60, memory_mb=64)) == [0, 0]
+    finally:
+        await pool.close()
+
+
+LOOK = """\
+import re
+found = set()
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps:
+        start, end = (int(x, 16) for x in re.match("(.*?)-(.*?) ", line).groups())
+        if "r" in line.split()[1] and "[v" not in line:
+            memory.seek(start)
+            found |= set(re.findall(b"tige[r][0-9]+tige[r]", memory.read(end - start)))
+print(len(found))
+"""
+
+
+async def left_in_memory(pool: Pool, leave: str, limits: Limits = LONG) -> list[int]:
+    """How many names like tiger1tiger the next two runs find, of the same job and of another."""
+    code = f"if input() == 'leave':\n    exec({leave!r})\nelse:\n    exec({LOOK!r})"
+    runs = (await pool.run(Job("python", code, [b"leave\n", b"look\n"], run_limits=limits))).runs
+    assert (runs[0].return_code, runs[0].limit_hit) == (0, None), runs[0]
+    after = (await pool.run(Job("python", LOOK, run_limits=LONG))).runs
+    return [int(run.stdout) for run in (*runs[1:], *after)]
+
+
+async def test_a_run_that_makes_no_file_costs_no_second_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at its folders and emptying them would cost most of what the warm interpreter saves."""
+    tier = Landlock()
+    tier.place, tier.box, tier.tmp = str(tmp_path), str(tmp_path / "box"), str(tmp_path / "tmp")
+    forks = []
+    monkeypatch.setattr(tier, "_aside", lambda look: forks.append(1) or look())
+    for made in ("main.py", "box/left", "tmp/left"):
+        for folder in (tier.box, tier.tmp):
+            tier._make(folder)
+        tier.expect(["main.py"])
+        for name in ("box/main.py", made.replace("main.py", "box/main.py")):
+            (tmp_path / name).write_bytes(bytes(1 << 20))
+        assert not tier.overfull(Limits(disk_mb=3), ended=True)
+        assert tier.overfull(Limits(disk_mb=0), ended=True)
+        tier.leave()
+        assert [sorted(os.listdir(folder)) for folder in (tmp_path, tier.box, tier.tmp)] == [["box", "tmp"], [], []]
+        tier.leave()
+        assert len(forks) == (0 if made == "main.py" else 3)
+        forks.clear()
 
 
 async def test_an_interpreter_that_keeps_its_path_elsewhere_is_not_forked(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Folders that hostile programs filled."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size
+from agentrl.sandbox.isolation.trees import clear, deleted_but_open, size, size_of_files
 
 
 def deep(folder: Path, levels: int) -> None:
@@ -62,3 +63,47 @@ def test_files_without_a_name_count(tmp_path: Path) -> None:
         assert deleted_but_open([os.getpid()]) < 1 << 20
         os.unlink(tmp_path / "file")
         assert deleted_but_open([os.getpid()]) >= 1 << 20
+
+
+def test_the_size_of_files_that_are_alone(tmp_path: Path) -> None:
+    names = ["main.py", "a name " + "n" * 240, "gone"]
+    for name in names[:2]:
+        (tmp_path / name).write_bytes(bytes(10_000))
+    assert 20_000 <= (size_of_files(str(tmp_path), names) or 0) < 40_000
+    assert size_of_files(str(tmp_path), names) == size(str(tmp_path), 9)[0]
+    assert size_of_files(str(tmp_path), names[:1]) is None
+    (tmp_path / "empty").mkdir()
+    assert size_of_files(str(tmp_path / "empty"), ["main.py"]) == 0
+
+
+def test_many_files_are_counted(tmp_path: Path) -> None:
+    names = [f"{number}-{'n' * 200}" for number in range(500)]
+    for name in names:
+        (tmp_path / name).touch()
+    assert size_of_files(str(tmp_path), names) == 0
+    assert size_of_files(str(tmp_path), names[1:]) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: (file.parent / ".").joinpath("...").touch(),
+        lambda file: os.link(file, file.parent / "link"),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), file.symlink_to("/usr/bin/env")),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: file.rename(file.parent / "other"),
+        lambda file: (file.parent / "folder").mkdir(),
+    ],
+)
+def test_files_that_are_not_alone(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    (tmp_path / "main.py").write_text("x")
+    change(tmp_path / "main.py")
+    assert size_of_files(str(tmp_path), ["main.py"]) is None
+
+
+def test_files_in_folders_are_never_alone(tmp_path: Path) -> None:
+    """The folder may hold others, or be a link that the program made."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "main.py").touch()
+    assert size_of_files(str(tmp_path), ["a/main.py"]) is None
