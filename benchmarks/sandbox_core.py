@@ -66,13 +66,19 @@ async def measure(once: Once, meter: Meter, at_once: int, seconds: float) -> tup
     return done / (time.monotonic() - begin), (meter.seconds() - used) / done * 1e3, taken
 
 
-def ways(pool: Pool, file: str) -> dict[str, Once]:
-    """What is compared: each call does some runs, checks them and says how many."""
+def bare(python: str, file: str) -> Once:
+    """One run without a sandbox."""
 
-    async def bare() -> int:
-        process = await asyncio.create_subprocess_exec(sys.executable, file, stdin=-1, stdout=-1, stderr=-1)
+    async def once() -> int:
+        process = await asyncio.create_subprocess_exec(python, file, stdin=-1, stdout=-1, stderr=-1)
         assert (await process.communicate(STDIN))[0] == STDOUT
         return 1
+
+    return once
+
+
+def ways(pool: Pool, file: str) -> dict[str, Once]:
+    """What is compared: each call does some runs, checks them and says how many."""
 
     def sandboxed(code: str, count: int) -> Once:
         async def once() -> int:
@@ -83,7 +89,7 @@ def ways(pool: Pool, file: str) -> dict[str, Once]:
         return once
 
     return {
-        "bare subprocess": bare,
+        "bare subprocess": bare(sys.executable, file),
         "pool": sandboxed(CODE, 1),
         f"pool, {BATCH} tests a job": sandboxed(CODE, BATCH),
         "pool, importing numpy": sandboxed("import numpy\n" + CODE, 1),
