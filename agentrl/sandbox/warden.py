@@ -81,7 +81,7 @@ class Warden:
         return self.again
 
     def _compile(self, argv: Sequence[str], limits: Limits) -> bool:
-        ended = self._command(Program(argv, self.plan["env"]), b"", limits)
+        ended = self._command(Program(argv, self.plan["env"]), b"", limits, kept=True)
         made = folder.collect(self.where, MOST_KEPT) if ended.code == 0 else {}
         if made is None:  # the program's doing, like a file that is too large
             note = f"\nthe compiler left more than {MOST_KEPT >> 20} MiB, or files that are no plain ones\n".encode()
@@ -103,7 +103,7 @@ class Warden:
             _, (stdin,) = wire.read(self.caller)
             if end is not None:
                 limits = replace(limits, wall=min(limits.wall, max(end - time.monotonic(), 0.001)))
-            ended = self._command(program, stdin, limits)
+            ended = self._command(program, stdin, limits, kept=bool(self.plan["fetch"]))
             self._reply("run", ended)
             spent = end is not None and time.monotonic() >= end
             if spent or (self.plan["stop"] and (ended.code != 0 or ended.error is not None)):
@@ -113,7 +113,7 @@ class Warden:
     def _session(self, limits: Limits) -> None:
         """Cell after cell, until one of them ends the interpreter."""
         self.where = self.tier.fresh(limits)
-        self._stage()
+        self._stage(kept=False)
         session = Cells(self.tier, self.where, Program(self.plan["argv"], self.plan["env"]), limits)
         while not session.over:
             header, (code,) = wire.read(self.caller)
@@ -121,16 +121,16 @@ class Warden:
             self._reply("run", ended, {"over": session.over})
             self._send()
 
-    def _command(self, program: Program, stdin: wire.Bytes, limits: Limits) -> Ended:
+    def _command(self, program: Program, stdin: wire.Bytes, limits: Limits, *, kept: bool) -> Ended:
         self.where = self.tier.fresh(limits)
         try:
-            self._stage()
+            self._stage(kept=kept)
         except OSError as error:
             return Ended(error=f"the files do not fit into the work folder: {error.strerror}")
         return Command(self.tier, self.where, program, stdin, limits).wait(self.caller)
 
-    def _stage(self) -> None:
-        self.tier.expect(self.files)
+    def _stage(self, *, kept: bool) -> None:
+        self.tier.expect(self.files, kept=kept)
         folder.stage(self.where, self.files)
 
     def _reply(

@@ -104,8 +104,9 @@ class Tier:
         """In the warden: an empty work folder, an empty /tmp; the ones before are gone. Path as the warden sees it."""
         raise NotImplementedError
 
-    def expect(self, paths: Collection[str]) -> None:
-        """In the warden: files of these relative paths are about to be put into the work folder."""
+    def expect(self, paths: Collection[str], *, kept: bool) -> None:
+        """In the warden: files of these relative paths are about to be put into the work folder; `kept`: what is in
+        there when the run has ended is wanted."""
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """The command that is started in place of `argv`."""

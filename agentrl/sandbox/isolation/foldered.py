@@ -29,6 +29,8 @@ class Foldered(Tier):
     next_look = 0.0
     staged: Collection[str] = ()
     """Paths of the files that the run found in its work folder."""
+    kept = False
+    """What the run leaves there is wanted."""
     used = True
     """A run may have been in the folders since they were made."""
 
@@ -82,9 +84,9 @@ class Foldered(Tier):
         self.next_look = 0.0
         return self.box
 
-    def expect(self, paths: Collection[str]) -> None:
+    def expect(self, paths: Collection[str], *, kept: bool) -> None:
         """From now on the folders are used."""
-        self.staged, self.used = tuple(paths), True
+        self.staged, self.used, self.kept = tuple(paths), True, kept
 
     def first_place(self, folder: str) -> str | None:
         """A folder of its own for each slot."""
@@ -102,7 +104,7 @@ class Foldered(Tier):
         pids = self.processes()
         taken = self._untouched()
         if taken is None or len(self.staged) > limits.inodes:
-            over = self._aside(lambda: self._over(limits, pids))
+            over = self._aside(lambda: self._over(limits, pids) or (ended and self._emptied_early()))
         else:
             over = taken + deleted_but_open(pids) > limits.disk_mb << 20
         now = time.monotonic()
@@ -121,6 +123,12 @@ class Foldered(Tier):
         taken = sum(taken for taken, _ in sizes) + deleted_but_open(pids)
         entries = sum(entries for _, entries in sizes)
         return taken > limits.disk_mb << 20 or entries > limits.inodes
+
+    def _emptied_early(self) -> bool:
+        """One process for both: what `leave` would do next is done, unless the files are wanted. Never says more."""
+        with contextlib.suppress(OSError):  # `leave` finds out
+            return not self.kept and self._cleared()
+        return False
 
     def _aside(self, look: Callable[[], bool]) -> bool:
         """What `look` finds. The next run may be a fork of this process: names of files must not be left in its memory,

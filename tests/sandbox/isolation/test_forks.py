@@ -221,27 +221,36 @@ async def left_in_memory(pool: Pool, leave: str, limits: Limits = LONG) -> list[
     return [int(run.stdout) for run in (*runs[1:], *after)]
 
 
+@pytest.mark.parametrize(
+    ("made", "kept", "processes"),
+    [
+        ("box/main.py", False, 0),
+        ("box/main.py", True, 0),
+        ("box/left", False, 2),
+        ("box/left", True, 3),
+        ("tmp/left", False, 2),
+    ],
+)
 async def test_a_run_that_makes_no_file_costs_no_second_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, kept: bool, processes: int
 ) -> None:
     """Looking at its folders and emptying them would cost most of what the warm interpreter saves."""
     tier = Landlock()
     tier.place, tier.box, tier.tmp = str(tmp_path), str(tmp_path / "box"), str(tmp_path / "tmp")
-    forks = []
-    monkeypatch.setattr(tier, "_aside", lambda look: forks.append(1) or look())
-    for made in ("main.py", "box/left", "tmp/left"):
-        for folder in (tier.box, tier.tmp):
-            tier._make(folder)
-        tier.expect(["main.py"])
-        for name in ("box/main.py", made.replace("main.py", "box/main.py")):
-            (tmp_path / name).write_bytes(bytes(1 << 20))
-        assert not tier.overfull(Limits(disk_mb=3), ended=True)
-        assert tier.overfull(Limits(disk_mb=0), ended=True)
-        tier.leave()
-        assert [sorted(os.listdir(folder)) for folder in (tmp_path, tier.box, tier.tmp)] == [["box", "tmp"], [], []]
-        tier.leave()
-        assert len(forks) == (0 if made == "main.py" else 3)
-        forks.clear()
+    looks = []
+    monkeypatch.setattr(tier, "_aside", lambda look: looks.append(look) or look())
+    for folder in (tier.box, tier.tmp):
+        tier._make(folder)
+    tier.expect(["main.py"], kept=kept)
+    for name in ("box/main.py", made):
+        (tmp_path / name).write_bytes(bytes(1 << 20))
+    assert tier.overfull(Limits(disk_mb=0), ended=True)
+    assert not tier.overfull(Limits(disk_mb=3), ended=True)
+    assert os.listdir(tier.box) or not kept
+    tier.leave()
+    assert [sorted(os.listdir(folder)) for folder in (tmp_path, tier.box, tier.tmp)] == [["box", "tmp"], [], []]
+    tier.leave()
+    assert len(looks) == processes
 
 
 async def test_an_interpreter_that_keeps_its_path_elsewhere_is_not_forked(tmp_path: Path) -> None:
