@@ -141,6 +141,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/update.py --model .cache/models/smollm2
 	$(BIN)/python benchmarks/startup.py --model .cache/models/smollm2
 	$(BIN)/python benchmarks/sandbox_core.py
+	$(BIN)/python benchmarks/sandbox_tiers.py
 	$(BIN)/python benchmarks/sandbox_throughput.py
 	$(BIN)/python benchmarks/sandbox_attacks.py
 	$(BIN)/python benchmarks/sandbox_soak.py

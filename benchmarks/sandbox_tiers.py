@@ -1,10 +1,10 @@
 """CPU time of a run in each tier of the sandbox, in ratio to a bare `python main.py`.
 
-    python benchmarks/sandbox_tiers.py [--seconds 1] [--rounds 7] [--tiers namespace landlock bwrap] [--python PYTHON]
+    python benchmarks/sandbox_tiers.py [--seconds 1] [--rounds 7] [--tiers namespace landlock bwrap] [--callers 1]
 
-One call at a time, a new program or a bare process each. All ways take turns, round by round, and each ratio is one of
-two neighbours in time, so that a busy machine changes the milliseconds more than the ratios. CPU time is that of
-everything that works for a run, as in sandbox_core.py. It needs root: a cgroup tells it.
+So many calls at a time, a new program or a bare process each. All ways take turns, round by round, and each ratio is
+one of two neighbours in time, so that a busy machine changes the milliseconds more than the ratios. CPU time is that
+of everything that works for a run, as in sandbox_core.py. It needs root: a cgroup tells it.
 """
 
 import argparse
@@ -42,11 +42,11 @@ def sandboxed(pool: Pool, code: str) -> Once:
     return once
 
 
-async def started(tiers: Sequence[str], python: str) -> list[Pool]:
+async def started(tiers: Sequence[str], python: str, slots: int) -> list[Pool]:
     """A pool of each tier that this host has."""
     pools = []
     for tier in tiers:
-        pool = Pool(isolation=tier, slots=1, python=python)
+        pool = Pool(isolation=tier, slots=slots, python=python)
         try:
             await pool.start()
         except UserError as error:
@@ -57,14 +57,14 @@ async def started(tiers: Sequence[str], python: str) -> list[Pool]:
     return pools
 
 
-async def compare(ways: dict[str, Once], meter: Meter, rounds: int, seconds: float) -> None:
+async def compare(ways: dict[str, Once], meter: Meter, at_once: int, rounds: int, seconds: float) -> None:
     """Measure all ways in turn, round after round; a line each."""
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for once in ways.values():
         await once()
     for _ in range(rounds):
         for name, once in ways.items():
-            cpu[name].append((await measure(once, meter, 1, seconds))[1])
+            cpu[name].append((await measure(once, meter, at_once, seconds))[1])
     print(f"\n{'':26} {'CPU ms/run':>11} {'of bare':>8} {'least':>6} {'most':>6}")
     for name, found in cpu.items():
         ratios = sorted(own / other for own, other in zip(found, cpu[BARE], strict=True))
@@ -77,16 +77,17 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--callers", type=int, default=1)
     parser.add_argument("--tiers", nargs="+", default=["namespace", "landlock", "bwrap"])
     parser.add_argument("--python", default=sys.executable, help="one that other users reach, for landlock as root")
     args = parser.parse_args()
-    meter, pools = Meter(), await started(args.tiers, args.python)
+    meter, pools = Meter(), await started(args.tiers, args.python, args.callers)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "main.py")
         file.write_text(CODE)  # noqa: ASYNC240
         ways = {BARE: bare(args.python, str(file))}
         ways |= {f"{p.isolation}{words}": sandboxed(p, code) for words, code in PROGRAMS.items() for p in pools}
-        await compare(ways, meter, args.rounds, args.seconds)
+        await compare(ways, meter, args.callers, args.rounds, args.seconds)
     for pool in pools:
         await pool.close()
 
