@@ -75,6 +75,7 @@ for path in ("kmsg", "sched_debug", "timer_list", "kallsyms", "kpagecount", "iom
     if "@TIER@" == "bwrap" and path.startswith("1/"): continue  # that process is the run's own
     try: text = open("/proc/" + path, "rb+" if "oom" in path else "rb").read(1 << 20)
     except OSError: continue
+    if not text: continue  # a container puts an empty file in its place
     if path == "1/oom_score_adj" or (path in ("kmsg", "sched_debug", "timer_list")) or (path == "kallsyms" and text.strip(b"0") [:1] != b" "): tell(path)
 must_fail("sees timers to trace", os.sched_setaffinity, 1, {0})
 """,

@@ -131,5 +131,5 @@ def _reached(bound: socket.socket) -> bool:
 
 def _state(pid: int) -> str:
     """Stopped or not."""
-    state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+    state = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return "T" if state in "tT" else "alive" if state in "RSD" else state

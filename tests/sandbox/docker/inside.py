@@ -14,7 +14,9 @@ def processes() -> dict[int, str]:
     for name in os.listdir("/proc"):
         try:
             if name.isdigit() and int(name) != os.getpid():
-                found[int(name)] = Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(name)] = (
+                    Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
         except OSError:
             continue
     return found
@@ -23,7 +25,7 @@ def processes() -> dict[int, str]:
 def is_warden(pid: int) -> bool:
     """Whether it is the first in a pid namespace two below: wardens stay for further runs, what they ran does not."""
     try:
-        status = Path("/proc", str(pid), "status").read_text()
+        status = Path("/proc", str(pid), "status").read_text(errors="replace")
     except OSError:
         return False
     ids = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))

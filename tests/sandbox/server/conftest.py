@@ -87,7 +87,7 @@ def alive(pids: list[int]) -> list[int]:
     running = []
     for pid in pids:
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            if Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z":
                 running.append(pid)
     return running
 
