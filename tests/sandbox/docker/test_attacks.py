@@ -19,6 +19,7 @@ from tests.sandbox.docker.conftest import Served, wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 AT_ONCE = 3
+FILLING = 64
 
 
 class RemoteScene:
@@ -98,7 +99,18 @@ async def storm(served: Served, scene: Any) -> list[str]:
 FINE = ("contained", "refused", "no such language")
 
 
+async def fill(served: Served) -> None:
+    """A run in every slot at once: a slot keeps its warden for further runs, and none may come on top of these."""
+    client = Client(served.url, patience=300)
+    await client.start()
+    try:
+        await asyncio.gather(*(client.run(Job("python", "import time; time.sleep(0.5)")) for _ in range(FILLING)))
+    finally:
+        await client.close()
+
+
 def test_attacks_are_contained(served: Served) -> None:
+    asyncio.run(fill(served))
     with scene_in(served) as scene:
         wrong = asyncio.run(storm(served, scene))
         assert not wrong, "\n".join(wrong)
