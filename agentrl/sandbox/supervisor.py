@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.sandbox.groups import Groups
-from agentrl.sandbox.isolation import WORK, Host, load, sweep
+from agentrl.sandbox.isolation import WORK, Host, has_children, load, sweep
 from agentrl.sandbox.isolation.trees import clear
 from agentrl.sandbox.kernel import syscalls
 
@@ -95,7 +95,7 @@ class Supervisor:
                 if key.fd in self.events.get_map():
                     key.data()
             self._dispatch()
-            _reap()
+            has_children()
 
     def _on(self, source: Any, callback: Callable[[], None]) -> None:
         self.events.register(source, selectors.EVENT_READ, callback)
@@ -317,16 +317,6 @@ def _lock_ids(units: Iterable[int]) -> list[socket.socket]:
 def _kill(pidfd: int) -> None:
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-
-def _reap() -> bool:
-    """Take note of ended children; whether there are others."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
 
 
 def main() -> None:

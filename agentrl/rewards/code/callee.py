@@ -82,11 +82,12 @@ class Callee:
         """[[which, form]] of the lists, mappings and sets that the call has changed."""
         found = []
         for index, (before, value) in enumerate(zip(forms, values, strict=True)):
-            if isinstance(before, dict) and next(iter(before)) in MUTABLE:
-                with contextlib.suppress(Exception):
-                    after = encode(value, self.part)
-                    if after != before:
-                        found.append([index, after])
+            if not isinstance(before, dict) or next(iter(before)) not in MUTABLE:
+                continue
+            with contextlib.suppress(Exception):
+                after = encode(value, self.part)
+                if after != before:
+                    found.append([index, after])
         return found
 
 
