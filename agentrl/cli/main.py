@@ -6,6 +6,7 @@ interrupted. Anything else is a bug, and shows its traceback.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ COMMANDS = {
         "agentrl.cli.config", "what a key means, and what becomes of a configuration written for verl", "Prepare"
     ),
     "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
+    "completion": Command(
+        "agentrl.cli.completion", "let a shell complete commands, options, keys and values", "Prepare"
+    ),
     "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
     "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
     "merge": Command("agentrl.cli.merge", "write a checkpoint as a model folder that other programs load", "Train"),
@@ -74,6 +78,10 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could follow
+        from agentrl.cli.completion import answer
+
+        answer()
     args = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in args
     try:
@@ -152,7 +160,7 @@ def print_help() -> None:
         console.print(f"\n[bold]{group}[/]")
         for name, command in COMMANDS.items():
             if command.group == group:
-                console.print(f"  [cyan]{name:<8}[/] {command.help}")
+                console.print(f"  [cyan]{name:<10}[/] {command.help}")
     console.print("\n[bold]First steps[/]")
     for why, line in FIRST_STEPS:
         console.print(f"  [dim]# {why}[/]\n  {line}")
