@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.sweep import add_sweep_argument, sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ OnStep = Callable[[int, int, dict[str, float]], None]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
+    add_sweep_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +40,10 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.config.checks.files import model_files, resume
     from agentrl.config.schema.sft import SftConfig
 
-    config = load_config(args, schema=SftConfig, default="sft", checks=(cluster, model_files, resume))
+    checks = (cluster, model_files, resume)
+    if args.multirun:
+        return sweep(args, "sft", "output_dir", SftConfig, checks)
+    config = load_config(args, schema=SftConfig, default="sft", checks=checks)
     from rich.console import Console
 
     from agentrl.runtime.opening import open_sft
@@ -57,7 +62,7 @@ def print_help() -> None:
     from agentrl.cli.page import print_page
     from agentrl.config.schema.sft import SftConfig
 
-    print_page("sft", HELP, SftConfig, EXAMPLES)
+    print_page("sft", HELP, SftConfig, EXAMPLES, configure)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import argparse
 
 from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.sweep import add_sweep_argument, sweep
 
 HELP = "make a model better at a task, with tools, over several turns"
 
@@ -14,6 +15,7 @@ EXAMPLES = (
     ),
     ("another algorithm, other numbers", "agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ..."),
     ("an experiment of your own: my/exp.yaml", "agentrl train --config-dir my --config-name exp trainer.seed=1"),
+    ("a run for each of four settings", "agentrl train -m actor.optim.lr=1e-6,1e-5 rollout.n=4,8 ..."),
     ("what would run", "agentrl train --cfg job algorithm=dr_grpo"),
     ("keys about turns, with type, default and meaning", "agentrl train --help-keys multi_turn"),
 )
@@ -22,10 +24,16 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
+    add_sweep_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train."""
+    if args.multirun:
+        from agentrl.config import TRAINING
+        from agentrl.config.schema import Config
+
+        return sweep(args, "train", "default_local_dir", Config, TRAINING)
     config = load_config(args)
     from agentrl.runtime.checkpoints import folder_of
     from agentrl.runtime.restarts import persist
@@ -40,4 +48,4 @@ def print_help() -> None:
     from agentrl.cli.page import print_page
     from agentrl.config.schema import Config
 
-    print_page("train", HELP, Config, EXAMPLES)
+    print_page("train", HELP, Config, EXAMPLES, configure)

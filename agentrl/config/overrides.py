@@ -75,5 +75,5 @@ def _removal(name: str, reader: Reader) -> Setting:
 def _value(text: str, override: "Override") -> Any:
     if override.is_sweep_override():
         key, _, values = text.partition("=")
-        raise UserError(f"{text}: one run takes one value; for a list write {key}=[{values}]")
+        raise UserError(f"{text}: one run takes one value; for a list write {key}=[{values}], for a run with each -m")
     return override.value()

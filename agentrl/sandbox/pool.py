@@ -39,7 +39,8 @@ _START = 60.0
 class Pool:
     """Runs jobs, `slots` at once (None: two a core); up to `queue` wait (None: all of them).
 
-    `sessions`: open at once; more of them wait until one is closed. `python`: whose packages the runs see.
+    `sessions`: open at once; more of them wait until one is closed. `python`: whose packages the runs see. Raises
+    UserError on a system other than Linux.
     """
 
     def __init__(
@@ -51,6 +52,11 @@ class Pool:
         python: str | None = None,
         sessions: int = SESSIONS,
     ) -> None:
+        if sys.platform != "linux":
+            raise UserError(
+                f"the code sandbox needs Linux, and this is {sys.platform}: start its server in Docker "
+                "(docs/sandbox.md), and name its /run_code in reward.sandbox_fusion.url"
+            )
         self.wanted = isolation
         self.slots = slots or min(MOST_SLOTS, 2 * len(os.sched_getaffinity(0)))
         if self.slots > MOST_SLOTS:

@@ -1,0 +1,160 @@
+"""`agentrl train -m KEY=A,B ...`: a run for each combination, one after another.
+
+`choice(...)` and `range(...)` of Hydra's grammar work as plain lists do. All combinations are checked before the first
+run starts. Each run is a process of its own in a folder of its own, named by its settings, so the same command once
+more resumes what is not done.
+"""
+
+import argparse
+import itertools
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import InfraError, UserError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+    from agentrl.config.validate import Check
+
+LONGEST = 80
+"""Characters of a folder's name."""
+PLAIN = re.compile(r"[^\w.+-]+")
+METRICS = ("val/success", "val/reward_mean", "rollout/reward_mean", "val/loss", "train/loss")
+"""The first of them that a run has written goes into the table."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    name: str
+    """Its settings, as a folder's name."""
+    overrides: list[str]
+
+
+def add_sweep_argument(parser: argparse.ArgumentParser) -> None:
+    """`-m`, as Hydra spells it."""
+    parser.add_argument(
+        "--multirun",
+        "-m",
+        action="store_true",
+        help="a run for each combination of KEY=A,B values, one after another",
+    )
+
+
+def jobs(overrides: Sequence[str]) -> list[Job]:
+    """Every combination of the values given, in the order of the overrides. Raises UserError."""
+    from agentrl.config.overrides import parse_override
+
+    parsed = [parse_override(text) for text in overrides]
+    swept = [override.get_key_element().lstrip("+~") for override in parsed if override.is_sweep_override()]
+    if not swept:
+        raise UserError("-m: no override has several values; write them as KEY=A,B")
+    short = _short_names(swept)
+    values = [_values(text, override) for text, override in zip(overrides, parsed, strict=True)]
+    found = [_job(combination, short) for combination in itertools.product(*values)]
+    same = Counter(job.name for job in found)
+    return [Job(f"{job.name}_{i}", job.overrides) if same[job.name] > 1 else job for i, job in enumerate(found)]
+
+
+def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type, checks: "Iterable[Check]") -> int:
+    """Run them; the exit code. `trainer.<folder_key>` is where a run writes.
+
+    Raises UserError before anything runs, and InfraError where runs failed.
+    """
+    from agentrl.config import resolve
+
+    def trainer_of(job: Job) -> Any:
+        file, folder = args.config_name or command, args.config_dir
+        return resolve(job.overrides, config_name=file, config_dir=folder, schema=schema, checks=checks).config.trainer
+
+    planned = [(job, trainer_of(job)) for job in jobs(args.overrides)]
+    codes: dict[str, int] = {}
+    for i, (job, trainer) in enumerate(planned):
+        place = f"{getattr(trainer, folder_key)}/{job.name}"
+        sys.stderr.write(f"run {i + 1} of {len(planned)}: {place}\n")
+        name = f"{trainer.experiment_name}-{job.name}"
+        own = [*job.overrides, f"trainer.{folder_key}='{place}'", f"trainer.experiment_name='{name}'"]
+        codes[place] = _run([command, *_options(args), *own])
+        if codes[place] in (130, 143):
+            return codes[place]
+    _report(codes)
+    if failed := sum(code != 0 for code in codes.values()):
+        raise InfraError(f"{failed} of {len(codes)} runs failed; the same command tries them again")
+    return 0
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    named = [("--config-name", args.config_name), ("--config-dir", args.config_dir)]
+    return [part for option, value in named if value is not None for part in (option, value)]
+
+
+def _run(arguments: list[str]) -> int:
+    """A run in a process of its own. Ctrl-C reaches both: the run ends as it would alone."""
+    child = subprocess.Popen([sys.executable, "-m", "agentrl", *arguments])
+    interrupted = False
+    while True:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            return 130 if interrupted else code
+
+
+def _report(codes: dict[str, int]) -> None:
+    """What each run came to, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("run", "result", "step", box=None, pad_edge=False)
+    for place, code in codes.items():
+        step, result = _last(Path(place)) if code == 0 else ("", f"failed, exit code {code}")
+        table.add_row(place, result, step)
+    console = Console(highlight=False)
+    console.print(table)
+    common = Path(next(iter(codes))).parent
+    console.print(f"`agentrl view {common}` shows them over one another")
+
+
+def _last(folder: Path) -> tuple[str, str]:
+    """Step and value of the metric that counts most."""
+    from agentrl.view.curves import Curves
+
+    curves = Curves(folder / "metrics.jsonl")
+    curves.refresh()
+    for name in METRICS:
+        steps, values = curves.thinned(name)
+        if steps:
+            return str(steps[-1]), f"{name} {values[-1]:.4g}"
+    return "", "no metrics"
+
+
+def _values(text: str, override: "Override") -> list[tuple[str, str | None]]:
+    """(override, swept value or None) for each value. Raises UserError."""
+    if not override.is_sweep_override():
+        return [(text, None)]
+    if not override.is_discrete_sweep() or text.partition("=")[2].startswith("glob("):
+        raise UserError(f"{text}: -m takes lists (KEY=A,B), choice(...) and range(...)")
+    key = override.get_key_element()
+    return [(f"{key}={value}", value) for value in override.sweep_string_iterator()]
+
+
+def _job(combination: Sequence[tuple[str, str | None]], short: dict[str, str]) -> Job:
+    parts = [
+        f"{short[text.partition('=')[0].lstrip('+~')]}-{value}" for text, value in combination if value is not None
+    ]
+    return Job(PLAIN.sub("-", "_".join(parts))[:LONGEST], [text for text, _ in combination])
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """The last part of each key, or all of it where two end alike."""
+    last = Counter(key.rpartition(".")[2] for key in keys)
+    return {key: key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key for key in keys}
