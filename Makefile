@@ -63,7 +63,7 @@ $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 $(VENV)/.test: $(VENV)/.run
 	@$(PINNED) --editable '.[test]'
 	@$(PIP) --no-deps $(TEST_PACKAGES)
-	@$(PIP) --no-deps --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
+	@$(PIP) --no-deps --ignore-requires-python --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
 	@touch $@
 
 setup: $(VENV)/.test

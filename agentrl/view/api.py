@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.errors import UserError
 from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.index import KINDS, read_lines
-from agentrl.view.curves import Curves
+from agentrl.view.curves import AXES, Curves
 from agentrl.view.runs import FOLDERS, Run
 from agentrl.view.table import Row, Table
 
@@ -32,6 +32,7 @@ class Api:
         self.questions = {
             "runs": self.overview,
             "metrics": self.metrics,
+            "settings": self.settings,
             "trajectories": self.trajectories,
             "trajectory": self.trajectory,
             "timeline": self.timeline,
@@ -54,10 +55,20 @@ class Api:
         return {"runs": [self._run(i) for i in range(len(self.runs))]}
 
     def metrics(self, query: Query) -> Answer:
-        """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name."""
-        curves = self.curves[self._chosen(query)]
+        """Series of the metrics in `names` (comma-separated) of a run: [steps, values] by name.
+
+        With `axis`, one of AXES, [steps, values, places on that axis].
+        """
+        curves, axis = self.curves[self._chosen(query)], query.get("axis")
         curves.refresh()
-        return {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
+        if axis and axis not in AXES:
+            raise UserError(f"axis {axis!r}: there are {', '.join(AXES)}")
+        found = {name: curves.thinned(name) for name in query.get("names", "").split(",") if name in curves.series}
+        return {name: [*line, curves.sums(axis, line[0])] for name, line in found.items()} if axis else {**found}
+
+    def settings(self, query: Query) -> Answer:
+        """Each run's configuration, {dotted key: value}, in the order of the runs."""
+        return {"runs": [run.settings() for run in self.runs]}
 
     def trajectories(self, query: Query) -> Answer:
         """A page of the table that `Table.rows` describes, how many rows there are, and what their values may be."""

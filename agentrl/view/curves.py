@@ -3,11 +3,17 @@
 Invariant: thinning keeps the smallest and the largest value of every stretch, so no spike is lost.
 """
 
+import bisect
 import json
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 MAX_POINTS = 1500
+
+AXES = {"tokens": "rollout/model_tokens", "time": "time/step"}
+"""What may stand on the horizontal axis in place of steps: the sum, so far, of a metric of each step."""
 
 Series = tuple[list[int], list[float]]
 
@@ -46,6 +52,12 @@ class Curves:
             kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
         order = sorted(kept)
         return [steps[i] for i in order], [values[i] for i in order]
+
+    def sums(self, axis: str, steps: Sequence[int]) -> list[float]:
+        """How much of one of AXES a run had behind it after each of `steps`, which ascend."""
+        known, values = self.series.get(AXES[axis], ([], []))
+        totals = [0.0, *accumulate(values)]
+        return [totals[bisect.bisect_right(known, step)] for step in steps]
 
     def _begin(self) -> None:
         self.position = 0

@@ -3,11 +3,12 @@
 A run is a folder with metrics.jsonl or with dumps, a folder of such folders, or a single dump.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,7 +36,7 @@ class Run:
     @cached_property
     def folders(self) -> dict[str, Path]:
         """Where the dumps of each split lie."""
-        trainer = _trainer(self.path / CONFIG_FILE)
+        trainer = _config(self.path / CONFIG_FILE).get("trainer") or {}
         return {split: self._folder(trainer.get(key), name) for split, (key, name) in FOLDERS.items()}
 
     def dumps(self, split: str) -> dict[int, Path]:
@@ -46,6 +47,10 @@ class Run:
             return {int(self.only.stem) if self.only.stem.isdecimal() else 0: self.only}
         files = (self.only or self.folders[split]).glob("*.jsonl")
         return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
+
+    def settings(self) -> dict[str, object]:
+        """The configuration that the run started with, by dotted key; empty where it has none."""
+        return dict(_flat("", _config(self.path / CONFIG_FILE)))
 
     def _folder(self, configured: object, name: str) -> Path:
         """The configured path is relative to where the run was started; a run that was copied has it inside."""
@@ -101,7 +106,16 @@ def _name(runs: list[Run]) -> None:
         run.name = name
 
 
-def _trainer(file: Path) -> dict[str, object]:
-    with suppress(OSError, yaml.YAMLError, AttributeError):
-        return dict(yaml.safe_load(file.read_text(encoding="utf-8")).get("trainer") or {})
+def _config(file: Path) -> dict[str, Any]:
+    with suppress(OSError, yaml.YAMLError, TypeError, ValueError):
+        return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
     return {}
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    """`{a: {b: 1}}` as a.b: 1; an empty mapping is a value."""
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from _flat(f"{prefix}.{name}" if prefix else str(name), below)
+    elif prefix:
+        yield prefix, value

@@ -51,7 +51,8 @@ class Table:
         """The rows that fit `query`, in its order.
 
         `step`: a number, a range 3-9, or nothing for all; `<column>`: a value; `<column>_min`, `<column>_max`: bounds;
-        `text`: a piece of the conversation, exactly as written; `sort`: a column, with a minus for downwards.
+        `text`: a piece of the conversation, exactly as written; `sort`: a column, with a minus for downwards; `group`:
+        anything, for the rows of a prompt one after another, prompts in the order of their first rows.
         """
         wanted = _filter(query)
         found = [row for step in self._steps(query.get("step", "")) for row in self._of(step, query) if wanted(row)]
@@ -61,7 +62,7 @@ class Table:
             known = [row for row in found if row.get(column) is not None]
             known.sort(key=lambda row: row[column], reverse=name.startswith("-"))
             found = known + [row for row in found if row.get(column) is None]
-        return found
+        return _grouped(found) if query.get("group") else found
 
     def _of(self, step: int, query: Mapping[str, str]) -> Iterator[Row]:
         index = self.index(step)
@@ -79,6 +80,19 @@ class Table:
             return list(self.dumps())
         low, high = int(first), int(last or first)
         return [step for step in self.dumps() if low <= step <= high]
+
+
+def _grouped(rows: list[Row]) -> list[Row]:
+    """Each row gets `group`: how many its prompt has, and the mean of their rewards."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["uid"], []).append(row)
+    for members in groups.values():
+        rewards = [row["reward"] for row in members if row["reward"] is not None]
+        group = {"rows": len(members), "reward": sum(rewards) / len(rewards) if rewards else None}
+        for row in members:
+            row["group"] = group
+    return [row for members in groups.values() for row in members]
 
 
 def _filter(query: Mapping[str, str]) -> Wanted:

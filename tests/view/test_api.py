@@ -1,8 +1,11 @@
 """What the page asks for, on the dumps of a small run."""
 
+import json
+
 import pytest
 
 from agentrl.errors import UserError
+from agentrl.view import Api, find_runs
 
 
 def test_overview(ask, run):
@@ -100,3 +103,32 @@ def test_the_same_row_at_another_step(ask):
 def test_questions_without_an_answer(ask, question, query, message):
     with pytest.raises(UserError, match=message):
         ask(question, **query)
+
+
+def test_metrics_over_tokens_and_time(make_run):
+    folder = make_run("axes", 1)
+    lines = [{"step": s, "val/success": s / 4, "time/step": 2.0, "rollout/model_tokens": 100} for s in (1, 2, 4)]
+    lines.insert(0, {"step": 0, "val/success": 0.0})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    api = Api(find_runs([str(folder)]))
+    by_tokens = api.answer("metrics", {"names": "val/success", "axis": "tokens"})["val/success"]
+    assert by_tokens == [[0, 1, 2, 4], [0.0, 0.25, 0.5, 1.0], [0.0, 100.0, 200.0, 300.0]]
+    assert api.answer("metrics", {"names": "val/success", "axis": "time"})["val/success"][2] == [0.0, 2.0, 4.0, 6.0]
+    with pytest.raises(UserError, match="axis 'epochs'"):
+        api.answer("metrics", {"names": "val/success", "axis": "epochs"})
+
+
+def test_rows_of_a_prompt_stand_together(ask):
+    rows = ask("trajectories", step=1, group=1, sort="-reward")["rows"]
+    assert [row["uid"][-1] for row in rows] == ["0", "0", "0", "1", "1", "1"]
+    assert [row["reward"] for row in rows[:3]] == [1.0, 0.0, None]
+    assert rows[0]["group"] == {"rows": 3, "reward": 0.5}
+    assert "group" not in ask("trajectories", step=1)["rows"][0]
+
+
+def test_settings_of_each_run(make_run):
+    folders = [make_run("first", 1), make_run("second", 1), make_run("third", 1)]
+    (folders[0] / "config.yaml").write_text("actor: {optim: {lr: 1.0e-6}, kept: {}}\ntrainer: {logger: [console]}\n")
+    (folders[1] / "config.yaml").write_text("a list, say\n")
+    runs = Api(find_runs([str(folder) for folder in folders])).answer("settings", {})["runs"]
+    assert runs == [{"actor.optim.lr": 1e-6, "actor.kept": {}, "trainer.logger": ["console"]}, {}, {}]

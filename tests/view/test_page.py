@@ -161,3 +161,55 @@ def test_light_and_dark(page, server):
         grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         page.keyboard.press("t")
     assert len(set(grounds)) == 2
+
+
+@pytest.mark.parametrize("width", [360, 540, 800])
+def test_controls_cover_no_curve(page, server, width):
+    page.set_viewport_size({"width": width, "height": 700})
+    show(page, server, "curves")
+    bottoms = page.locator(".bar *").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().bottom)")
+    assert max(bottoms) <= page.locator(".curves").bounding_box()["y"]
+
+
+def test_curves_over_tokens(page, server):
+    show(page, server, "curves")
+    page.wait_for_selector("figure[data-metric='rollout/reward_mean'] canvas")
+    page.select_option("select[aria-label=Over]", "tokens")
+    assert "axis=tokens" in page.url
+    plot = "figure[data-metric='rollout/reward_mean'] canvas"
+    page.wait_for_selector(plot)
+    page.hover(plot, position={"x": 60, "y": 60})
+    assert page.locator("#tip b").inner_text().startswith("step 0 · ")
+
+
+def test_rows_grouped_by_prompt(page, server):
+    show(page, server, "conversations?run=0&step=3")
+    page.check("#group")
+    playwright.expect(page.locator(".group")).to_have_count(2)
+    assert "3 answers · mean 0.5" in page.locator(".group").first.inner_text()
+    page.locator(".row").nth(3).click()
+    playwright.expect(page.locator(".row").nth(3)).to_have_class("row on")
+
+
+def test_settings(page, server):
+    show(page, server, "settings")
+    assert "no settings" in page.locator(".settings").inner_text().lower()
+
+
+def test_a_conversation_as_a_file(page, server, browser, tmp_path):
+    show(page, server, "conversations?run=0&step=2&line=1")
+    page.wait_for_selector(".row.on")
+    with page.expect_download() as download:
+        page.keyboard.press("s")
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    assert "<script" not in file.read_text()
+    alone = browser.new_page()
+    asked = []
+    alone.on("request", lambda request: asked.append(request.url))
+    alone.goto(file.as_uri())
+    assert asked == [file.as_uri()]  # it needs nothing else
+    assert alone.locator(".segment.model .text").last.inner_text() == "It is 391 – trés simple 🙂 <b>step 2</b>"
+    assert "probability 90.5%" in alone.locator(".segment.model [data-t]").first.get_attribute("title")
+    assert alone.locator(".call summary").count() == 1
+    alone.close()

@@ -35,19 +35,19 @@ function logTicks(low, high) {
 }
 
 export class Chart {
-  // lines: [{run, steps, values}]
-  constructor(width, height, lines, { weight = 0, log = false } = {}) {
+  // lines: [{run, steps, values, xs}]; xs: where each step is on the horizontal axis, whose figures `label` writes
+  constructor(width, height, lines, { weight = 0, log = false } = {}, label = (x) => x.toLocaleString("en")) {
     [this.element, this.pen] = canvas(width, height);
-    Object.assign(this, { width, height, log });
-    this.lines = lines.map((line) => ({ ...line, smoothed: smooth(line.values, weight) })).filter((line) => line.steps.length);
+    Object.assign(this, { width, height, log, label });
+    this.lines = lines.map((line) => ({ ...line, xs: line.xs ?? line.steps, smoothed: smooth(line.values, weight) })).filter((line) => line.steps.length);
     this.faint = weight > 0;
     this.scale();
     this.draw(null);
   }
 
   scale() {
-    const steps = this.lines.flatMap((line) => [line.steps[0], line.steps.at(-1)]);
-    [this.x0, this.x1] = [Math.min(...steps), Math.max(...steps)];
+    const ends = this.lines.flatMap((line) => [line.xs[0], line.xs.at(-1)]);
+    [this.x0, this.x1] = [Math.min(...ends), Math.max(...ends)];
     if (this.x0 === this.x1) [this.x0, this.x1] = [this.x0 - 1, this.x1 + 1];
     let low = Infinity, high = -Infinity;
     for (const line of this.lines) for (const value of this.faint ? line.smoothed.concat(line.values) : line.values) {
@@ -61,11 +61,11 @@ export class Chart {
   }
 
   up(value) { return this.log ? (value > 0 ? Math.log10(value) : NaN) : value; }
-  x(step) { return LEFT + (step - this.x0) / (this.x1 - this.x0) * (this.width - LEFT - RIGHT); }
+  x(place) { return LEFT + (place - this.x0) / (this.x1 - this.x0) * (this.width - LEFT - RIGHT); }
   y(value) { return TOP + (this.y1 - this.up(value)) / (this.y1 - this.y0) * (this.height - TOP - BOTTOM); }
-  stepAt(px) { return this.x0 + (px - LEFT) / (this.width - LEFT - RIGHT) * (this.x1 - this.x0); }
+  at(px) { return this.x0 + (px - LEFT) / (this.width - LEFT - RIGHT) * (this.x1 - this.x0); }
 
-  draw(step) {
+  draw(place) {
     const { pen } = this;
     pen.clearRect(0, 0, this.width, this.height);
     this.grid();
@@ -73,7 +73,7 @@ export class Chart {
       if (this.faint) this.path(line, line.values, 0.22);
       this.path(line, line.smoothed, 1);
     }
-    if (step !== null && step >= this.x0 && step <= this.x1) this.cross(step);
+    if (place !== null && place >= this.x0 && place <= this.x1) this.cross(place);
   }
 
   grid() {
@@ -92,7 +92,7 @@ export class Chart {
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";
     for (const tick of ticks(this.x0, this.x1, Math.max(2, this.width / 60), [1, 2, 5, 10])) {
-      if (Number.isInteger(tick)) pen.fillText(tick.toLocaleString("en"), this.x(tick), this.height - 5);
+      if (Number.isInteger(tick)) pen.fillText(this.label(tick), this.x(tick), this.height - 5);
     }
   }
 
@@ -107,12 +107,12 @@ export class Chart {
     values.forEach((value, i) => {
       const y = this.y(value);
       if (!Number.isFinite(y)) { drawing = false; return; }
-      if (drawing) pen.lineTo(this.x(line.steps[i]), y);
-      else pen.moveTo(this.x(line.steps[i]), y);
+      if (drawing) pen.lineTo(this.x(line.xs[i]), y);
+      else pen.moveTo(this.x(line.xs[i]), y);
       drawing = true;
     });
     pen.stroke();
-    if (values.length <= 30 && alpha === 1) values.forEach((value, i) => this.dot(this.x(line.steps[i]), this.y(value), 2));
+    if (values.length <= 30 && alpha === 1) values.forEach((value, i) => this.dot(this.x(line.xs[i]), this.y(value), 2));
     pen.globalAlpha = 1;
   }
 
@@ -120,27 +120,27 @@ export class Chart {
     this.pen.beginPath(); this.pen.arc(x, y, radius, 0, 7); this.pen.fill();
   }
 
-  cross(step) {
+  cross(place) {
     const { pen } = this;
-    const x = Math.round(this.x(step)) + 0.5;
+    const x = Math.round(this.x(place)) + 0.5;
     pen.strokeStyle = colour("soft");
     pen.lineWidth = 1;
     pen.beginPath(); pen.moveTo(x, TOP); pen.lineTo(x, this.height - BOTTOM); pen.stroke();
-    for (const { line, at } of this.near(step)) {
+    for (const { line, at } of this.near(place)) {
       pen.fillStyle = runColour(line.run);
-      this.dot(this.x(line.steps[at]), this.y(line.smoothed[at]), 3.2);
+      this.dot(this.x(line.xs[at]), this.y(line.smoothed[at]), 3.2);
     }
   }
 
-  // Each line's point nearest to a step.
-  near(step) {
+  // Each line's point nearest to a place on the axis.
+  near(place) {
     return this.lines.map((line) => {
-      let low = 0, high = line.steps.length - 1;
+      let low = 0, high = line.xs.length - 1;
       while (high - low > 1) {
         const middle = (low + high) >> 1;
-        if (line.steps[middle] < step) low = middle; else high = middle;
+        if (line.xs[middle] < place) low = middle; else high = middle;
       }
-      return { line, at: step - line.steps[low] < line.steps[high] - step ? low : high };
+      return { line, at: place - line.xs[low] < line.xs[high] - place ? low : high };
     });
   }
 }

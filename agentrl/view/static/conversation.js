@@ -8,8 +8,10 @@ const LONG = 900; // characters of a text that the model did not write, before i
 const MANY = 4000; // tokens drawn at once
 
 export class Conversation {
-  constructor(record, mode, head) {
+  // whole: nothing is folded
+  constructor(record, mode, head, { whole = false } = {}) {
     this.record = record;
+    this.whole = whole;
     this.top = Math.max(1e-9, ...record.samples.flatMap((sample) => (sample.columns.advantages ?? []).map(Math.abs)));
     this.body = h("div", { className: "stream" }, record.samples.map((sample, i) => this.sample(sample, i)));
     this.element = h("article", { className: "conversation", tabIndex: -1 }, this.header(head), this.body, this.footer());
@@ -94,8 +96,8 @@ export class Conversation {
     const text = h("div", { className: "text" });
     const pieces = sample.texts?.slice(start, start + segment.n) ?? [segment.text];
     const box = h("div", { className: `segment ${segment.source}` }, label, text);
-    const fold = !model && segment.text.length > LONG;
-    this.fill(text, pieces, start, fold ? reach(pieces, LONG * 0.6) : MANY, Boolean(sample.texts));
+    const fold = !model && !this.whole && segment.text.length > LONG;
+    this.fill(text, pieces, start, fold ? reach(pieces, LONG * 0.6) : this.whole ? Infinity : MANY, Boolean(sample.texts));
     const reward = model && this.record.turn_rewards.filter((one) => one.turn === segment.turn);
     if (reward?.length) label.append(h("small", { className: reward.some((one) => one.value > 0) ? "up" : "" }, reward.map((one) => `${signed(one.value)} ${one.source}`).join(" ")));
     return box;
@@ -165,16 +167,28 @@ export class Conversation {
   hover(event) {
     const token = event.target.closest("[data-t]");
     if (!token) { hideTip(); return; }
+    showTip(event, h("b", { className: "piece" }, shownAs(token.textContent)), facts(this.known(token)));
+  }
+
+  // What there is to know of a token: [name, value] or false.
+  known(token) {
     const columns = this.columns(token), i = Number(token.dataset.t);
     const trained = columns.mask[i] === 1;
     const logprob = columns.logprobs[i];
-    showTip(event, h("b", { className: "piece" }, shownAs(token.textContent)), facts([
+    return [
       ["token", `${columns.ids[i]}, place ${i}`],
       trained && ["probability", `${(Math.exp(logprob) * 100).toFixed(logprob > -0.001 ? 2 : 1)}%`],
       trained && ["log-prob", figure(logprob)],
       trained && ["advantage", columns.advantages ? signed(columns.advantages[i]) : "not recorded"],
       ["trained", trained ? "yes" : "no: not the model's"],
-    ]));
+    ];
+  }
+
+  // The same as titles, for a page without script.
+  nameTokens() {
+    for (const token of this.body.querySelectorAll("[data-t]")) {
+      token.title = this.known(token).filter(Boolean).map(([name, value]) => `${name} ${value}`).join("\n");
+    }
   }
 }
 

@@ -2,13 +2,14 @@
 
 import { ask, count, figure, h, note, place, plural, seconds, select, stepper } from "./dom.js";
 import { Conversation, MODES } from "./conversation.js";
+import { save as saveFile } from "./export.js";
 
 const PAGE = 200;
 const SORTS = [
   ["", "as sampled"], ["-reward", "reward, best first"], ["reward", "reward, worst first"], ["-seconds", "slowest first"],
   ["-tokens", "longest first"], ["-turns", "most turns"], ["-calls", "most calls"], ["-failed", "most failed calls"],
 ];
-const FILTERS = ["text", "reward_min", "reward_max", "turns_min", "turns_max", "outcome", "finish", "sort"];
+const FILTERS = ["text", "reward_min", "reward_max", "turns_min", "turns_max", "outcome", "finish", "sort", "group"];
 
 let root, runs, state, list, rows, total, panes;
 let reading = 0;
@@ -46,6 +47,7 @@ export function key(name) {
   if (name === "j") open(Math.min(at + 1, rows.length - 1));
   else if (name === "k") open(Math.max(at - 1, 0));
   else if (name === "c") compare();
+  else if (name === "s") share();
   else if (name === "m") recolour(MODES[(MODES.indexOf(state.mode) + 1) % MODES.length]);
   else if (name === "[" || name === "]") { if (steps[by] !== undefined) change({ step: String(steps[by]), line: undefined, at: undefined }); }
   else if (name === "Escape") { if (state.other !== undefined) compare(); }
@@ -79,7 +81,8 @@ function bar(steps) {
     h("span", { className: "grow" }),
     h("span", { className: "modes", role: "group", "aria-label": "Colour tokens by" }, MODES.map((mode) =>
       h("button", { className: mode === state.mode ? "on" : "", data: { mode }, onclick: () => recolour(mode) }, mode))),
-    h("button", { className: state.other === undefined ? "" : "on", onclick: compare, title: "A second one beside it (c)" }, "Side by side"));
+    h("button", { className: state.other === undefined ? "" : "on", onclick: compare, title: "A second one beside it (c)" }, "Side by side"),
+    h("button", { onclick: share, title: "Write this conversation to a file that any browser shows (s)" }, "Save"));
 }
 
 function filters() {
@@ -92,7 +95,13 @@ function filters() {
     h("div", { className: "pair" }, h("span", {}, "Reward"), field("reward_min", "number", "from"), field("reward_max", "number", "to")),
     h("div", { className: "pair" }, h("span", {}, "Turns"), field("turns_min", "number", "from"), field("turns_max", "number", "to")),
     h("div", { className: "two" }, picks("outcome", "outcome", known.outcome), picks("finish", "ending", known.finish)),
-    select("Order", SORTS, state.sort ?? "", (sort) => refilter({ sort })));
+    select("Order", SORTS, state.sort ?? "", (sort) => refilter({ sort })),
+    byPrompt());
+}
+
+function byPrompt() {
+  const box = h("input", { type: "checkbox", id: "group", checked: Boolean(state.group), onchange: () => refilter({ group: box.checked ? 1 : undefined }) });
+  return h("label", { className: "field tick" }, box, h("span", {}, "Group by prompt"));
 }
 
 async function refilter(what) {
@@ -109,7 +118,7 @@ async function fetchRows(offset) {
 async function load() {
   const answer = await fetchRows(0);
   [rows, total] = [answer.rows, answer.total];
-  list.replaceChildren(...rows.map(item));
+  list.replaceChildren(...items(0));
   list.scrollTop = 0;
   root.querySelector("#sum").replaceChildren(plural(total, "trajectory").replace("trajectorys", "trajectories"),
     answer.reward === null ? "" : h("span", {}, "mean reward ", h("b", {}, figure(answer.reward))));
@@ -122,15 +131,29 @@ async function more() {
   if (loading || rows.length >= total || list.scrollTop + list.clientHeight < list.scrollHeight - 600) return;
   loading = true;
   const answer = await fetchRows(rows.length);
-  list.append(...answer.rows.map((row, i) => item(row, rows.length + i)));
+  const before = rows.length;
   rows = rows.concat(answer.rows);
+  list.append(...items(before));
   loading = false;
 }
 
-function item(row, i) {
+// Rows from a number on, each prompt's below a line of its own where rows are grouped.
+function items(from) {
+  return rows.slice(from).flatMap((row, i) => {
+    const first = row.group && row.uid !== rows[from + i - 1]?.uid;
+    return first ? [head(row), item(row)] : [item(row)];
+  });
+}
+
+function head(row) {
+  return h("div", { className: "group", title: row.uid }, h("span", {}, shortUid(row.uid)),
+    h("small", {}, `${plural(row.group.rows, "answer")} · mean `, row.group.reward === null ? "–" : figure(row.group.reward)));
+}
+
+function item(row) {
   const reward = h("span", { className: "reward" }, row.reward === null ? "–" : figure(row.reward));
   reward.dataset.sign = row.reward === null ? "none" : row.reward > 0 ? "up" : row.reward < 0 ? "down" : "zero";
-  return h("div", { className: "row", role: "option", onclick: () => open(i), title: row.key },
+  return h("div", { className: "row", role: "option", onclick: () => open(rows.indexOf(row)), title: row.key },
     reward,
     h("span", { className: "name" }, shortUid(row.uid), h("small", {}, ` · ${row.sample}`)),
     row.outcome === "ok" ? row.finish !== "stop" && h("span", { className: "badge" }, row.finish.replace("_", " "))
@@ -148,18 +171,19 @@ async function placed() {
   const at = rows.findIndex(isOpen);
   if (at >= 0) return at;
   rows.unshift((await ask("trajectories", { ...where(), step: state.at ?? state.step, limit: 1e6 })).rows[Number(state.line)]);
-  list.prepend(item(rows[0], 0));
+  list.prepend(item(rows[0]));
   return 0;
 }
 
 async function open(i) {
   const row = rows[i];
   if (!row) return;
-  [...list.children].forEach((element, at) => {
+  const shown = list.querySelectorAll(".row");
+  shown.forEach((element, at) => {
     element.classList.toggle("on", at === i);
     element.setAttribute("aria-selected", at === i);
   });
-  list.children[i]?.scrollIntoView({ block: "nearest" });
+  shown[i]?.scrollIntoView({ block: "nearest" });
   Object.assign(state, { line: row.line, at: row.step });
   save();
   await read();
@@ -202,6 +226,12 @@ function compare() {
   save();
   root.querySelector(".bar").replaceWith(bar(steps));
   return read();
+}
+
+// What is read, as a file that needs nothing else.
+async function share() {
+  const record = await ask("trajectory", { ...where(), step: state.at, line: state.line });
+  await saveFile(record, state.mode, `${runs[state.run].name} · step ${record.step}`);
 }
 
 function recolour(mode) {

@@ -1,6 +1,6 @@
 // Page: every metric as a small chart, runs laid over one another.
 
-import { ask, figure, go, h, hideTip, note, recall, remember, runColour, showTip } from "./dom.js";
+import { ask, figure, go, h, hideTip, note, recall, remember, runColour, seconds, select, short, showTip } from "./dom.js";
 import { Chart } from "./chart.js";
 
 const HIGHLIGHTS = [
@@ -9,6 +9,8 @@ const HIGHLIGHTS = [
   "actor/ppo_kl", "actor/kl_loss", "actor/grad_norm", "rollout_gap/mean", "time/step",
 ];
 const HEIGHT = 150;
+// What the horizontal axis counts, and how its figures are written.
+const AXES = { step: (x) => x.toLocaleString("en"), tokens: short, time: seconds };
 const OPEN = new Set(["Highlights"]);
 
 let page, runs, view, seen, charts;
@@ -20,6 +22,7 @@ export async function render(root, allRuns, query) {
     hidden: new Set((query.hide ?? "").split(",").filter(Boolean).map(Number)),
     weight: Number(query.smooth ?? recall("smooth", 0)),
     log: query.log === "1",
+    axis: AXES[query.axis] ? query.axis : "step",
     find: query.find ?? "",
   };
   const body = h("div", { className: "curves" });
@@ -36,7 +39,7 @@ export function key(name) {
 }
 
 function save() {
-  note("curves", { hide: [...view.hidden].join(","), smooth: view.weight || "", log: view.log ? 1 : "", find: view.find });
+  note("curves", { hide: [...view.hidden].join(","), smooth: view.weight || "", log: view.log ? 1 : "", axis: view.axis === "step" ? "" : view.axis, find: view.find });
 }
 
 function redraw() { save(); draw(page.querySelector(".curves")); }
@@ -65,6 +68,7 @@ function controls() {
   const log = h("input", { type: "checkbox", id: "log", checked: view.log, onchange: () => { view.log = log.checked; redraw(); } });
   const find = h("input", { type: "search", placeholder: "Find a metric", value: view.find, oninput: () => { view.find = find.value; redraw(); } });
   return [
+    select("Over", Object.keys(AXES).map((axis) => [axis, axis]), view.axis, (axis) => { view.axis = axis; redraw(); }),
     h("label", { className: "field" }, h("span", {}, "Smoothing"), slider, shown),
     h("label", { className: "field" }, log, h("span", {}, "Log axis")),
     find,
@@ -119,10 +123,10 @@ function section(name, metrics) {
 async function fill(box) {
   const name = box.dataset.metric;
   const shown = runs.map((run, i) => i).filter((i) => !view.hidden.has(i) && runs[i].metrics.includes(name));
-  const answers = await Promise.all(shown.map((run) => ask("metrics", { run, names: name })));
-  const lines = shown.map((run, i) => ({ run, steps: answers[i][name]?.[0] ?? [], values: answers[i][name]?.[1] ?? [] }));
+  const answers = await Promise.all(shown.map((run) => ask("metrics", { run, names: name, axis: view.axis === "step" ? "" : view.axis })));
+  const lines = shown.map((run, i) => ({ run, steps: answers[i][name]?.[0] ?? [], values: answers[i][name]?.[1] ?? [], xs: answers[i][name]?.[2] }));
   const plot = box.querySelector(".plot");
-  const chart = new Chart(plot.clientWidth || 300, HEIGHT, lines, view);
+  const chart = new Chart(plot.clientWidth || 300, HEIGHT, lines, view, AXES[view.axis]);
   plot.replaceChildren(chart.element);
   const last = lines.filter((line) => line.values.length).map((line) => figure(line.values.at(-1)));
   box.querySelector("figcaption").append(h("small", {}, last.length === 1 ? last[0] : ""));
@@ -133,12 +137,14 @@ async function fill(box) {
 }
 
 function hover(chart, event) {
-  const near = chart.near(chart.stepAt(event.offsetX));
+  const pointed = chart.at(event.offsetX);
+  const near = chart.near(pointed);
   if (!near.length) return;
-  const pointed = chart.stepAt(event.offsetX);
-  const step = near.map(({ line, at }) => line.steps[at]).sort((a, b) => Math.abs(a - pointed) - Math.abs(b - pointed))[0];
-  for (const other of charts.values()) other.draw(step);
-  showTip(event, h("b", {}, `step ${step}`), h("dl", {}, near.flatMap(({ line, at }) => {
+  const away = ({ line, at }) => Math.abs(line.xs[at] - pointed);
+  const { line: closest, at: point } = near.reduce((best, one) => (away(one) < away(best) ? one : best));
+  for (const other of charts.values()) other.draw(closest.xs[point]);
+  const where = view.axis === "step" ? "" : ` · ${AXES[view.axis](closest.xs[point])}`;
+  showTip(event, h("b", {}, `step ${closest.steps[point]}${where}`), h("dl", {}, near.flatMap(({ line, at }) => {
     const dot = h("i", { className: "dot" });
     dot.style.background = runColour(line.run);
     const raw = figure(line.values[at]), even = figure(line.smoothed[at]);
@@ -148,7 +154,7 @@ function hover(chart, event) {
 
 // A point leads to the conversations it is the mean of.
 function openStep(name, chart, event) {
-  const { line, at } = chart.near(chart.stepAt(event.offsetX))[0] ?? {};
+  const { line, at } = chart.near(chart.at(event.offsetX))[0] ?? {};
   if (!line) return;
   const split = name.startsWith("val/") ? "validation" : "rollout";
   if (runs[line.run].splits[split].includes(line.steps[at])) go("conversations", { run: line.run, split, step: line.steps[at] });

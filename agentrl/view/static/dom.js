@@ -33,9 +33,13 @@ export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  if (value >= 5400) return `${(value / 3600).toFixed(1)} h`;
   const minutes = Math.floor(value / 60);
   return `${minutes}:${String(Math.round(value % 60)).padStart(2, "0")} min`;
 }
+
+// 12,345,678 as 12.3M, for axes.
+export const short = (value) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;

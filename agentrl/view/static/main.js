@@ -4,16 +4,18 @@ import { $, address, ask, go, h, link, recall, remember, hideTip } from "./dom.j
 import * as curves from "./curves.js";
 import * as conversations from "./conversations.js";
 import * as timeline from "./timeline.js";
+import * as settings from "./settings.js";
 
-const PAGES = { curves, conversations, timeline };
-const NAMES = { curves: "Curves", conversations: "Conversations", timeline: "Timeline" };
+const PAGES = { curves, conversations, timeline, settings };
+const NAMES = { curves: "Curves", conversations: "Conversations", timeline: "Timeline", settings: "Settings" };
 const REFRESH = 5000;
 
 const KEYS = [
-  ["1 2 3", "curves, conversations, timeline"],
+  ["1 2 3 4", "curves, conversations, timeline, settings"],
   ["[ ]", "step before, step after"],
   ["j k", "next, previous conversation"],
   ["c", "a second conversation beside the first"],
+  ["s", "save the conversation as a file"],
   ["m", "colour tokens by probability, advantage or what is trained"],
   ["/", "search"],
   ["t", "light or dark"],
@@ -46,7 +48,7 @@ function tabs() {
   const current = address().query;
   const kept = { run: current.run, split: current.split, step: current.step };
   $("tabs").replaceChildren(...Object.entries(NAMES).map(([page, name]) =>
-    h("a", { href: link(page, page === "curves" ? {} : kept), data: { page } }, name)));
+    h("a", { href: link(page, page === "curves" || page === "settings" ? {} : kept), data: { page } }, name)));
 }
 
 function paint(theme) {
