@@ -29,6 +29,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with files of your own, looked in first",
     )
+    parser.add_argument("--verl-program", help=argparse.SUPPRESS)  # set by agentrl/verl/programs.py
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
     parser.add_argument(
         "--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (that contain WORD) and stop"
@@ -43,11 +44,12 @@ def load_config(
 ) -> Any:
     """The configuration that the arguments describe, as an object of `schema` (Config unless told).
 
-    `default` is the file when --config-name names none; `checks` are TRAINING unless told. Notes go to stderr. Raises
-    UserError, and SystemExit(0) after --cfg or --help-keys.
+    `default` is the file when neither --config-name nor a program of verl's names one; `checks` are TRAINING unless
+    told. Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
     from agentrl.config import TRAINING, resolve
     from agentrl.config.schema import Config
+    from agentrl.config.verl_defaults import file_of
 
     started_once()
     schema, checks = schema or Config, TRAINING if checks is None else checks
@@ -59,10 +61,11 @@ def load_config(
     only_print = args.cfg is not None
     resolved = resolve(
         args.overrides,
-        config_name=args.config_name or default,
+        config_name=args.config_name or (args.verl_program and file_of(args.verl_program)) or default,
         config_dir=args.config_dir,
         schema=schema,
         checks=() if only_print else checks,
+        program=args.verl_program,
     )
     print_notes(resolved.notes)
     if only_print:

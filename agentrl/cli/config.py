@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentrl.config.explain import Explanation
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
+    from agentrl.config.verl_defaults import VerlDefaults
 
 HELP = "what a key means, and what becomes of a configuration written for verl"
 
@@ -115,6 +116,7 @@ def _print_explanation(console: "Console", name: str, found: "Explanation") -> N
         ]
     if found.section is not None:
         lines += [("section", " ".join((found.section.__doc__ or "").split())), ("keys", ", ".join(found.below))]
+    lines += [("in verl", text) for text in found.verl_defaults]
     lines += [("unlike verl", text) for text in found.differs]
     lines += [(action, f"{entry}{': ' if text else ''}{text}") for entry, action, text in found.fates]
     lines += [("old names", ", ".join(found.old_names))] if found.old_names else []
@@ -139,12 +141,27 @@ def _check(args: argparse.Namespace) -> int:
     console.print(f"[bold]{file.name}[/] as settings of [bold]agentrl {command}[/]\n")
     for line in _lines(verdicts, source, file, quiet=args.only == "trouble"):
         console.print(line)
-    complaints = list(together(verdicts, SCHEMAS[command]))
+    whole = together(verdicts, SCHEMAS[command], _verl_defaults(source, file, SCHEMAS[command]))
+    for note in whole.unset:
+        console.print(Text.assemble(("unset  ", "yellow"), note))
+    complaints = list(whole.complaints())
     for text, stops in complaints:
         console.print(Text.assemble(("together  ", "bold red" if stops else "yellow"), text))
     _summary(console, verdicts, source)
     stops = any(verdict.kind in FATAL for verdict in verdicts) or any(stops for _, stops in complaints)
     return int(stops or bool(source.mistakes))
+
+
+def _verl_defaults(source: "Source", file: Path, schema: type) -> "VerlDefaults | None":
+    """verl's, for a script that runs one of verl's programs and for a file that lists one of verl's."""
+    from agentrl.config.verl_defaults import VerlDefaults, for_source
+    from agentrl.config.verl_version import find_version
+
+    name = for_source(source.program, (name for _, name in source.includes))
+    if name is None:
+        return None
+    given = {given.path: given.value for given in source.settings}
+    return VerlDefaults(name, find_version([file], [source.program, *given], name), given, schema)
 
 
 def guess_command(source: "Source") -> str:
@@ -163,7 +180,7 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
     from rich.text import Text
 
     rows = [
-        (str(line), "·", "dim", f"lists {name}", "not beside it; agentrl's own defaults stand in")
+        (str(line), "·", "dim", f"lists {name}", f"not beside it; {_standing_in(name)} defaults stand in")
         for line, name in source.includes
     ]
     rows += [(str(line), "✗", "bold red", text, "") for line, text in source.mistakes]
@@ -177,6 +194,12 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
         Text.assemble((place.rjust(width), "dim"), " ", (mark, style), " ", setting, (f"  {outcome}".rstrip(), style))
         for place, mark, style, setting, outcome in rows
     ]
+
+
+def _standing_in(name: str) -> str:
+    from agentrl.config.verl_defaults import for_source
+
+    return "agentrl's own" if for_source("", [name]) is None else "verl's"
 
 
 def _setting(verdict: "Verdict") -> str:

@@ -1,8 +1,8 @@
 """From a command line to a checked configuration.
 
-Order, later over earlier: the schema's defaults, YAML files (through Hydra, so that presets and groups compose), old
-names within those files, overrides. Hydra sees the choice of files only; keys are looked up in the schema here, because
-its own message for a wrong key does not know the right one.
+Order, later over earlier: the schema's defaults, verl's where something was written for verl, YAML files (through
+Hydra, so that presets and groups compose), old names within those files, overrides. Hydra sees the choice of files
+only; keys are looked up in the schema here, because its own message for a wrong key does not know the right one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,8 @@ from agentrl.config.presets import Presets
 from agentrl.config.schema import Config
 from agentrl.config.tree import Reader, apply
 from agentrl.config.validate import TRAINING, Check, validate
+from agentrl.config.verl_defaults import MARK, VerlDefaults, file_of
+from agentrl.config.verl_version import find_version
 from agentrl.errors import UserError
 
 C = TypeVar("C")
@@ -52,17 +54,34 @@ def resolve(
     config_dir: str | None = None,
     schema: type = Config,
     checks: Iterable[Check] = TRAINING,
+    program: str | None = None,
 ) -> Resolved:
-    """`compose`, with the notes on old names and settings without effect."""
+    """`compose`, with the notes on old names and settings without effect. `program`: verl's, where one is run."""
     reader = Reader(schema)
     presets = Presets(config_name or "train", config_dir)
     choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
+    given = dict(reader.given)
+    settings = [*reader.tree(files), *settings]
+    verl = _verl_defaults(files.get(MARK), program, presets, reader.given | given, schema)
     tree = OmegaConf.create({})
-    apply(reader.tree(files), tree)
+    if verl is not None:
+        apply(verl.settings(), tree)
     apply(settings, tree)
     config = _typed(tree, schema)
-    return Resolved(config, [*presets.notes, *reader.notes, *validate(config, checks)])
+    notes = [] if verl is None else verl.notes(config, {setting.path for setting in settings})
+    return Resolved(config, [*notes, *presets.notes, *reader.notes, *validate(config, checks)])
+
+
+def _verl_defaults(
+    mark: str | None, program: str | None, presets: Presets, given: Mapping[str, Any], schema: type
+) -> VerlDefaults | None:
+    """verl's defaults, where the chosen file starts from one of verl's or a program of verl's is run."""
+    file = mark or (file_of(program) if program else None)
+    if file is None:
+        return None
+    names = [program, *given] if program else [*given]
+    return VerlDefaults(file, find_version(presets.own, names, file), given, schema)
 
 
 def to_yaml(config: Any) -> str:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.choices import CHOICES
 from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
-from agentrl.config.names import destination, lookup, table
+from agentrl.config.names import destination, lookup, table, written
 from agentrl.config.verdict import meanings
+from agentrl.config.verl_defaults import by_version
 from agentrl.errors import UserError
 
 REASONS = ("silent", "ignored", "refused")
@@ -27,6 +29,8 @@ class Explanation:
     old_names: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
     """How it is not quite verl's."""
+    verl_defaults: list[str] = field(default_factory=list)
+    """Defaults of verl's that stand in where something was written for verl."""
     fates: list[tuple[str, str, str]] = field(default_factory=list)
     """(name, with a value where it holds for that one; refused, ignored, ...; why) of a name that is no key."""
 
@@ -63,6 +67,7 @@ def _explain(path: str, schema: type) -> Explanation | None:
             key=key,
             words=CHOICES.get(key.path, ()),
             old_names=sorted(old_names(key.path, keys)),
+            verl_defaults=[_verl_default(*found) for found in by_version(key.path, schema)],
             differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
             fates=[fate for fate in _fates(target, keys) if "=" in fate[0]],
         )
@@ -71,6 +76,10 @@ def _explain(path: str, schema: type) -> Explanation | None:
         return Explanation(target, section=sections[target], below=below, fates=list(_fates(path, keys)))
     fates = list(_fates(target, keys))
     return Explanation(path, fates=fates) if fates else None
+
+
+def _verl_default(file: str, versions: str, value: Any) -> str:
+    return f"{written(value)} ({file}{versions})"
 
 
 def old_names(path: str, keys: Mapping[str, Key]) -> set[str]:

@@ -60,6 +60,8 @@ class Presets:
         self.folders = [resources.share() / "configs"]
         if folder is not None:
             self.folders.insert(0, _folder(folder))
+        self.own = self.folders[:-1]
+        """Folders of the person's."""
         self.searchpath: list[Path] = []
         self.searchpath = _searchpath(self._file())
 

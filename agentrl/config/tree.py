@@ -34,6 +34,8 @@ class Reader:
         self.keys: Mapping[str, Key] = schema_keys(schema)
         self.sections = schema_sections(schema)
         self.notes: dict[str, None] = {}  # a set in order of arrival: each note is said once
+        self.given: dict[str, Any] = {}
+        """Every setting so far, under the name that it was given by."""
 
     def tree(self, config: DictConfig) -> list[Setting]:
         """Settings in composed YAML; those under old names come last, for presets use today's."""
@@ -51,6 +53,7 @@ class Reader:
             for name, below in value.items():
                 yield from self.read(f"{path}.{name}", below, origin)
             return
+        self.given[path] = value
         empty = value is None or value == {}
         if path.endswith("._target_") and not self.known(path):
             return  # the class that verl makes of a section

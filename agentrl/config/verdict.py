@@ -22,6 +22,7 @@ from agentrl.config.names import destination, lookup, table, translate, written
 from agentrl.config.sources import Given, Source
 from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved
 from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
+from agentrl.config.verl_defaults import VerlDefaults
 from agentrl.errors import UserError
 
 MEANINGS = Path(__file__).with_name("verl_meanings.yaml")
@@ -143,13 +144,35 @@ def judge(source: Source, schema: type) -> list[Verdict]:
     return [found.verdict(given) for given in source.settings]
 
 
-def together(verdicts: Iterable[Verdict], schema: type) -> Iterator[tuple[str, bool]]:
-    """What is wrong, or worth knowing, only when the accepted settings come together: (line, whether it stops a run).
+@dataclass(frozen=True)
+class Together:
+    """The accepted settings as one configuration, with verl's defaults for the rest where there are any.
 
     Files that settings name are not looked for: they may be on another machine.
     """
+
+    config: Any
+    unset: list[str]
+    """What the person should know about verl's defaults."""
+
+    def complaints(self) -> Iterator[tuple[str, bool]]:
+        """What is wrong, or worth knowing, only when settings come together: (line, whether it stops a run)."""
+        yield from _complaints(self.config)
+
+
+def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None) -> Together:
+    """The settings that a run would take, together."""
+    settings = list(_accepted(verdicts, schema))
+    tree = OmegaConf.create({})
+    if verl is not None:
+        apply(verl.settings(), tree)
+    apply(settings, tree)
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree))
+    return Together(config, [] if verl is None else verl.notes(config, {setting.path for setting in settings}))
+
+
+def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:
     reader, keys = Reader(schema), schema_keys(schema)
-    settings: list[Setting] = []
     for verdict in verdicts:
         path, value = verdict.given.path, verdict.given.value
         if verdict.kind not in ("same", "moved", "differs"):
@@ -159,10 +182,7 @@ def together(verdicts: Iterable[Verdict], schema: type) -> Iterator[tuple[str, b
             if key is None or key.type_name not in TEXTS:
                 continue
             value = INTERPOLATION.sub("?", str(value))  # set, to what only a shell knows
-        settings += reader.read(path, value)
-    tree = OmegaConf.create({})
-    apply(settings, tree)
-    yield from _complaints(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree)))
+        yield from reader.read(path, value)
 
 
 def _complaints(config: Any) -> Iterator[tuple[str, bool]]:

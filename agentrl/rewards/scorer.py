@@ -35,8 +35,8 @@ class Scorer:
         self,
         fn: RewardFn | None,
         *,
-        tool_weight: float,
-        interaction_weight: float,
+        tool_weight: float | None,
+        interaction_weight: float | None,
         num_workers: int,
         timeout: float,
         decode: Decode,
@@ -54,11 +54,16 @@ class Scorer:
 
         A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
         `manager` says how the function is called; one that is no name is asked in the function's place. `overlong`
-        takes off for answers that come near the limit. `reward_model` scores a whole trajectory. Raises UserError when
-        nothing could ever give a score.
+        takes off for answers that come near the limit. `reward_model` scores a whole trajectory. A weight of None is 0
+        where one of these judges the answers already, else 1. Raises UserError when nothing could ever give a score.
         """
         judged = reward_model is not None and reward_model_weight
         custom = None if isinstance(manager, str) else manager
+        alone = fn is None and custom is None and not judged
+        self.left_out = (tool_weight is None and not alone, interaction_weight is None and not alone)
+        """Whether scores of tools, and of interactions, are not added because something else judges the answers."""
+        tool_weight = float(alone) if tool_weight is None else tool_weight
+        interaction_weight = float(alone) if interaction_weight is None else interaction_weight
         acting = (tools and tool_weight) or (interactions and interaction_weight)
         if fn is None and custom is None and not judged and not acting and not loops:
             raise UserError(

@@ -72,6 +72,23 @@ def check_format(env: Environment, given: str | None) -> None:
     log.warning("%s", unread)
 
 
+def check_scores(env: Environment, scorer: Scorer) -> None:
+    """Tell which scores of tools and interactions are reported and not added, for another judges the answers."""
+    tools, interactions = scorer.left_out
+    scoring = [name for name, runner in env.tools.runners.items() if runner.scores]
+    for left_out, names, method, key in (
+        (tools, scoring, "calc_reward", "reward.tool_weight"),
+        (interactions, [*env.interactions.runners], "calculate_score", "reward.interaction_weight"),
+    ):
+        if left_out and names:
+            log.warning(
+                "the reward function alone gives the reward: %s of %s is reported and not added; %s=1 adds it",
+                method,
+                ", ".join(names),
+                key,
+            )
+
+
 def sandbox_for(config: Config) -> Sandbox:
     """Where code runs that models wrote."""
     sandbox_fusion = config.reward.sandbox_fusion

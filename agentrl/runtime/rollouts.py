@@ -14,7 +14,7 @@ from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.environment import check_format, environment, sandbox_for, scorer
+from agentrl.runtime.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.runtime.runtime import OnDone
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -33,10 +33,12 @@ class Rollouts:
         self.env = environment(config, tokenizer, engine, self.sandbox)
         rollout = config.rollout
         check_format(self.env, rollout.multi_turn.format)
+        judging = scorer(config, tokenizer, self.sandbox, judge)
+        check_scores(self.env, judging)
         self.scheduler = Scheduler(
             self.env,
             self._loop_for,
-            scorer(config, tokenizer, self.sandbox, judge),
+            judging,
             max_concurrent=rollout.max_concurrent_trajectories,
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,

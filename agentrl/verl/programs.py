@@ -42,7 +42,8 @@ def run(program: str, args: Sequence[str]) -> int:
         world, local = (int(started.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         arguments = [*processes(world, local), *arguments]
     sys.stderr.write(f"agentrl verl: {program} runs as `agentrl {command}`\n")
-    return main([command, *arguments])
+    stands_for = [] if command == "merge" else [f"--verl-program={program}"]
+    return main([command, *stands_for, *arguments])
 
 
 def processes(world: int, local: int) -> list[str]:

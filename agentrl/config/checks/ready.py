@@ -24,10 +24,12 @@ def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     custom_reward_function = reward.custom_reward_function
     scorer = custom_reward_function.path or ":" in custom_reward_function.name  # "module:function" needs no path
     own_loop = agent.agent_loop_config_path or agent.default_agent_loop not in (None, "single_turn", "tool_agent")
-    acting = multi_turn.enable and (multi_turn.tool_config_path or multi_turn.interaction_config_path)
+    tools = multi_turn.tool_config_path and reward.tool_weight != 0
+    acting = multi_turn.enable and (tools or (multi_turn.interaction_config_path and reward.interaction_weight != 0))
     judged = reward.reward_model.enable
     if not (scorer or judged or acting or own_loop or known_source(data)):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path or reward.reward_model, or let tools "
-            "or an interaction do it (rollout.multi_turn.enable=true with tool_config_path or interaction_config_path)"
+            "or an interaction do it (rollout.multi_turn.enable=true with tool_config_path or interaction_config_path, "
+            "and reward.tool_weight or reward.interaction_weight not 0)"
         )

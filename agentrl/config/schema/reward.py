@@ -120,10 +120,11 @@ class Reward:
     """What long answers cost."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
     """The code sandbox."""
-    tool_weight: float = 1.0
-    """Weight of each tool's `calc_reward`, taken at the end."""
-    interaction_weight: float = 1.0
-    """Weight of the interaction's `calculate_score`, taken at the end."""
+    tool_weight: float | None = None
+    """Weight of each tool's `calc_reward`, taken at the end; null: 0 where something else scores the answers (a reward
+    function, named or known by the rows' data_source, or a reward model), so that none counts twice; otherwise 1."""
+    interaction_weight: float | None = None
+    """Weight of the interaction's `calculate_score`, taken at the end; null: as for `tool_weight`."""
     tool_turn_weight: float = 0.0
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0

@@ -1,0 +1,152 @@
+"""verl's own defaults, for what was written for verl: the table in verl_defaults.yaml, by file of verl's and version.
+
+Invariant: a default of verl's never wins over what a file or the command line sets.
+"""
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentrl.config.keys import Key, ancestors, schema_keys
+from agentrl.config.names import destination, written
+from agentrl.config.tree import Setting
+from agentrl.config.verl_version import VERSIONS, Version
+
+TABLE = Path(__file__).with_name("verl_defaults.yaml")
+MARK = "verl_defaults"
+"""The key of our files that stand for verl's: the name of verl's file."""
+BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
+TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model.enable_", "model.lora_alpha")
+"""Keys that answering alone does not read begin so."""
+NO_LIMIT = 1_000_000
+"""Stands for no limit where a key takes no null."""
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """The table as it is written."""
+    found: Mapping[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def file_of(program: str) -> str | None:
+    """verl's file that a program of verl's starts from."""
+    found: str | None = table()["programs"].get(program)
+    return found
+
+
+def values(file: str, version: str) -> dict[str, Any]:
+    """verl's defaults of a version, by today's keys; of a file that is not in the table, none."""
+    first = table()["begins_with"].get(file)
+    own = {path: _at(value, version) for path, value in table()["files"].get(file, {}).items()}
+    return (values(first, version) if first else {}) | own
+
+
+def by_version(path: str, schema: type) -> Iterator[tuple[str, str, Any]]:
+    """(verl's file, versions as ", 0.4 to 0.6" or "" for all, value) for each default of a key that is not ours."""
+    trains_on_rewards = "reward.timeout" in schema_keys(schema)
+    for file, own in table()["files"].items():
+        if path not in own or file.startswith("sft_trainer") == trains_on_rewards:
+            continue
+        per_version = [(version, _at(own[path], version)) for version in VERSIONS]
+        for value, group in groupby(per_version, key=itemgetter(1)):
+            span = [version for version, _ in group]
+            yield file, "" if len(span) == len(VERSIONS) else f", {span[0]} to {span[-1]}", value
+
+
+def _at(value: Any, version: str) -> Any:
+    """The value of a version, where it is written by version: the newest that is not newer."""
+    if not isinstance(value, dict):
+        return value
+    at = VERSIONS.index(version)
+    return value[max((since for since in value if VERSIONS.index(since) <= at), key=VERSIONS.index)]
+
+
+@dataclass(frozen=True)
+class VerlDefaults:
+    """Those that one configuration is built on."""
+
+    file: str
+    """verl's file that stands for itself here: ppo_trainer, ..."""
+    version: Version
+    given: Mapping[str, Any]
+    """Everything that is set, under the names that it was set by."""
+    schema: type
+
+    def values(self) -> dict[str, Any]:
+        """By key of the schema, those that nothing makes verl pass over."""
+        keys = schema_keys(self.schema)
+        set_by = {f"{destination(name, keys)}={written(value)}" for name, value in self.given.items()}
+        found = values(self.file, self.version.number)
+        known = {path: value for path, value in found.items() if path in keys}
+        passed_over = {path for path, setting in table()["unless"].items() if setting in set_by}
+        return {path: value for path, value in known.items() if path not in passed_over} | self._fitting(known)
+
+    def _shown(self, path: str, value: Any) -> str:
+        if value == NO_LIMIT:
+            return f"{path}={value} (no limit)"
+        verls = values(self.file, self.version.number)[path]
+        fitted = "" if value == verls else f" (verl's {written(verls)} does not fit {BATCH})"
+        return f"{path}={written(value)}{fitted}"
+
+    def _fitting(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """A mini-batch that fits a smaller batch. verl takes the whole batch then, or stops."""
+        batch = self._number(BATCH)
+        if MINI_BATCH not in known or batch is None or batch % known[MINI_BATCH] == 0:
+            return {}
+        return {MINI_BATCH: max(size for size in range(1, known[MINI_BATCH] + 1) if batch % size == 0)}
+
+    def _number(self, path: str) -> int | None:
+        keys = schema_keys(self.schema)
+        found = [value for name, value in self.given.items() if destination(name, keys) == path]
+        return found[-1] if found and isinstance(found[-1], int) and found[-1] > 0 else None
+
+    def settings(self) -> list[Setting]:
+        """The same, to build a configuration on."""
+        return [Setting(path, value) for path, value in self.values().items()]
+
+    def notes(self, config: Any, settled: Container[str]) -> list[str]:
+        """What the person should know: the defaults that count in `config`, and what agentrl would rather take.
+
+        `settled` are today's keys that something else sets.
+        """
+        in_force = {path: value for path, value in self.values().items() if path not in settled}
+        keys = schema_keys(self.schema)
+        trains = not hasattr(config, "evaluation")
+        counting = {
+            path: value
+            for path, value in in_force.items()
+            if _counts(path, config, keys) and (trains or not path.startswith(TRAINING))
+        }
+        listed = ", ".join(self._shown(path, value) for path, value in counting.items())
+        which = f"verl {self.version.number}'s defaults ({self.version.reason})"
+        lines = [f"{which} for what is not set: {listed or 'none that matter'}"]
+        advice = [table()["advice"].get(f"{path}={written(value)}") for path, value in counting.items()]
+        if advised := [text for text in advice if text]:
+            lines.append(f"agentrl would take {'; '.join(advised)}")
+        return lines
+
+
+def _counts(path: str, config: Any, keys: Mapping[str, Key]) -> bool:
+    """Whether a default is of use with the other settings."""
+    partners = [table()["counts_with"].get(above) for above in ancestors(path)]
+    return all(_get(config, partner) != keys[partner].default for partner in partners if partner)
+
+
+def for_source(program: str, includes: Iterable[str]) -> str | None:
+    """verl's file that a script or a YAML file starts from, by the program that it runs or the files that it lists."""
+    if program.startswith("verl.") or program in table()["programs"]:
+        return file_of(program)
+    return next((name for name in includes if name in table()["files"]), None)
+
+
+def _get(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name, None)
+    return config
