@@ -69,7 +69,7 @@ def resolve(
         apply(verl.settings(), tree)
     apply(settings, tree)
     config = _typed(tree, schema)
-    notes = [] if verl is None else verl.notes(config, {setting.path for setting in settings})
+    notes = [] if verl is None else verl.finish(config, {setting.path for setting in settings})
     return Resolved(config, [*notes, *presets.notes, *reader.notes, *validate(config, checks)])
 
 

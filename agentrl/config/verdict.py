@@ -168,7 +168,7 @@ def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | Non
         apply(verl.settings(), tree)
     apply(settings, tree)
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree))
-    return Together(config, [] if verl is None else verl.notes(config, {setting.path for setting in settings}))
+    return Together(config, [] if verl is None else verl.finish(config, {setting.path for setting in settings}))
 
 
 def _accepted(verdicts: Iterable[Verdict], schema: type) -> Iterator[Setting]:

@@ -24,6 +24,8 @@ MARK = "verl_defaults"
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
 TRAINING = ("actor.", "algorithm.", "critic.", "trainer.", "data.train_", "model.enable_", "model.lora_alpha")
 """Keys that answering alone does not read begin so."""
+SCORE_ALONE = ("grpo", "rloo", "opo")
+"""Estimators whose groups of one have scores for advantages in verl."""
 NO_LIMIT = 1_000_000
 """Stands for no limit where a key takes no null."""
 
@@ -88,6 +90,22 @@ class VerlDefaults:
         passed_over = {path for path, setting in table()["unless"].items() if setting in set_by}
         return {path: value for path, value in known.items() if path not in passed_over} | self._fitting(known)
 
+    def finish(self, config: Any, settled: Container[str]) -> list[str]:
+        """Make the composed `config` what verl makes of it, and return what the person should know.
+
+        In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here.
+        """
+        notes = self.notes(config, settled)
+        estimator = _get(config, "algorithm.adv_estimator")
+        if estimator not in SCORE_ALONE or config.rollout.n > 1:
+            return notes
+        config.algorithm.adv_estimator = "reward"
+        alone = (
+            f"algorithm.adv_estimator={estimator} with rollout.n=1 is algorithm.adv_estimator=reward here: alone in "
+            "its group, an answer has its score for its advantage; agentrl would take rollout.n=8"
+        )
+        return [*notes, alone]
+
     def _shown(self, path: str, value: Any) -> str:
         if value == NO_LIMIT:
             return f"{path}={value} (no limit)"
@@ -126,7 +144,8 @@ class VerlDefaults:
         }
         listed = ", ".join(self._shown(path, value) for path, value in counting.items())
         which = f"verl {self.version.number}'s defaults ({self.version.reason})"
-        lines = [f"{which} for what is not set: {listed or 'none that matter'}"]
+        critic = "; the critic starts from model.path" if _new_critic(config, counting) else ""
+        lines = [f"{which} for what is not set: {listed or 'none that matter'}{critic}"]
         advice = [table()["advice"].get(f"{path}={written(value)}") for path, value in counting.items()]
         if advised := [text for text in advice if text]:
             lines.append(f"agentrl would take {'; '.join(advised)}")
@@ -144,6 +163,11 @@ def for_source(program: str, includes: Iterable[str]) -> str | None:
     if program.startswith("verl.") or program in table()["programs"]:
         return file_of(program)
     return next((name for name in includes if name in table()["files"]), None)
+
+
+def _new_critic(config: Any, counting: Container[str]) -> bool:
+    """Whether a critic is made that nobody asked for by name, of a model that nobody named."""
+    return "algorithm.adv_estimator" in counting and config.critic.model.path is None
 
 
 def _get(config: Any, path: str) -> Any:

@@ -54,9 +54,15 @@ def test_a_launch_script_and_its_data_script(checkout: Path, task: Path) -> None
         "trainer.total_training_steps": 1,
         "trainer.default_local_dir": "runs/one",
     }
-    run = verl(checkout, "bash", "run_gsm8k_multiturn.sh", *(f"{key}={value}" for key, value in here.items()))
+    run = verl(
+        checkout, "--as", "0.5", "bash", "run_gsm8k_multiturn.sh", *(f"{key}={value}" for key, value in here.items())
+    )
     assert run.returncode == 0, run.stderr
     assert "agentrl verl: verl.trainer.main_ppo runs as `agentrl train`\n" in run.stderr
+    assert "verl 0.5's defaults (--as) for what is not set: algorithm.rollout_correction.rollout_is=null" in run.stderr
+    assert "rollout.multi_turn.max_tool_response_length=256" in run.stderr
+    assert "reward.tool_weight=0.0" in run.stderr
+    assert run.stderr.count("verl 0.5's defaults") == 1
     dump = next((checkout / "runs/one/rollouts").glob("*.jsonl"))
     assert "calc_gsm8k_reward" in json.dumps(json.loads(dump.read_text().splitlines()[0])["messages"])
     merged = verl(

@@ -59,6 +59,8 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
     assert {
         "agentrl/py.typed",
         "agentrl/config/verl_names.yaml",
+        "agentrl/config/verl_defaults.yaml",
+        "agentrl/config/verl_versions.yaml",
         "agentrl/share/configs/train.yaml",
         "agentrl/share/configs/algorithm/grpo.yaml",
         "agentrl/share/configs/templates/chatml_tools.jinja",

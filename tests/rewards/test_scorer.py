@@ -261,3 +261,19 @@ def test_nothing_that_could_score() -> None:
         scorer(None, tools=True, tool_weight=0.0, interactions=False)
     scorer(None, tools=True, interactions=False)
     scorer(lambda **_: 1.0, tools=False, interactions=False)
+
+
+async def test_an_answer_that_a_function_judges_counts_once() -> None:
+    """Weights that nobody sets: tools and interactions are reported, and added where nothing else scores."""
+    alone = {"tool_weight": None, "interaction_weight": None}
+    both = trajectory(tool_rewards={"check": 1.0}, interaction_score=1.0)
+    assert (await scored(lambda **_: 1.0, both, **alone)).reward == 1.0
+    acting = trajectory(tool_rewards={"check": 1.0}, interaction_score=0.5)
+    assert (await scored(None, acting, **alone)).reward == 1.5
+    asked = trajectory(tool_rewards={"check": 1.0}, interaction_score=1.0)
+    assert (await scored(lambda **_: 1.0, asked, tool_weight=0.5, interaction_weight=None)).reward == 1.5
+
+
+def test_what_is_left_out_is_known() -> None:
+    assert scorer(lambda **_: 1.0, tool_weight=None, interaction_weight=1.0).left_out == (True, False)
+    assert scorer(None, tool_weight=None, interaction_weight=None).left_out == (False, False)
