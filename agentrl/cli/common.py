@@ -49,7 +49,6 @@ def load_config(
     """
     from agentrl.config import TRAINING, resolve
     from agentrl.config.schema import Config
-    from agentrl.config.verl_defaults import file_of
 
     started_once()
     schema, checks = schema or Config, TRAINING if checks is None else checks
@@ -61,7 +60,7 @@ def load_config(
     only_print = args.cfg is not None
     resolved = resolve(
         args.overrides,
-        config_name=args.config_name or (args.verl_program and file_of(args.verl_program)) or default,
+        config_name=chosen_file(args) or default,
         config_dir=args.config_dir,
         schema=schema,
         checks=() if only_print else checks,
@@ -72,6 +71,14 @@ def load_config(
         print_config(resolved.config, checks)
         raise SystemExit(0)
     return resolved.config
+
+
+def chosen_file(args: argparse.Namespace) -> str | None:
+    """The file that the arguments name, or that the program of verl's starts from."""
+    from agentrl.config.verl_defaults import file_of
+
+    own: str | None = args.config_name
+    return file_of(args.verl_program) if own is None and args.verl_program is not None else own
 
 
 def started_once() -> None:

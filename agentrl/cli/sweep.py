@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentrl.cli.common import chosen_file
 from agentrl.errors import InfraError, UserError
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
     from agentrl.config import resolve
 
     def trainer_of(job: Job) -> Any:
-        file, folder = args.config_name or command, args.config_dir
-        return resolve(job.overrides, config_name=file, config_dir=folder, schema=schema, checks=checks).config.trainer
+        file, where = chosen_file(args) or command, {"config_dir": args.config_dir, "program": args.verl_program}
+        return resolve(job.overrides, config_name=file, schema=schema, checks=checks, **where).config.trainer
 
     planned = [(job, trainer_of(job)) for job in jobs(args.overrides)]
     codes: dict[str, int] = {}
@@ -92,8 +93,12 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    named = [("--config-name", args.config_name), ("--config-dir", args.config_dir)]
-    return [part for option, value in named if value is not None for part in (option, value)]
+    named = {
+        "--config-name": args.config_name,
+        "--config-dir": args.config_dir,
+        "--verl-program": args.verl_program,
+    }
+    return [part for option, value in named.items() if value is not None for part in (option, value)]
 
 
 def _run(arguments: list[str]) -> int:

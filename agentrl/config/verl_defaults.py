@@ -84,17 +84,23 @@ class VerlDefaults:
     def values(self) -> dict[str, Any]:
         """By key of the schema, those that nothing makes verl pass over."""
         keys = schema_keys(self.schema)
-        set_by = {f"{destination(name, keys)}={written(value)}" for name, value in self.given.items()}
         found = values(self.file, self.version.number)
         known = {path: value for path, value in found.items() if path in keys}
-        passed_over = {path for path, setting in table()["unless"].items() if setting in set_by}
+        passed_over = {path for path, settings in table()["unless"].items() if self._has(settings.split())}
         return {path: value for path, value in known.items() if path not in passed_over} | self._fitting(known)
+
+    def _has(self, settings: Iterable[str]) -> bool:
+        given = {name.removeprefix("actor_rollout_ref."): value for name, value in self.given.items()}
+        turned_on = {name for name, value in given.items() if value not in (None, False, -1)}
+        return not turned_on.union(f"{name}={written(value)}" for name, value in given.items()).isdisjoint(settings)
 
     def finish(self, config: Any, settled: Container[str]) -> list[str]:
         """Make the composed `config` what verl makes of it, and return what the person should know.
 
         In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here.
         """
+        if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
+            config.algorithm.rollout_correction.rollout_is = None
         notes = self.notes(config, settled)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:
@@ -160,7 +166,7 @@ def _counts(path: str, config: Any, keys: Mapping[str, Key]) -> bool:
 
 def for_source(program: str, includes: Iterable[str]) -> str | None:
     """verl's file that a script or a YAML file starts from, by the program that it runs or the files that it lists."""
-    if program.startswith("verl.") or program in table()["programs"]:
+    if program in table()["programs"]:
         return file_of(program)
     return next((name for name in includes if name in table()["files"]), None)
 

@@ -142,6 +142,13 @@ def test_the_table_is_of_real_keys() -> None:
     assert {share() / f"configs/{file}.yaml" for file in table()["files"]} <= {*(share() / "configs").glob("*.yaml")}
 
 
+def test_every_program_that_is_served_has_a_file() -> None:
+    from agentrl.verl.programs import PROGRAMS
+
+    assert {name for name in PROGRAMS if "model_merger" not in name} <= table()["programs"].keys()
+    assert set(table()["programs"].values()) <= table()["files"].keys()
+
+
 def test_what_is_left_out_is_verls() -> None:
     config = unchecked()
     assert config.algorithm.adv_estimator == "gae"
@@ -238,6 +245,22 @@ def test_nothing_scores_where_only_tools_do(ready: list[str], tmp_path: Path) ->
     resolve([*ready[:2], *tools], config_name="train")
     with pytest.raises(UserError, match=r"nothing scores the answers.*reward.tool_weight"):
         resolve([*ready[:2], *tools], config_name="ppo_trainer")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "level", "cap"),
+    [
+        (["algorithm.rollout_is=true", "algorithm.rollout_is_threshold=3.0"], "token", 3.0),
+        (["algorithm.rollout_is=true", "algorithm.rollout_is_level=sequence"], "sequence", 2.0),
+        (["algorithm.rollout_is=false", "algorithm.rollout_is_level=token"], None, 2.0),
+        (["+actor_rollout_ref.actor.tis_imp_ratio_cap=4"], "token", 4),
+        (["+actor_rollout_ref.actor.tis_imp_ratio_cap=-1"], None, 2.0),
+        (["algorithm.rollout_correction.rollout_is_threshold=5"], None, 5),
+    ],
+)
+def test_the_correction_is_on_where_verl_has_it_on(overrides: list[str], level: str | None, cap: float) -> None:
+    correction = unchecked(*overrides).algorithm.rollout_correction
+    assert (correction.rollout_is, correction.rollout_is_threshold) == (level, cap)
 
 
 # What the person reads
