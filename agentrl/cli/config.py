@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from agentrl.config.explain import Explanation
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
-    from agentrl.config.verl_defaults import VerlDefaults
 
 HELP = "what a key means, and what becomes of a configuration written for verl"
 
@@ -131,6 +130,7 @@ def _check(args: argparse.Namespace) -> int:
     from agentrl.config.schema.commands import SCHEMAS
     from agentrl.config.sources import read_source
     from agentrl.config.verdict import FATAL, judge, together
+    from agentrl.config.verl_defaults import of_source
     from agentrl.resources import find
 
     file = find(args.file, what="agentrl config check")
@@ -141,27 +141,15 @@ def _check(args: argparse.Namespace) -> int:
     console.print(f"[bold]{file.name}[/] as settings of [bold]agentrl {command}[/]\n")
     for line in _lines(verdicts, source, file, quiet=args.only == "trouble"):
         console.print(line)
-    whole = together(verdicts, SCHEMAS[command], _verl_defaults(source, file, SCHEMAS[command]))
+    whole = together(verdicts, SCHEMAS[command], of_source(source, SCHEMAS[command]))
     for note in whole.unset:
         console.print(Text.assemble(("unset  ", "yellow"), note))
-    complaints = list(whole.complaints())
+    complaints = list(whole)
     for text, stops in complaints:
         console.print(Text.assemble(("together  ", "bold red" if stops else "yellow"), text))
     _summary(console, verdicts, source)
     stops = any(verdict.kind in FATAL for verdict in verdicts) or any(stops for _, stops in complaints)
     return int(stops or bool(source.mistakes))
-
-
-def _verl_defaults(source: "Source", file: Path, schema: type) -> "VerlDefaults | None":
-    """verl's, for a script that runs one of verl's programs and for a file that lists one of verl's."""
-    from agentrl.config.verl_defaults import VerlDefaults, for_source
-    from agentrl.config.verl_version import find_version
-
-    name = for_source(source.program, (name for _, name in source.includes))
-    if name is None:
-        return None
-    given = {given.path: given.value for given in source.settings}
-    return VerlDefaults(name, find_version([file], [source.program, *given], name), given, schema)
 
 
 def guess_command(source: "Source") -> str:
@@ -197,9 +185,9 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
 
 
 def _standing_in(name: str) -> str:
-    from agentrl.config.verl_defaults import for_source
+    from agentrl.config.verl_defaults import table
 
-    return "agentrl's own" if for_source("", [name]) is None else "verl's"
+    return "verl's" if name in table()["files"] else "agentrl's own"
 
 
 def _setting(verdict: "Verdict") -> str:

@@ -148,6 +148,7 @@ def judge(source: Source, schema: type) -> list[Verdict]:
 class Together:
     """The accepted settings as one configuration, with verl's defaults for the rest where there are any.
 
+    Iterates over what is wrong, or worth knowing, only when settings come together: (line, whether it stops a run).
     Files that settings name are not looked for: they may be on another machine.
     """
 
@@ -155,9 +156,8 @@ class Together:
     unset: list[str]
     """What the person should know about verl's defaults."""
 
-    def complaints(self) -> Iterator[tuple[str, bool]]:
-        """What is wrong, or worth knowing, only when settings come together: (line, whether it stops a run)."""
-        yield from _complaints(self.config)
+    def __iter__(self) -> Iterator[tuple[str, bool]]:
+        return _complaints(self.config)
 
 
 def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | None = None) -> Together:

@@ -15,8 +15,9 @@ import yaml
 
 from agentrl.config.keys import Key, ancestors, schema_keys
 from agentrl.config.names import destination, written
+from agentrl.config.sources import Source
 from agentrl.config.tree import Setting
-from agentrl.config.verl_version import VERSIONS, Version
+from agentrl.config.verl_version import VERSIONS, Version, find_version
 
 TABLE = Path(__file__).with_name("verl_defaults.yaml")
 MARK = "verl_defaults"
@@ -164,11 +165,18 @@ def _counts(path: str, config: Any, keys: Mapping[str, Key]) -> bool:
     return all(_get(config, partner) != keys[partner].default for partner in partners if partner)
 
 
-def for_source(program: str, includes: Iterable[str]) -> str | None:
-    """verl's file that a script or a YAML file starts from, by the program that it runs or the files that it lists."""
-    if program in table()["programs"]:
-        return file_of(program)
-    return next((name for name in includes if name in table()["files"]), None)
+def of_source(source: Source, schema: type) -> VerlDefaults | None:
+    """Those of a script that runs one of verl's programs, or of a YAML file that lists one of verl's; else None.
+
+    Raises UserError where the environment names a version that cannot be.
+    """
+    listed = (name for _, name in source.includes if name in table()["files"])
+    file = file_of(source.program) or next(listed, None)
+    if file is None:
+        return None
+    given = {given.path: given.value for given in source.settings}
+    places = dict.fromkeys(given.file for given in source.settings)
+    return VerlDefaults(file, find_version(places, [source.program, *given], file), given, schema)
 
 
 def _new_critic(config: Any, counting: Container[str]) -> bool:
