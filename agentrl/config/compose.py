@@ -66,6 +66,7 @@ def resolve(
     verl = _verl_defaults(files.get(MARK), program, presets, reader.given | given, schema)
     tree = OmegaConf.create({})
     if verl is not None:
+        settings = verl.without_nulls(settings)
         apply(verl.settings(), tree)
     apply(settings, tree)
     config = _typed(tree, schema)

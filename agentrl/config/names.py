@@ -75,7 +75,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
             path, value = new
             continue
         return Translation(None, None, _dropped_note(entry, original, value))
-    if value is None and path != original and not _may_be_null(path, keys):
+    if value is None and path != original and not may_be_null(path, keys):
         return Translation(None, None)  # verl's way of not setting it
     return Translation(path, value, tuple(notes), moved=path != original)
 
@@ -106,7 +106,8 @@ def lookup(path: str, value: Any, keys: Mapping[str, Key]) -> Entry | None:
     return None
 
 
-def _may_be_null(path: str, keys: Mapping[str, Key]) -> bool:
+def may_be_null(path: str, keys: Mapping[str, Key]) -> bool:
+    """Whether null is a value of the key."""
     key = keys.get(path)
     return key is None or "null" in key.type_name or key.type_name == "any"
 

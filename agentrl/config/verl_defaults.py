@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from agentrl.config.keys import Key, ancestors, schema_keys
-from agentrl.config.names import destination, written
+from agentrl.config.names import destination, may_be_null, written
 from agentrl.config.sources import Source
 from agentrl.config.tree import Setting
 from agentrl.config.verl_version import VERSIONS, Version, find_version
@@ -101,7 +101,8 @@ class VerlDefaults:
         In verl's groups of one (`rollout.n=1`) an answer has its score for its advantage, which has a name here.
         """
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
-            config.algorithm.rollout_correction.rollout_is = None
+            correction = config.algorithm.rollout_correction
+            correction.rollout_is = correction.rollout_token_veto_threshold = None
         notes = self.notes(config, settled)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:
@@ -135,6 +136,11 @@ class VerlDefaults:
     def settings(self) -> list[Setting]:
         """The same, to build a configuration on."""
         return [Setting(path, value) for path, value in self.values().items()]
+
+    def without_nulls(self, settings: Iterable[Setting]) -> list[Setting]:
+        """Those of `settings` that set something: null is verl's way of not setting a key that takes no null here."""
+        keys = schema_keys(self.schema)
+        return [one for one in settings if one.delete or one.value is not None or may_be_null(one.path, keys)]
 
     def notes(self, config: Any, settled: Container[str]) -> list[str]:
         """What the person should know: the defaults that count in `config`, and what agentrl would rather take.

@@ -116,6 +116,18 @@ def _verls(name: str, schema: type) -> dict[str, Any]:
 
 
 @needs_verl
+def test_verls_whole_file_composes() -> None:
+    """As it does for one who stands in a checkout and names it; what is null there is not set."""
+    overrides = ["actor_rollout_ref.rollout.name=vllm", "trainer.logger=console", "algorithm.filter_groups.metric=null"]
+    where = {"config_dir": str(REFERENCE), "program": "verl.trainer.main_ppo"}
+    config = resolve(overrides, config_name="ppo_trainer", checks=(), **where).config
+    assert (config.trainer.total_epochs, config.algorithm.filter_groups.metric) == (30, "score")
+    assert config.actor.profiler.tool == "torch"
+    with pytest.raises(UserError, match=r"algorithm.filter_groups.metric=null: must be str"):
+        compose(["algorithm.filter_groups.metric=null"], checks=())
+
+
+@needs_verl
 @pytest.mark.parametrize(
     ("name", "schema"), [("ppo_trainer", Config), ("sft_trainer_engine", SftConfig), ("evaluation", EvalConfig)]
 )
