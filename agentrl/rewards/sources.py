@@ -9,8 +9,9 @@ from agentrl.rewards.ready_made import FUNCTIONS, function_for
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.usercode import UserFunction
 
-TIMEOUT = 30.0
-"""Seconds for comparing one answer; programs in the sandbox have limits of their own."""
+TIMEOUT = 120.0
+"""Seconds for comparing one answer; each of sympy's comparisons has 10, programs in the sandbox have limits of their
+own."""
 
 
 async def compute_score(

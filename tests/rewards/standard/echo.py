@@ -1,0 +1,12 @@
+"""A function for another process."""
+
+from agentrl.errors import UserError
+
+
+def echo(text: str) -> str:
+    """The text; or a failure of the kind that it names."""
+    if text == "refuse":
+        raise UserError("install it")
+    if text == "die":
+        raise SystemExit(3)
+    return {text: text, "fail": ""}[text] or {}[text]
