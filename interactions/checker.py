@@ -15,6 +15,7 @@ from uuid import uuid4
 from agentrl.answers import final_answer, same_answer
 from agentrl.errors import UserError
 from agentrl.interactions import BaseInteraction
+from agentrl.rewards.standard import gsm8k
 
 Reply = tuple[bool, str, float, dict[str, Any]]
 
@@ -32,11 +33,9 @@ class Question:
 class CheckerInteraction(BaseInteraction):
     """config: `max_attempts` (3; null: no limit), `hint` (said after a wrong answer; a row may bring its own)."""
 
-    default_attempts: int | None = 3
-
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self.max_attempts: int | None = config.get("max_attempts", self.default_attempts)
+        self.max_attempts: int | None = config.get("max_attempts", 3)
         self.hint = config.get("hint", "Check your steps and try again.")
         self.questions: dict[str, Question] = {}
 
@@ -71,10 +70,44 @@ class CheckerInteraction(BaseInteraction):
         self.questions.pop(instance_id, None)
 
 
-class Gsm8kInteraction(CheckerInteraction):
-    """verl's interaction of that name: as many tries as `max_user_turns` allows."""
+class Gsm8kInteraction(BaseInteraction):
+    """verl's interaction of that name, with its words and its verdict: "#### 72", as GSM8K's rows are scored.
 
-    default_attempts = None
+    It has no limit of its own: `max_user_turns` is one.
+    """
+
+    right, wrong = (
+        "Your response is correct!",
+        "Your response is incorrect! You need to reflect on your answer and try again.",
+    )
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.truths: dict[str, Any] = {}
+        self.answers: dict[str, str] = {}
+
+    async def start_interaction(self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any) -> str:
+        """`ground_truth` comes from the row. Raises UserError without one."""
+        if ground_truth is None:
+            raise UserError("extra_info.interaction_kwargs has no ground_truth: add it to the row")
+        instance_id = instance_id or uuid4().hex
+        self.truths[instance_id], self.answers[instance_id] = ground_truth, ""
+        return instance_id
+
+    async def generate_response(self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any) -> Reply:
+        """Right: stop, 1.0. Wrong: the model tries again, 0.0."""
+        self.answers[instance_id] = _last_answer(messages)
+        score = await self.calculate_score(instance_id)
+        return score == 1.0, self.right if score == 1.0 else self.wrong, score, {}
+
+    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
+        """GSM8K's score of the last answer."""
+        return float(gsm8k.compute_score(self.answers[instance_id], self.truths[instance_id]))
+
+    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
+        """Forget the question."""
+        self.truths.pop(instance_id, None)
+        self.answers.pop(instance_id, None)
 
 
 def _last_answer(messages: list[dict[str, Any]]) -> str:

@@ -6,12 +6,12 @@ before), `calc_reward` one for the whole trajectory. A row says
     extra_info.tools_kwargs.calc_gsm8k_reward.create_kwargs = {"ground_truth": "72"}
 """
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
-from agentrl.answers import final_answer, same_answer
 from agentrl.errors import UserError
-from agentrl.rewards import maths
+from agentrl.rewards.standard import geometry3k, gsm8k
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 
 NO_BETTER = -0.05
@@ -34,16 +34,17 @@ class Gsm8kTool(BaseTool):
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         super().__init__(config, tool_schema)
-        self.truths: dict[str, str] = {}
+        self.truths: dict[str, Any] = {}
         self.rewards: dict[str, float] = {}
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
         """Used where the YAML has no tool_schema."""
         return OpenAIFunctionToolSchema.model_validate(SCHEMA)
 
-    def right(self, answer: str, truth: str) -> bool:
-        """Whether an answer is the truth."""
-        return same_answer(answer, truth)
+    def score(self, answer: str, truth: Any) -> float:
+        """What an answer is worth: GSM8K's score of its last number."""
+        marked = answer if answer.startswith("#### ") else f"#### {answer}"
+        return gsm8k.compute_score(marked, truth, method="flexible")
 
     async def create(
         self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
@@ -52,19 +53,19 @@ class Gsm8kTool(BaseTool):
         if ground_truth is None:
             raise UserError(f"tools_kwargs.{self.name}.create_kwargs has no ground_truth: add it to the row")
         instance_id = instance_id or uuid4().hex
-        self.truths[instance_id] = str(ground_truth)
+        self.truths[instance_id] = ground_truth
         self.rewards[instance_id] = 0.0
         return instance_id, ToolResponse()
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Tells the model the reward of its answer."""
-        answer = final_answer(parameters["answer"]) or parameters["answer"]
-        reward = float(self.right(answer, self.truths[instance_id]))
+        """The model reads the reward of its answer, in verl's words."""
+        answer = str(parameters.get("answer", ""))
+        reward = await asyncio.to_thread(self.score, answer, self.truths[instance_id])
         better = reward > self.rewards[instance_id]
         self.rewards[instance_id] = reward
-        return ToolResponse(text=f"Your answer {answer} has the reward {reward}."), 0.0 if better else NO_BETTER, {}
+        return ToolResponse(text=f"Current parsed {answer=} {reward=}"), 0.0 if better else NO_BETTER, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         """The reward of the last answer handed in."""
@@ -77,8 +78,8 @@ class Gsm8kTool(BaseTool):
 
 
 class Geo3kTool(Gsm8kTool):
-    """The same for answers that are mathematics: verl's Geo3kTool. Its YAML has a tool_schema."""
+    """The same for geometry3k: verl's Geo3kTool. Its YAML has a tool_schema."""
 
-    def right(self, answer: str, truth: str) -> bool:
-        """Equal as mathematics."""
-        return maths.same(answer, truth)
+    def score(self, answer: str, truth: Any) -> float:
+        """geometry3k's score of the whole text."""
+        return geometry3k.compute_score(answer, truth, use_boxed=False, format_score=0.0)

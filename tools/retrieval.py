@@ -1,4 +1,4 @@
-"""Search through a retrieval server over HTTP: the tool for YAML files that name verl's SearchTool.
+"""Search through a retrieval server over HTTP; SearchTool is the same with the answers of verl's tool of that name.
 
 To learn from: a tool that leaves the process. A failing server raises, which masks the sample instead of teaching the
 model something wrong; `retries` and `max_concurrency` in the YAML take care of the rest.
@@ -29,9 +29,13 @@ class RetrievalTool(BaseTool):
     def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
         """The passages for each query, numbered."""
         queries = parameters["query_list"]
-        answer = self.ask({"queries": queries, "topk": self.top_k, "return_scores": True})
-        found = [_listed(hits) for hits in answer["result"]]
+        found = [_listed(hits) for hits in self.found(queries)]
         return "\n---\n".join(found), 0.0, {"queries": len(queries)}
+
+    def found(self, queries: list[str]) -> list[list[dict[str, Any]]]:
+        """The hits for each query. Raises OSError."""
+        answer = self.ask({"queries": queries, "topk": self.top_k, "return_scores": True})
+        return list(answer["result"])
 
     def ask(self, request: dict[str, Any]) -> Any:
         """Post the request as JSON; returns the answer. Raises OSError."""
@@ -40,6 +44,32 @@ class RetrievalTool(BaseTool):
             return json.load(response)
 
 
+class SearchTool(RetrievalTool):
+    """verl's SearchTool: the passages as text in JSON, each with its title, the first line, on a line of its own."""
+
+    def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        """{"result": passages}; the metrics are verl's."""
+        queries = parameters.get("query_list")
+        if not isinstance(queries, list) or not queries:
+            return _result("Error: 'query_list' is missing, empty, or not a list in parameters."), 0.0, {}
+        found = self.found(queries)
+        text = "\n---\n".join(map(_titled, found)) if found else "No search results found."
+        total = sum(map(len, found))
+        return _result(text), 0.0, {"query_count": len(queries), "total_results": total}
+
+
 def _listed(hits: list[dict[str, Any]]) -> str:
     passages = (hit.get("document", hit)["contents"] for hit in hits)
     return "\n".join(f"[{i}] {passage}" for i, passage in enumerate(passages, 1)) or "Nothing found."
+
+
+def _titled(hits: list[dict[str, Any]]) -> str:
+    parts = ""
+    for number, hit in enumerate(hits, 1):
+        title, _, text = hit["document"]["contents"].partition("\n")
+        parts += f"Doc {number} (Title: {title})\n{text}\n\n"
+    return parts.strip()
+
+
+def _result(text: str) -> str:
+    return json.dumps({"result": text}, ensure_ascii=False)

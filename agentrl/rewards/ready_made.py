@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "searchR1_musique",
         "searchR1_bamboogle",
     ),
-    CODE_FUNCTION: CODE_SOURCES,
+    "agentrl.rewards.code.standard:compute_score": CODE_SOURCES,
 }
 """By function, the data sets it is for, those of verl, with verl's numbers; a trailing * stands for any ending."""
 

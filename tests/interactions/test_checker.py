@@ -65,7 +65,40 @@ async def test_gsm8k_has_no_limit_of_its_own():
     )
     await session.start()
     assert not any([(await session.respond(said("4"))).stop for _ in range(20)])
-    assert (await session.respond(said("3"))).stop
+    assert (await session.respond(said("#### 3"))).stop
+    await session.finalize()
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        ("#### 72", True),
+        ("so\n#### 7,2 apples", True),
+        ("The answer is 72", False),
+        ("#### $72", False),
+        ("#### 72.0", False),
+        ("#### 72" + "." * 400, False),
+        ("#### 71\n#### 72", True),
+        ("", False),
+    ],
+)
+async def test_gsm8k_says_what_verl_s_interaction_says(words, right):
+    session = load_interactions("interactions/gsm8k.yaml").open("k", {"name": "gsm8k", "ground_truth": "72"})
+    await session.start()
+    assert await session.score() == 0.0
+    session.final_score = None
+    reply = await session.respond(said(words))
+    wrong = "Your response is incorrect! You need to reflect on your answer and try again."
+    assert (reply.stop, reply.score) == (right, float(right))
+    assert reply.text == ("Your response is correct!" if right else wrong)
+    assert await session.score() == float(right)
+    await session.finalize()
+
+
+async def test_gsm8k_without_ground_truth_is_the_user_s_mistake():
+    session = load_interactions("interactions/gsm8k.yaml").open("k", {"name": "gsm8k"})
+    with pytest.raises(UserError, match="interaction_kwargs has no ground_truth: add it to the row"):
+        await session.start()
     await session.finalize()
 
 

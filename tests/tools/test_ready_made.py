@@ -166,6 +166,28 @@ async def test_search_over_a_corpus_of_one_s_own(load, write):
             load(path)
 
 
+GSM8K_CALLS = [  # of verl 0.7's tool: what the model reads, and the step's reward
+    ("72", "answer='72' reward=1.0", 0.0),
+    ("72", "answer='72' reward=1.0", -0.05),
+    ("71", "answer='71' reward=0.0", -0.05),
+    ("#### 72", "answer='#### 72' reward=1.0", 0.0),
+    ("It is 72", "answer='It is 72' reward=1.0", -0.05),
+    ("none", "answer='none' reward=0", -0.05),
+    ("72.0", "answer='72.0' reward=0.0", -0.05),
+    ("72.", "answer='72.' reward=0.0", -0.05),
+    ("1, 72", "answer='1, 72' reward=1.0", 0.0),
+]
+
+
+async def test_gsm8k_answers_as_verl_s_tool_does(load):
+    calls = [{"answer": answer} for answer, _, _ in GSM8K_CALLS]
+    truth = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "72"}}}
+    results, rewards = await answers(load("tools/gsm8k.yaml"), "calc_gsm8k_reward", *calls, kwargs=truth)
+    assert [result.text for result in results] == [f"Current parsed {text}" for _, text, _ in GSM8K_CALLS]
+    assert [result.reward for result in results] == [reward for _, _, reward in GSM8K_CALLS]
+    assert rewards == {"calc_gsm8k_reward": 1.0}
+
+
 async def test_gsm8k_without_ground_truth_names_the_key(load):
     session = load("tools/gsm8k.yaml").open("k", {"calc_gsm8k_reward": {}}, None)
     with pytest.raises(UserError, match="has no ground_truth: add it to the row"):

@@ -227,6 +227,7 @@ async def test_verl_s_own_gsm8k_tool_by_its_name(load, write):
     wrong = await session.call("calc_gsm8k_reward", {"answer": "71"})
     right = await session.call("calc_gsm8k_reward", {"answer": "#### 72"})
     assert (wrong.reward, right.reward) == (-0.05, 0.0)
+    assert right.text == "Current parsed answer='#### 72' reward=1.0"
     assert await session.rewards() == {"calc_gsm8k_reward": 1.0}
     await session.release()
 
@@ -278,7 +279,9 @@ async def test_verl_s_own_search_tool_by_its_name(load, write, server):
     """
     session = load(write("tools.yaml", yaml)).open("k", {}, Talk())
     result = await session.call("search", {"query_list": ["ships", "wine"]})
-    assert result.text == "[1] about ships\n[2] about ships\n---\n[1] about wine\n[2] about wine"
+    ships, wine = ("\n\n\n".join(f"Doc {n} (Title: about {what})" for n in (1, 2)) for what in ("ships", "wine"))
+    assert json.loads(result.text) == {"result": f"{ships}\n---\n{wine}"}
+    assert result.metrics == {"query_count": 2, "total_results": 4}
     broken = await session.call("search", {"query_list": ["broken"]})
     assert broken.outcome is Outcome.INFRA_ERROR
     await session.release()

@@ -8,6 +8,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from agentrl.errors import UserError
@@ -106,12 +107,29 @@ class Asserts(Grader):
             return False
 
 
-async def grade(run: Run, code: str, cases: TestCases, *, language: str, limits: Limits, total: float) -> Verdict:
+@dataclass(frozen=True)
+class Graders:
+    """Which grader a shape of test cases has."""
+
+    program: type[Grader] = Program
+    function: type[Grader] = Function
+
+
+async def grade(
+    run: Run,
+    code: str,
+    cases: TestCases,
+    *,
+    language: str,
+    limits: Limits,
+    total: float,
+    graders: Graders | None = None,
+) -> Verdict:
     """The verdict on `code`; `limits` hold for the compilation and each case, `total` seconds for all cases together.
 
     Raises InfraError when the sandbox fails, UserError when the row's test cases are no good.
     """
-    grader = _grader(code, cases, language)
+    grader = _grader(code, cases, language, graders or Graders())
     if isinstance(grader, Asserts):
         return await _tried(run, grader, limits, total)
     return await _graded(run, grader, limits, total)
@@ -151,9 +169,9 @@ async def _graded(run: Run, grader: Grader, limits: Limits, total: float) -> Ver
     return Verdict(codes, metadata, grader.forgeable)
 
 
-def _grader(code: str, cases: TestCases, language: str) -> Grader:
-    kind = Asserts if cases.asserts else Function if cases.fn_name else Program
-    if kind is not Program and language != "python":
+def _grader(code: str, cases: TestCases, language: str, graders: Graders) -> Grader:
+    kind = Asserts if cases.asserts else graders.function if cases.fn_name else graders.program
+    if kind is not graders.program and language != "python":
         raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
     return kind(code, cases, language)
 

@@ -62,9 +62,10 @@ def load(module: types.ModuleType, prelude: list[str]) -> None:
 def answer(request: dict[str, Any], names: dict[str, Any], requests: int) -> dict[str, Any]:
     """The reply to a request."""
     if "fn" in request:
-        function = names.get(request["fn"])
+        kind, _, name = request["fn"].rpartition(".")
+        function = None if kind else names.get(name)
         if function is None:
-            function = getattr(names["Solution"](), request["fn"])
+            function = getattr(names["Solution"](), name)
         return {"value": form(function(*request["args"]))}
     if "calls" in request:
         callee = Callee(names)

@@ -12,7 +12,7 @@ from agentrl.rewards.standard import search_r1 as questions
 
 def gsm8k(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
     """1 when the number after the last "#### " is the truth, character by character but for commas."""
-    return grade_school.compute_score(solution_str, ground_truth)
+    return float(grade_school.compute_score(solution_str, ground_truth))
 
 
 def math(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:

@@ -27,5 +27,5 @@ def compute_score(
     """`score` where the answer's text is `ground_truth`, `format_score` for another answer, 0 for none."""
     answer = extract_solution(solution_str, method)
     if answer is None:
-        return 0.0
+        return 0  # verl's tool shows the model this zero as "0"
     return score if answer == ground_truth else format_score
