@@ -1,6 +1,6 @@
 """Compares agentrl's scores of verl's data sets with verl's own code, case by case: `make setup` installs both.
 
-    .venv/bin/python benchmarks/verl_scores.py --cases 1000
+.venv/bin/python benchmarks/verl_scores.py --cases 1000
 """
 
 import argparse

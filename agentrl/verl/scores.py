@@ -7,8 +7,11 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
+from agentrl.rewards.code.scoring import FIRST
+from agentrl.rewards.code.standard import judge
 from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.ready_made import CODE_SOURCES, function_for
+from agentrl.sandbox.sandbox import Sandbox
 
 MEMORY_MB = 1024
 """What a program may use where nothing is said of it."""
@@ -29,7 +32,9 @@ def default_compute_score(
     if function is None:
         raise NotImplementedError(f"there is no reward function for data_source={data_source!r}")
     if data_source in CODE_SOURCES:
-        return code(data_source, solution_str, ground_truth, sandbox_fusion_url, memory_limit_mb)
+        printed = bool(sandbox_fusion_url)
+        verdict = _judged(solution_str, ground_truth, sandbox_fusion_url, memory_limit_mb, printed=printed, first=FIRST)
+        return 0.0 if verdict is None else verdict.score
     loaded = load_reward_function(None, function, {})
     assert loaded is not None
     return loaded.function(data_source, solution_str, ground_truth, extra_info)
@@ -40,16 +45,55 @@ def get_default_compute_score(reward_name: str | None) -> Callable[..., Any]:
     return default_compute_score
 
 
-def code(
-    data_source: str, solution_str: str, ground_truth: Any, url: str | None = None, memory_limit_mb: int | None = None
-) -> float:
-    """The score of a program, run by the server at `url`, else in a sandbox. Raises InfraError, UserError."""
-    found: list[float] = []
+def prime_code(completion: str, test_cases: Any, continuous: bool = False) -> tuple[bool | float, Any]:
+    """(whether all cases pass, or the share of the first ten with `continuous`; metadata).
+
+    By the rules of APPS, in a sandbox. Raises InfraError, UserError.
+    """
+    verdict = _judged(completion, test_cases, None, None, printed=False, first=FIRST if continuous else None)
+    assert verdict is not None
+    if verdict.score == 1.0:
+        return True, verdict.metadata[0]
+    return (verdict.score if continuous else False), [*verdict.metadata]
+
+
+def sandbox_fusion(
+    sandbox_fusion_url: str | None,
+    concurrent_semaphore: Any,
+    memory_limit_mb: int | None,
+    completion: str,
+    test_cases: Any,
+    continuous: bool = False,
+    timeout: float = 10,
+) -> tuple[float, list[Any]]:
+    """(share of all cases passed, or of the first ten with `continuous`; metadata). Raises InfraError, UserError.
+
+    By the rules for a sandbox server: the one at the URL, without one agentrl's own sandbox.
+    """
+    first = FIRST if continuous else None
+    verdict = _judged(
+        completion, test_cases, sandbox_fusion_url, memory_limit_mb, printed=True, first=first, timeout=timeout
+    )
+    if verdict is None:
+        return 0.0, [{"error": "there is no code block"}]
+    return verdict.score, [*verdict.metadata]
+
+
+def _judged(solution: str, truth: Any, url: str | None, memory_limit_mb: int | None, **rules: Any) -> Any:
+    """standard.judge, from code that is not asynchronous. Raises InfraError, UserError."""
+    found: list[Any] = []
     errors: list[Exception] = []
+
+    async def judged() -> Any:
+        sandbox = Sandbox(url or None, memory_limit_mb=memory_limit_mb or MEMORY_MB)
+        try:
+            return await judge(solution, truth, sandbox, **rules)
+        finally:
+            await sandbox.close()
 
     def work() -> None:
         try:
-            found.append(asyncio.run(_scored(data_source, solution_str, ground_truth, url, memory_limit_mb)))
+            found.append(asyncio.run(judged()))
         except Exception as error:  # raised below, by the caller's thread
             errors.append(error)
 
@@ -60,17 +104,3 @@ def code(
     if errors:
         raise errors[0]
     return found[0]
-
-
-async def _scored(
-    data_source: str, solution_str: str, ground_truth: Any, url: str | None, memory_limit_mb: int | None
-) -> float:
-    from agentrl.rewards.sources import compute_score
-    from agentrl.sandbox.sandbox import Sandbox
-
-    sandbox = Sandbox(url, memory_limit_mb=memory_limit_mb or MEMORY_MB)
-    try:
-        result = await compute_score(data_source, solution_str, ground_truth, None, sandbox=sandbox)
-        return float(result["score"])
-    finally:
-        await sandbox.close()

@@ -16,6 +16,7 @@ from agentrl.rewards.code.grading import Function, Graders, Program, grade
 from agentrl.rewards.code.scoring import FAILURES, FIRST, OUTPUT_BYTES
 from agentrl.rewards.code.trials import framed
 from agentrl.rewards.code.values import MALFORMED, decode
+from agentrl.rewards.code.verdict import Verdict
 from agentrl.sandbox.sandbox import Sandbox
 
 TIMEOUT, TOTAL = 10.0, 60.0
@@ -36,14 +37,34 @@ async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, *, sandbox: Sandbox
 ) -> dict[str, float]:
     """Share of the first ten test cases that the program passes. Raises InfraError, UserError."""
-    cases = read_cases(ground_truth).first(FIRST)
-    code = extract_code(solution_str) if sandbox.url else last_block(solution_str)
-    if code is None:
+    verdict = await judge(solution_str, ground_truth, sandbox, printed=bool(sandbox.url))
+    if verdict is None:
         return {"score": 0.0, "no_code": 1.0} | dict.fromkeys(FAILURES, 0.0)
-    limits = replace(sandbox.limits(TIMEOUT), output_bytes=OUTPUT_BYTES)
-    graders = Graders(Program, PrintedFunction) if sandbox.url else Graders(AppsProgram, AppsFunction)
-    verdict = await grade(sandbox.run, code, cases, language="python", limits=limits, total=TOTAL, graders=graders)
     return {"score": verdict.score, "no_code": 0.0} | {name: verdict.share(name) for name in FAILURES}
+
+
+async def judge(
+    solution: str,
+    ground_truth: Any,
+    sandbox: Sandbox,
+    *,
+    printed: bool,
+    first: int | None = FIRST,
+    timeout: float = TIMEOUT,
+) -> Verdict | None:
+    """The verdict on the code in a solution, None without any; `printed`: by the rules for a sandbox server.
+
+    `first`: so many cases count (None: all), each for `timeout` seconds. Raises InfraError, UserError.
+    """
+    cases = read_cases(ground_truth)
+    cases = cases if first is None else cases.first(first)
+    code = extract_code(solution) if printed else last_block(solution)
+    if code is None:
+        return None
+    limits = replace(sandbox.limits(timeout), output_bytes=OUTPUT_BYTES)
+    graders = Graders(Program, PrintedFunction) if printed else Graders(AppsProgram, AppsFunction)
+    total = max(TOTAL, TOTAL * len(cases) / FIRST)
+    return await grade(sandbox.run, code, cases, language="python", limits=limits, total=total, graders=graders)
 
 
 def last_block(solution: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from agentrl.rewards.code.standard import compute_score, last_block, same_output, same_value
 from agentrl.sandbox.sandbox import Sandbox
+from agentrl.verl.scores import default_compute_score, prime_code, sandbox_fusion
 from tests.rewards.standard.reference import REFERENCE, needs_reference
 
 APPS = Path(__file__).parents[1] / "standard" / "apps.py"
@@ -172,3 +173,16 @@ def test_a_server_has_rules_of_its_own(runner: asyncio.Runner, sandbox: Sandbox)
     assert score(FUNCTIONS[4], **double) == 0.0
     assert score("def double(n):\n    return [n, None]", fn_name="double", inputs=["4"], outputs=["[4, null]"]) == 1.0
     assert runner.run(compute_score("apps", "print(3)", {"inputs": [""], "outputs": ["3"]}, sandbox=server))["no_code"]
+
+
+def test_the_functions_that_files_of_verl_import() -> None:
+    half = {"inputs": [str(n) for n in range(12)], "outputs": [str(2 * min(n, 4)) for n in range(12)]}
+    words = "```python\nprint(2 * int(input()))\n```"
+    assert prime_code(words, json.dumps(half), continuous=True)[0] == 0.5
+    assert prime_code(words, half)[0] is False
+    assert prime_code(words, {"inputs": ["1"], "outputs": ["2"]})[0] is True
+    score, metadata = sandbox_fusion(None, None, 512, words, half)
+    assert (score, len(metadata), metadata[0]["status"]) == (pytest.approx(5 / 12), 12, "success")
+    assert sandbox_fusion(None, None, None, words, half, continuous=True)[0] == 0.5
+    assert sandbox_fusion("", None, None, "print(1)", half)[0] == 0.0
+    assert default_compute_score("taco", words, half) == 0.5
