@@ -16,8 +16,8 @@ TOLERANCE = 1e-4
 PI = "\\pi"
 MONEY = re.compile(r"\$\d+")
 PERCENT = re.compile(r"\d+(\.\d+)?\\?%$")
-INTERVALS = {"Interval": "[]", "Interval.Ropen": "[)", "Interval.Lopen": "(]", "Interval.open": "()"}
-"""sympy's names for intervals."""
+INTERVALS = {"": ("[", "]"), ".Ropen": ("[", ")"), ".Lopen": ("(", "]"), ".open": ("(", ")")}
+"""sympy's names for intervals, after "Interval"."""
 MATRIX = "\\begin{pmatrix}"
 MATRIX_ENDS = ("\\\\begin{pmatrix}", MATRIX), ("\\\\end{pmatrix}", "\\end{pmatrix}")
 ODD = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
@@ -110,7 +110,7 @@ def _number(value: Any) -> float | None:
 def _interval(text: str) -> str:
     """`Interval.open(a, b)` as `(a, b)`."""
     for name, (opening, closing) in INTERVALS.items():
-        if found := re.match(rf"{re.escape(name)}\((.*)\)$", text):
+        if found := re.match(rf"Interval{re.escape(name)}\((.*)\)$", text):
             return f"{opening}{found[1]}{closing}"
     return text
 
