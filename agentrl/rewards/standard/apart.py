@@ -31,11 +31,14 @@ class Apart:
         self._slots = BoundedSemaphore(AT_ONCE)
         self._lock = Lock()
         self._idle: list[subprocess.Popen[bytes]] = []
+        self._owner = os.getpid()
 
     def __call__(self, *, timeout: float | None = None, **given: Any) -> Any:
         """What the function returns. Raises TimeoutError, UserError, and InfraError when the function does."""
         with self._slots:
             with self._lock:
+                if self._owner != os.getpid():  # a fork must not talk to its parent's processes
+                    self._idle, self._owner = [], os.getpid()
                 worker = self._idle.pop() if self._idle else None
             worker = worker or self._started()
             outcome, value = _ask(worker, given, self.timeout if timeout is None else timeout)
