@@ -6,7 +6,7 @@ from typing import Any
 from agentrl.errors import UserError
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
 from agentrl.plugins import Entry, blaming, read_entries
-from agentrl.tools.options import check_timeout
+from agentrl.tools.options import check_in_thread, check_timeout
 from agentrl.usercode import Cleanup
 
 YAML_KEY = "rollout.multi_turn.interaction_config_path"
@@ -58,8 +58,10 @@ def load_interactions(path: str | None) -> InteractionSet:
 def _make_runner(entry: Entry) -> InteractionRunner:
     name = entry.fields.get("name") or _default_name(entry.class_name)
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
+    in_thread = entry.config.get("in_thread", False)
     with blaming(entry.where):
         check_timeout(timeout)
+        check_in_thread(in_thread)
     interaction = entry.make({**entry.config, "name": name})
     missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
     if missing:
@@ -67,7 +69,7 @@ def _make_runner(entry: Entry) -> InteractionRunner:
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: "
             "derive it from agentrl.interactions.BaseInteraction"
         )
-    return InteractionRunner(name, interaction, timeout)
+    return InteractionRunner(name, interaction, timeout, in_thread=in_thread)
 
 
 def _default_name(class_name: str) -> str:
