@@ -41,9 +41,7 @@ def made(kind: type, given: Mapping[str, Any]) -> Any:
 class UserFunction:
     """A function or bound method that someone else wrote. Its signature is read once, here."""
 
-    def __init__(
-        self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False) -> None:
         """`owner` ("tool 'search'") and `fix` are for the warning about one that blocks the event loop.
 
         With `in_thread` an async function runs in a thread, each call in an event loop of its own.

@@ -126,9 +126,7 @@ class ToolRunner:
             return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
 
     def _method(self, fn: Callable[..., Any]) -> UserFunction:
-        return UserFunction(
-            fn, owner=f"tool {self.name!r}", fix=IN_THREAD_FIX, in_thread=self.options.in_thread
-        )
+        return UserFunction(fn, owner=f"tool {self.name!r}", fix=IN_THREAD_FIX, in_thread=self.options.in_thread)
 
     def _gate(self) -> AbstractAsyncContextManager[Any]:
         places = self.options.max_concurrency
