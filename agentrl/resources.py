@@ -42,9 +42,8 @@ def read_text(file: Path) -> str:
         wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
         line = content.count(b"\n", 0, error.start) + 1
         place, known = (file, "utf-16") if wide else (f"{file}:{line}", "latin1")
-        raise UserError(
-            f"{place} is not UTF-8: save it as UTF-8, with `iconv -f {known} -t utf-8 {file} > {file.stem}.utf8{file.suffix}` say"
-        ) from None
+        save = f"iconv -f {known} -t utf-8 {file} > {file.stem}.utf8{file.suffix}"
+        raise UserError(f"{place} is not UTF-8: save it as UTF-8, with `{save}` say") from None
 
 
 def load_module(file: Path) -> ModuleType:

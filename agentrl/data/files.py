@@ -115,8 +115,8 @@ def _cells(text: str, file: Path) -> list[Record]:
 def _record(names: Sequence[str], cells: Sequence[str], place: str) -> Record:
     if len(cells) != len(names):
         raise UserError(
-            f"{place} has {plural(len(cells), 'cell')}, and the header {len(names)} ({', '.join(names)}): put text with commas or "
-            'line breaks in double quotes, and write a double quote in it as ""'
+            f"{place} has {plural(len(cells), 'cell')}, and the header {len(names)} ({', '.join(names)}): put text "
+            'with commas or line breaks in double quotes, and write a double quote in it as ""'
         )
     return {name: _structured(name, cell) for name, cell in zip(names, cells, strict=True) if name}
 

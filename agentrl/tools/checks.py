@@ -53,8 +53,8 @@ def check_class(entry: Entry, kind: type) -> None:
     arguments = {*(properties.get("properties") or {})} - {*given}
     if taken := [name for name in own_parameters(kind, "execute")[:2] if name in arguments]:
         raise UserError(
-            f"{where}: {name}.execute takes the argument {taken[0]!r} by itself: all arguments come in a dict, so write "
-            f"`{EXECUTE}` and read parameters[{taken[0]!r}]"
+            f"{where}: {name}.execute takes the argument {taken[0]!r} by itself: all arguments come in a dict, so "
+            f"write `{EXECUTE}` and read parameters[{taken[0]!r}]"
         )
 
 

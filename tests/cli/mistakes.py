@@ -278,7 +278,7 @@ TOOLS_OF_ONES_OWN = [
         TOOLS,
         "has no execute()",
         "async def execute",
-        tool("", signature="").__class__({"search_tool.py": TOOL.partition("    async")[0] + "    pass\n"}),
+        ({"search_tool.py": TOOL.partition("    async")[0] + "    pass\n"}),
     ),
     Mistake(
         "execute with other parameters",
