@@ -17,7 +17,7 @@ BLOCK = 4096
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 DRAFT = ".new-model"
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 LIBRARIES_SAY = re.compile(
     r"No space left|Disk quota|File too large|os error (28|122|27)\b|failed writing file|write failed"
 )
@@ -96,11 +96,13 @@ def append_line(file: IO[bytes], line: bytes) -> None:
 
 
 def _take_place(draft: Path, out: Path) -> None:
-    """Move the files of a complete draft; older weights that none of them replaces go."""
+    """Move the files of a complete draft. Of an older model, which had other shards, the weights go."""
     fresh = [file.relative_to(draft) for file in draft.rglob("*") if file.is_file()]
     for name in fresh:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(draft / name, out / name)
+    if not any(name.match("model*.safetensors") for name in fresh):
+        return  # an adapter: the folder may hold its base model
     for old in (file for pattern in WEIGHTS for file in out.glob(pattern) if file.relative_to(out) not in fresh):
         old.unlink()
 

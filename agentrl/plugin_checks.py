@@ -33,7 +33,7 @@ def check_spelling(
     """Raises UserError for a key that is nearly one of `known`, unless the file of the class `kind` mentions it."""
     for key in given:
         near = nearest(key, known, NEAR)
-        if near is not None and not _mentions(kind, key):
+        if near is not None and not mentions(kind, key):
             raise UserError(
                 f"{where}: {section}.{key}: did you mean {near}? agentrl reads that, and nothing reads {key}"
             )
@@ -117,7 +117,8 @@ def _bound(kind: type, name: str) -> Callable[..., Any] | None:
     return bound if callable(bound) else None
 
 
-def _mentions(kind: type | None, key: str) -> bool:
+def mentions(kind: type | None, key: str) -> bool:
+    """Whether the files of a class, and of those that it derives from, have the word."""
     if kind is None:
         return False
     modules = {base.__module__ for base in kind.__mro__ if base is not object}

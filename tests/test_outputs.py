@@ -54,12 +54,19 @@ def test_a_folder_where_a_file_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_model_takes_its_place_whole(tmp_path: Path) -> None:
-    (tmp_path / "model-00002.safetensors").write_text("of an older, larger model")
+    (tmp_path / "model-00002-of-00002.safetensors").write_text("of an older, larger model")
     (tmp_path / "notes.txt").write_text("mine")
     with model_folder(tmp_path, "the model") as draft:
         (draft / "model.safetensors").write_text("new")
         assert not (tmp_path / "model.safetensors").exists()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.safetensors", "notes.txt"]
+
+
+def test_an_adapter_leaves_its_base_model_alone(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("the base")
+    with model_folder(tmp_path, "the model") as draft:
+        (draft / "adapter_model.safetensors").write_text("new")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_model.safetensors", "model.safetensors"]
 
 
 @pytest.mark.parametrize("library", ["safetensors", "torch", "python"])

@@ -2,12 +2,13 @@
 
 import inspect
 from dataclasses import fields
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from agentrl.errors import UserError
-from agentrl.plugin_checks import check_answers, check_method, check_spelling, inherits, own_parameters
+from agentrl.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.plugins import Entry, blaming
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
@@ -49,13 +50,19 @@ def check_class(entry: Entry, kind: type) -> None:
     for method in OTHERS:
         check_method(kind, method, given[:1], where, f"async def {method}(self, instance_id, **kwargs)")
     check_answers(getattr(kind, "execute", None), where, "text for the model, or a ToolResponse")
-    properties = ((entry.fields.get("tool_schema") or {}).get("function") or {}).get("parameters") or {}
-    arguments = {*(properties.get("properties") or {})} - {*given}
+    arguments = _properties(entry.fields.get("tool_schema")) - {*given}
     if taken := [name for name in own_parameters(kind, "execute")[:2] if name in arguments]:
         raise UserError(
             f"{where}: {name}.execute takes the argument {taken[0]!r} by itself: all arguments come in a dict, so "
             f"write `{EXECUTE}` and read parameters[{taken[0]!r}]"
         )
+
+
+def _properties(written: Any) -> set[str]:
+    """Names of the arguments that a schema in the YAML describes."""
+    for name in ("function", "parameters", "properties"):
+        written = written.get(name) if isinstance(written, dict) else None
+    return set(written) if isinstance(written, dict) else set()
 
 
 def check_function(tool: FunctionTool, where: str) -> None:
@@ -67,10 +74,11 @@ def check_function(tool: FunctionTool, where: str) -> None:
 def check_options(entry: Entry) -> None:
     """No misspelt keys. Raises UserError."""
     where, config = entry.where, entry.config
-    with blaming(where):
-        ToolOptions.read(config)
+    kind = entry.load_class() if entry.class_name and "mcp" not in entry.fields else None
+    with blaming(where):  # a tool may read a key in its own way first
+        ToolOptions.read({key: value for key, value in config.items() if not mentions(kind, str(key))})
     if "mcp" not in entry.fields:
-        check_spelling(config, READ, where, section="config", kind=entry.load_class() if entry.class_name else None)
+        check_spelling(config, READ, where, section="config", kind=kind)
         return
     check_spelling(config, READ_OF_MCP, where, section="config")
     written = entry.fields["mcp"]
