@@ -18,9 +18,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
 DRAFT = ".new-model"
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
-LIBRARIES_SAY = re.compile(
-    r"No space left|Disk quota|File too large|os error (28|122|27)\b|failed writing file|write failed"
-)
+SYSTEM_SAYS = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+LIBRARIES_SAY = re.compile(r"os error (28|122|27)\b|inline_container|iostream error|failed writing|write failed")
 """Of torch and safetensors, whose errors are no OSError."""
 
 
@@ -108,8 +107,10 @@ def _take_place(draft: Path, out: Path) -> None:
 
 
 def _said(error: Exception) -> str | None:
-    text = " ".join(str(error).split())
-    return text[:200] if LIBRARIES_SAY.search(text) else None
+    text = str(error)
+    if found := SYSTEM_SAYS.search(text):
+        return found[0]
+    return "the disk took only a part of it" if LIBRARIES_SAY.search(text) else None
 
 
 def trouble(error: OSError) -> str | None:

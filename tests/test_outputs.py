@@ -125,7 +125,7 @@ def test_checkpoints_say_which_step_and_keep_those_before(tmp_path: Path) -> Non
 def test_answers_are_whole_or_absent(tmp_path: Path) -> None:
     from agentrl.evaluation.generating import write
 
-    records = [{"prompt": "x" * 9000, "reward_model": {}, "extra_info": {}, "messages": []}]
+    records = [{"prompt": os.urandom(9000).hex(), "reward_model": {}, "extra_info": {}, "messages": []}]
     for name in ("a.jsonl", "a.parquet"):
         (tmp_path / name).write_text("old")
         with full_disk(), pytest.raises(InfraError, match=f"{name} cannot be written"):
