@@ -38,8 +38,8 @@ FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async for
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARIES = tuple({f"{path}/" for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))})
-TURN = base_events.BaseEventLoop._run_once.__code__
-IMPORT = importlib._bootstrap._find_and_load.__code__
+TURN = base_events.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
