@@ -25,14 +25,14 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "chat_templates")
 
 
-def preflight(config: Any) -> list[str]:
+def preflight(config: Any, *, trains: bool = False) -> list[str]:
     """Raises UserError in one line for the first mistake in files, classes and folders; returns notes.
 
     `config`: of `agentrl train`, or of a command with the same sections.
     """
     check_model(config.model)
     check_plugins(config)
-    return check_rows(config)
+    return check_rows(config, trains=trains)
 
 
 def preflight_training(config: Any) -> list[str]:
@@ -42,7 +42,7 @@ def preflight_training(config: Any) -> list[str]:
     for name in ("rollout_data_dir", "validation_data_dir"):
         if (folder := getattr(trainer, name)) is not None:
             check_folder(folder, f"trainer.{name}")
-    return preflight(config)
+    return preflight(config, trains=not trainer.val_only)
 
 
 def check_plugins(config: Any) -> None:
@@ -79,8 +79,8 @@ def check_model(model: Any, *, template: bool = True) -> None:
         _check_template(folder if model.tokenizer_path is None else Path(model.tokenizer_path).expanduser())
 
 
-def check_rows(config: Any) -> list[str]:
-    """Every row has a prompt, and there are enough for a batch."""
+def check_rows(config: Any, *, trains: bool = False) -> list[str]:
+    """Every row has a prompt, and where a run `trains` there are enough for a batch."""
     data = config.data
     if data.custom_cls.path is not None:
         return []
@@ -88,7 +88,7 @@ def check_rows(config: Any) -> list[str]:
     for name in ("train_files", "val_files"):
         files = as_list(getattr(data, name))
         if files and not any(is_remote(str(file)) for file in files):
-            notes += _check_rows(config, files, f"data.{name}")
+            notes += _check_rows(config, files, f"data.{name}", trains=trains)
     return notes
 
 
@@ -101,7 +101,7 @@ def check_conversations(files: Any, what: str) -> None:
             raise UserError(f"{what}: {file} has no rows; write a conversation a line")
 
 
-def _check_rows(config: Any, files: Iterable[Any], what: str) -> list[str]:
+def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
     from agentrl.data.rows import read_rows
     from agentrl.rollout.loops.registry import loop_class
 
@@ -109,7 +109,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str) -> list[str]:
     rows = read_rows(list(files), prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)
     for place in range(min(len(rows), WHOLE_ROWS)):
         rows[place]
-    if what == "data.train_files":
+    if trains and what == "data.train_files":
         _check_batch(config, len(rows))
     silent = [uid for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
     for name in rows.agent_names() if config.model.external_lib is None else ():
@@ -122,11 +122,10 @@ def _check_batch(config: Any, rows: int) -> None:
     from agentrl.data.loader import check_batch
 
     data = config.data
-    if hasattr(data, "train_batch_size") and not config.trainer.val_only:
-        batch = data.gen_batch_size if config.algorithm.filter_groups.enable else None
-        check_batch(
-            rows if data.train_max_samples < 0 else min(rows, data.train_max_samples), batch or data.train_batch_size
-        )
+    batch = data.gen_batch_size if config.algorithm.filter_groups.enable else None
+    check_batch(
+        rows if data.train_max_samples < 0 else min(rows, data.train_max_samples), batch or data.train_batch_size
+    )
 
 
 def _has_user(messages: list[dict[str, Any]]) -> bool:
