@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.errors import UserError
-from agentrl.resources import find, load_module, share
+from agentrl.resources import find, load_module, read_text, share
 from agentrl.verl import modules as verl
 
 
@@ -51,12 +51,15 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
     """The items of the list `key` in a YAML file; `what` is the config key that named it. Raises UserError."""
     file = find(path, what=what)
     try:
-        content = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+        content = OmegaConf.to_container(OmegaConf.create(read_text(file)), resolve=True)
     except (YAMLError, OmegaConfBaseException, OSError) as error:
         raise UserError(f"{file}: {_one_line(error)}") from error
     items = content.get(key) if isinstance(content, dict) else None
     if not isinstance(items, list):
-        raise UserError(f"{file} has no list {key!r} at the top: write `{key}:` and its items below, each with a dash")
+        has = f" (it has {', '.join(map(str, content))})" if isinstance(content, dict) and content else ""
+        raise UserError(
+            f"{file} has no list {key!r} at the top{has}: write `{key}:` and its items below, each with a dash"
+        )
     return [_entry(file, f"{file}: {key}[{i}]", item) for i, item in enumerate(items)]
 
 
@@ -155,7 +158,9 @@ def blaming(what: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{what}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UserError(f"{what}: {type(error).__name__}: {_one_line(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and "found neither" not in what
+        fix = "; install it where agentrl is installed, or put its file beside this one" if missing else ""
+        raise UserError(f"{what}: {type(error).__name__}: {_one_line(error)}{fix}") from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -30,6 +30,22 @@ def find(path: str | Path, *, what: str) -> Path:
     raise UserError(f"{what}: {path} does not exist (looked in {looked})")
 
 
+def read_text(file: Path) -> str:
+    """A user's text file. Raises UserError, naming the line, where it cannot be read or is not UTF-8."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        line = content.count(b"\n", 0, error.start) + 1
+        place, known = (file, "utf-16") if wide else (f"{file}:{line}", "latin1")
+        save = f"iconv -f {known} -t utf-8 {file} > {file.stem}.utf8{file.suffix}"
+        raise UserError(f"{place} is not UTF-8: save it as UTF-8, with `{save}` say") from None
+
+
 def load_module(file: Path) -> ModuleType:
     """Import a Python file under a name made from its path, once per process.
 

@@ -3,7 +3,7 @@
 Invariants:
 - a sync function never runs on the event loop;
 - `UserFunction.run` is over within its timeout plus GRACE, whatever the function does, unless an async one
-  blocks the event loop itself;
+  blocks the event loop itself (blocking.py finds it; `in_thread` gives it a loop and a thread of its own);
 - only Exceptions and our own cancellation come out: a stray `sys.exit()` does not end the run.
 
 A thread cannot be killed: a sync function that overstays keeps its own thread until it returns, which holds up
@@ -16,12 +16,16 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from agentrl.blocking import Call, attributed
 from agentrl.threads import DaemonThreads
 
 GRACE = 1.0
 """Seconds a cancelled function gets to clean up before it is left behind."""
+
+PLAIN = "make it a plain `def`: it then runs in a thread"
 
 Threads = set["asyncio.Future[Any]"]
 """Threads at work; each leaves the set when it ends."""
@@ -37,10 +41,17 @@ def made(kind: type, given: Mapping[str, Any]) -> Any:
 class UserFunction:
     """A function or bound method that someone else wrote. Its signature is read once, here."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False) -> None:
+        """`owner` ("tool 'search'") and `fix` are for the warning about one that blocks the event loop.
+
+        With `in_thread` an async function runs in a thread, each call in an event loop of its own.
+        """
         self.fn = fn
         self.name = getattr(fn, "__name__", type(fn).__name__)
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.owner = owner
+        self.fix = fix
+        self.in_thread = in_thread
+        self.is_async = inspect.iscoroutinefunction(fn) and not in_thread
         self.workers = DaemonThreads()
         parameters = inspect.signature(fn).parameters.values()
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -62,7 +73,7 @@ class UserFunction:
 
         A thread that is still at work afterwards stays in `threads`.
         """
-        task = _start(self._call(args, kwargs, threads))
+        task = _start(self._call(args, kwargs, threads, timeout))
         in_time = task.done()
         try:
             if not in_time:
@@ -81,20 +92,27 @@ class UserFunction:
             raise RuntimeError(f"{self.name} cancelled itself")
         return task.result()
 
-    async def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None) -> Any:
+    async def _call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None, timeout: float | None
+    ) -> Any:
         try:
             if self.is_async:
-                return await self.fn(*args, **kwargs)
-            value, error = await asyncio.shield(self._in_thread(args, kwargs, threads))
+                return await attributed(self.fn(*args, **kwargs), self._as_call(timeout))
+            fn = partial(_in_own_loop, self.fn, timeout) if self.in_thread else self.fn
+            value, error = await asyncio.shield(self._in_thread(fn, args, kwargs, threads))
             if error is not None:
                 raise error
             # A plain function around an async one hands back something to await.
-            return await value if inspect.isawaitable(value) else value
+            return await attributed(value, self._as_call(timeout)) if inspect.isawaitable(value) else value
         except SystemExit as error:
             raise RuntimeError(f"{self.name} called sys.exit()") from error
 
+    def _as_call(self, timeout: float | None) -> Call:
+        name = getattr(self.fn, "__qualname__", self.name).replace("<locals>.", "")
+        return Call(f"{self.owner}: {name}" if self.owner else name, timeout, self.fix)
+
     def _in_thread(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
     ) -> "asyncio.Future[tuple[Any, BaseException | None]]":
         """Start the function in a thread; the future gets (value, error)."""
         loop = asyncio.get_running_loop()
@@ -105,7 +123,7 @@ class UserFunction:
         context = contextvars.copy_context()
 
         def work() -> None:
-            outcome = context.run(_outcome, self.fn, args, kwargs)
+            outcome = context.run(_outcome, fn, args, kwargs)
             with suppress(RuntimeError):  # the loop was closed while this ran on
                 loop.call_soon_threadsafe(future.set_result, outcome)
 
@@ -151,6 +169,16 @@ def _outcome(
         return fn(*args, **kwargs), None
     except BaseException as error:
         return None, error
+
+
+def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kwargs: Any) -> Any:
+    """The value of a function, awaited in an event loop of this thread's own where it is async.
+
+    What still waits a little after the time limit is cancelled, so that its thread ends.
+    """
+    value = fn(*args, **kwargs)
+    limit = None if timeout is None else timeout + GRACE
+    return asyncio.run(asyncio.wait_for(value, limit)) if inspect.iscoroutine(value) else value
 
 
 def _mark_as_seen(task: "asyncio.Task[Any]") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.chat.message import Message
 from agentrl.errors import UserError
 from agentrl.media import Processor, media_of
-from agentrl.resources import find
+from agentrl.resources import find, read_text
 from agentrl.writable import whole
 
 MARK = "agentrlmark"
@@ -234,7 +234,7 @@ class Template:
 def _source(tokenizer: Any, source: str | None) -> str | None:
     """Jinja text, read from a file where `source` names one; None: the tokenizer's own."""
     if source is not None:
-        return source if "{" in source else find(source, what="model.chat_template").read_text(encoding="utf-8")
+        return source if "{" in source else read_text(find(source, what="model.chat_template"))
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             "model.chat_template: this tokenizer has no chat template; name a jinja file that fits the model"

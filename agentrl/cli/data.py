@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.plurals import plural
+
 if TYPE_CHECKING:
     from agentrl.data.tasks import Task
 
@@ -46,13 +48,15 @@ def run(args: argparse.Namespace) -> int:
 
     from agentrl.data.generate import Sizes, generate
     from agentrl.data.tasks import TASKS, make_task, task_class
+    from agentrl.outputs import check_folder
 
     known = {key for name in TASKS for key in task_class(name).OPTIONS}
     task = make_task(args.task, {key: value for key, value in vars(args).items() if key in known})
+    check_folder(args.out, "--out")
     sizes = Sizes(train=args.train, val=args.val, demos=args.demos)
     console = Console(soft_wrap=True, highlight=False)
     for file, count in generate(task, args.out, sizes, args.seed).items():
-        console.print(f"{file}: {count} rows")
+        console.print(f"{file}: {plural(count, 'row')}")
     console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
     return 0
 

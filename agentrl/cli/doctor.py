@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_conversation:
         conversation(console, patient)
     counts = Counter(finding.level for finding in patient.findings)
-    console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['problem']} problems")
+    console.print(
+        f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
+    )
     return int(counts["problem"] > 0)
 
 

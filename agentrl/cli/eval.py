@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from agentrl.cli.common import add_config_arguments
 from agentrl.cli.generate import answer, load
 from agentrl.errors import UserError
+from agentrl.outputs import check_file, writing
+from agentrl.plurals import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     config = load(args)
     if not config.data.path:
         raise UserError("data.path is not set: name stored answers, or with model.path the rows to answer")
+    if args.json is not None:
+        check_file(args.json, "--json")
     from rich.console import Console
 
     from agentrl.evaluation.report import reports
@@ -54,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
     found = reports(_scores(config, args.rows), config.evaluation)
     Console(highlight=False).print(_table(found, config.evaluation.confidence))
     if args.json is not None:
-        args.json.write_text(json.dumps([asdict(report) for report in found], indent=1) + "\n")
+        with writing(str(args.json)):
+            args.json.write_text(json.dumps([asdict(report) for report in found], indent=1) + "\n")
     failed = sum(report.failed for report in found if report.data_source != "all")
     if failed:
-        Console(stderr=True).print(f"{failed} answers have no score: what scores or makes them failed", style="red")
+        answers = f"{plural(failed, 'answer')} {'has' if failed == 1 else 'have'}"
+        Console(stderr=True).print(f"{answers} no score: what scores or makes them failed", style="red")
     return int(bool(failed))
 
 

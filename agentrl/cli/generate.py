@@ -11,8 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.common import add_config_arguments, load_config, print_notes
 from agentrl.errors import UserError
+from agentrl.plurals import plural
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -51,9 +52,12 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"{len(rows)} rows, {sum(map(len, generator.answers.values()))} answers: {generator.out}")
+    answers = sum(map(len, generator.answers.values()))
+    console.print(f"{plural(len(rows), 'row')}, {plural(answers, 'answer')}: {generator.out}")
     if generator.failed:
-        console.print(f"{generator.failed} answers could not be had; the same command tries them again", style="red")
+        console.print(
+            f"{plural(generator.failed, 'answer')} could not be had; the same command tries them again", style="red"
+        )
     return int(bool(generator.failed))
 
 
@@ -80,6 +84,11 @@ def load(args: argparse.Namespace) -> "EvalConfig":
 
 def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
     """Answer the rows of `data.path`. Without anything that scores, the answers have no score."""
+    from agentrl.outputs import check_file
+    from agentrl.preflight import preflight
+
+    check_file(out, "data.output_path")
+    print_notes(preflight(config))
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
     from agentrl.runtime import open_runtime

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from agentrl import __version__
 from agentrl.errors import InfraError, UserError
+from agentrl.outputs import trouble as disk_trouble
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if traceback:
             raise
         report(str(error))
+        return 1
+    except OSError as error:
+        line = disk_trouble(error)
+        if traceback or line is None:
+            raise
+        report(line)
         return 1
     except KeyboardInterrupt:
         report("interrupted")

@@ -22,6 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find the checkpoint, write the folder."""
+    from agentrl.outputs import check_folder
+
+    check_folder(args.out, "OUT")
     from agentrl.training.merge import merge
     from agentrl.training.resuming import newest
 

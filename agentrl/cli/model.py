@@ -31,6 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the model unless it is there."""
     from rich.console import Console
 
+    from agentrl.outputs import check_folder
+
+    check_folder(args.out.parent, "OUT")
     made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
     Console(stderr=True).print(f"{args.out} {'is ready' if made else 'was there already'}", highlight=False)
     return 0

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.common import add_config_arguments, load_config, print_notes
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -38,6 +38,12 @@ def run(args: argparse.Namespace) -> int:
 
     asked: Config = load_config(args, checks=_checks())
     config = scoring_something(asked)
+    from agentrl.outputs import check_file
+    from agentrl.preflight import preflight
+
+    if args.out:
+        check_file(args.out, "--out")
+    print_notes(preflight(config))
     from rich.console import Console
 
     from agentrl.runtime import LocalRuntime

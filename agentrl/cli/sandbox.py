@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import InfraError, UserError
+from agentrl.resources import read_text
 from agentrl.sandbox.job import SESSIONS
 
 if TYPE_CHECKING:
@@ -170,10 +171,7 @@ def make_job(args: argparse.Namespace) -> "Job":
     language = args.language or SUFFIXES.get(args.file.suffix)
     if language is None:
         raise UserError(f"{args.file}: what language is it? say --language NAME")
-    try:
-        code = args.file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{args.file}: cannot be read: {error}") from None
+    code = read_text(args.file)
     stdin = sys.stdin.buffer.read() if args.stdin == "-" else (args.stdin or "").encode()
     limits = Limits(wall=args.timeout, memory_mb=args.memory_mb)
     return Job(language, code, stdins=[stdin], compile_limits=Limits(wall=60), run_limits=limits)

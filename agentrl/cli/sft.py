@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config
 from agentrl.cli.sweep import add_sweep_argument, sweep
+from agentrl.errors import UserError
+from agentrl.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +48,16 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args, schema=SftConfig, default="sft", checks=checks)
     from rich.console import Console
 
+    from agentrl.outputs import check_folder
+    from agentrl.preflight import check_conversations, check_model
+
+    if not config.data.train_files:
+        raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
+    check_folder(config.trainer.output_dir, "trainer.output_dir")
+    check_model(config.model)
+    for name in ("train_files", "val_files"):
+        if files := getattr(config.data, name):
+            check_conversations(files, f"data.{name}")
     from agentrl.runtime.opening import open_sft
     from agentrl.runtime.restarts import persist
     from agentrl.training.sft import checkpoint_folder, sft
@@ -100,7 +112,7 @@ def report(console: "Console", result: "SftResult") -> None:
     left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
     held = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
     console.print(
-        f"{result.conversations} conversations{left_out}, {result.steps} steps, "
+        f"{plural(result.conversations, 'conversation')}{left_out}, {plural(result.steps, 'step')}, "
         f"final loss {result.final_loss:.4f}{held}; the model is in {result.path}",
         markup=False,
     )

@@ -4,7 +4,8 @@
     agentrl tools test my.yaml --model models/smollm2 --call search='{"query_list": ["Ada Lovelace"]}'
 
 Shows each schema as the model gets it (with --model, in the words of its chat template), calls the tool with example
-arguments (--call, else `config.example` of the YAML, else made up from the schema) and says how it went.
+arguments (--call, else `config.example` of the YAML, else made up from the schema) and says how it went. A tool that
+blocks the event loop fails.
 """
 
 import argparse
@@ -54,16 +55,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
+    from rich.markup import escape
+
+    from agentrl.blocking import IMPATIENCE, LoopWatch
+
     try:
         names = args.only or list(tools.runners)
         schemas = tools.schemas(names)
         given = _given(args.call, names)
         if args.model:
             _show_prompt(args.model, schemas, console)
-        failed = False
+        failed, watch = False, LoopWatch(IMPATIENCE, report=lambda _: None)
         for schema in schemas:
-            failed |= await _one(tools, schema, given, console, shown=bool(args.model))
-        return int(failed)
+            with watch.watching():
+                failed |= await _one(tools, schema, given, console, shown=bool(args.model))
+        for blocked in watch.found.values():
+            console.print(f"\n[bold red]blocked[/]  {escape(str(blocked))}")
+        return int(failed or bool(watch.found))
     finally:
         await tools.close()
 

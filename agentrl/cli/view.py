@@ -10,6 +10,8 @@ The page is served to this machine only. From another machine: ssh -L 8265:local
 import argparse
 from contextlib import suppress
 
+from agentrl.plurals import plural
+
 HELP = "look at runs in a browser: curves, conversations, timelines"
 
 PORT = 8265
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     runs = find_runs(args.runs)
     with ViewServer(Api(runs), args.port) as server:
-        named = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+        named = runs[0].name if len(runs) == 1 else plural(len(runs), "run")
         Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}[/]  (Ctrl-C ends)")
         if args.open:
             webbrowser.open(server.url)

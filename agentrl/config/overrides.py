@@ -38,7 +38,7 @@ def parse_override(text: str) -> "Override":
     from hydra.errors import HydraException
 
     if "=" not in text and not text.startswith("~"):
-        raise UserError(f"{text}: an override is key=value")
+        raise UserError(f"{text}: an override is key=value, without spaces around the =")
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:

@@ -101,13 +101,15 @@ class Presets:
         options = self.options("")
         guess = nearest(self.name, options)
         mend = f"did you mean {guess}?" if guess else f"there are {', '.join(options)}"
-        raise UserError(f"--config-name {self.name}: no such file in {self.folders[0]}; {mend}")
+        raise UserError(
+            f"--config-name {self.name}: no such file in {self.folders[0]} (--config-dir names another); {mend}"
+        )
 
 
 def _searchpath(file: Path) -> list[Path]:
     """Folders that a file adds by `hydra.searchpath`. Raises UserError when it is no YAML."""
     try:
-        raw = yaml.safe_load(file.read_text()) or {}
+        raw = yaml.safe_load(resources.read_text(file)) or {}
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not YAML: {one_line(error)}") from error
     if not isinstance(raw, dict):

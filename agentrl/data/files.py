@@ -1,19 +1,29 @@
-"""Records from parquet, json and jsonl files.
+"""Records from parquet, json, jsonl and CSV files.
 
 Invariant: records keep the order of the files, and of the lines within them; parquet stays in Arrow's compact form and
 becomes Python one record at a time.
 """
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
 from agentrl.errors import UserError
+from agentrl.plurals import plural
 from agentrl.remote import local_copy
-from agentrl.resources import find
+from agentrl.resources import find, read_text
 
 Record = dict[str, Any]
+
+SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
+"""What may stand between two cells: what the header has most of."""
+LONGEST_CELL = 2**31 - 1
+MESSAGES = ("prompt", "messages")
+"""Columns whose cells may hold JSON. (reward_model, extra_info and their like may anyway, in files of every kind.)"""
 
 
 class Table(Sequence[Record]):
@@ -27,7 +37,10 @@ class Table(Sequence[Record]):
             # ParquetFile, not read_table: the latter makes columns out of folder names like "seed=1".
             self.table = pq.ParquetFile(file, memory_map=True).read()
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{file} is not a parquet file: {str(error).splitlines()[0]}") from None
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{file} is not a parquet file: {reason}; name it by what it holds: .jsonl or .csv"
+            ) from None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -35,6 +48,12 @@ class Table(Sequence[Record]):
     def columns(self) -> list[str]:
         """Names of the columns, in order."""
         return list(self.table.column_names)
+
+    def values(self, name: str) -> Iterator[Any]:
+        """One column, a stretch at a time; nothing of a column that is not there."""
+        if name in self.table.column_names:
+            for batch in self.table.select([name]).to_batches(max_chunksize=1024):
+                yield from batch.column(0).to_pylist()
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -51,7 +70,7 @@ def paths(files: Any, what: str) -> list[Path]:
     """Existing local files out of one path or a list of them. Raises UserError naming the config key `what`."""
     names = [files] if isinstance(files, str | Path) else list(files or [])
     if not names:
-        raise UserError(f"{what} names no file; set it to a parquet or jsonl file")
+        raise UserError(f"{what} names no file; set it to a parquet, jsonl or CSV file")
     return [_local(str(name), what) for name in names]
 
 
@@ -63,16 +82,51 @@ def _local(name: str, what: str) -> Path:
 
 
 def read_records(file: Path) -> Sequence[Record]:
-    """The records of one file, by its ending: .parquet, .jsonl, or .json (a list of objects, or lines of them)."""
+    """The records of one file, by its ending: .parquet, .csv, .tsv, .jsonl, or .json (a list of objects, or lines of
+    them). Raises UserError."""
     if file.suffix == ".parquet":
         return Table(file)
+    if file.suffix in SEPARATORS:
+        return _cells(read_text(file), file)
     if file.suffix not in (".json", ".jsonl"):
-        raise UserError(f"{file}: cannot tell its format; name it .parquet, .json or .jsonl")
-    text = file.read_text(encoding="utf-8")
+        raise UserError(f"{file}: cannot tell its format; name it .parquet, .jsonl, .json or .csv")
+    text = read_text(file)
     records = _parse(text, str(file)) if text.lstrip().startswith("[") else _lines(text, file)
     if broken := [number for number, record in enumerate(records, 1) if not isinstance(record, dict)]:
-        raise UserError(f"{file}:{broken[0]} is not a JSON object")
+        raise UserError(f'{file}:{broken[0]} is not a JSON object: write {{"prompt": ...}}')
     return records
+
+
+def _cells(text: str, file: Path) -> list[Record]:
+    """CSV with a header. A cell is text; an empty one is missing."""
+    csv.field_size_limit(LONGEST_CELL)
+    header, _, _ = text.partition("\n")
+    separator = max(SEPARATORS[file.suffix], key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        if doubled := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"{file}: two columns are named {min(doubled)!r}: rename one")
+        return [_record(names, cells, f"{file}:{reader.line_num}") for cells in reader if cells]
+    except csv.Error as error:
+        raise UserError(f"{file}:{reader.line_num} is not CSV: {error}") from None
+
+
+def _record(names: Sequence[str], cells: Sequence[str], place: str) -> Record:
+    if len(cells) != len(names):
+        raise UserError(
+            f"{place} has {plural(len(cells), 'cell')}, and the header {len(names)} ({', '.join(names)}): put text "
+            'with commas or line breaks in double quotes, and write a double quote in it as ""'
+        )
+    return {name: _structured(name, cell) for name, cell in zip(names, cells, strict=True) if name}
+
+
+def _structured(name: str, cell: str) -> Any:
+    """The text of a cell; messages where it is a list of them, as JSON."""
+    if name in MESSAGES and cell.lstrip().startswith("[{"):
+        with suppress(ValueError):
+            return json.loads(cell)
+    return cell or None
 
 
 def _lines(text: str, file: Path) -> list[Any]:
@@ -84,4 +138,4 @@ def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # no JSON, or numbers and nesting that Python does not read
-        raise UserError(f"{place} is not JSON: {error}") from None
+        raise UserError(f"{place} is not JSON: {error}; correct that line, or remove it") from None

@@ -14,6 +14,8 @@ from typing import Any
 
 from agentrl.data.tasks.base import Problem, Task, row
 from agentrl.errors import UserError
+from agentrl.outputs import writing
+from agentrl.tracking.files import write_atomic
 
 # A task that repeats itself this often has run out of questions.
 PATIENCE = 1000
@@ -87,8 +89,15 @@ def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    draft = file.with_name(f".{file.name}.new")
+    with writing(str(file)):
+        try:
+            pq.write_table(pa.Table.from_pylist(rows), draft)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    with writing(str(file)):
+        write_atomic(file, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -10,6 +10,16 @@ from typing import Any
 
 from agentrl.data.row import Row
 from agentrl.errors import UserError
+from agentrl.plurals import plural
+
+
+def check_batch(rows: int, batch_size: int) -> None:
+    """Raises UserError where the rows do not fill a batch."""
+    if rows < batch_size:
+        there = f"{plural(rows, 'row')} there {'is' if rows == 1 else 'are'}"
+        raise UserError(
+            f"data.train_batch_size={batch_size} is more than the {there}; lower it, and actor.ppo_mini_batch_size"
+        )
 
 
 class Loader:
@@ -24,8 +34,8 @@ class Loader:
     ) -> None:
         if batch_size < 1:
             raise UserError(f"a batch of {batch_size} rows holds nothing; set data.train_batch_size to 1 or more")
-        if drop_last and len(rows) < batch_size:
-            raise UserError(f"data.train_batch_size={batch_size} is more than the {len(rows)} rows there are; lower it")
+        if drop_last:
+            check_batch(len(rows), batch_size)
         self.rows = rows
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -58,8 +68,8 @@ class Loader:
         """Go on where `state` was taken. Raises UserError when the data has changed since."""
         if state["rows"] != len(self.rows):
             raise UserError(
-                f"data.train_files has {len(self.rows)} rows now, {state['rows']} when the checkpoint was made; "
-                "bring them back, or start anew with trainer.resume_mode=disable"
+                f"data.train_files has {plural(len(self.rows), 'row')} now, {state['rows']} when the checkpoint was "
+                "made; bring them back, or start anew with trainer.resume_mode=disable"
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
         self._order = self._shuffled()

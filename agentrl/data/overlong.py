@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from agentrl.data.lazy import LazyRows
 from agentrl.data.row import Row
 from agentrl.errors import UserError
+from agentrl.plurals import plural
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ def filter_overlong(
     dropped = len(rows) - len(kept)
     if not kept:
         raise UserError(
-            f"data.max_prompt_length={limit} drops all {len(rows)} rows; raise it: the shortest prompt has "
-            f"{min(lengths)} tokens"
+            f"data.max_prompt_length={limit} drops all of {plural(len(rows), 'row')}; raise it: the shortest prompt "
+            f"has {min(lengths)} tokens"
         )
     if dropped:
         log.warning("dropped %d of %d rows: prompts over data.max_prompt_length=%d tokens", dropped, len(rows), limit)

@@ -5,7 +5,7 @@ it, so that it is the same after a restart, a shuffle or a filter.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ READ |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
 """Columns that have a place of their own in a Row, or are too big to be carried along."""
 
 
+EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}
+"""Roles that another layout has, by their names here."""
+
+
 class Rows(LazyRows):
     """Rows of several files, one after another, each made when asked for."""
 
@@ -37,6 +42,17 @@ class Rows(LazyRows):
 
     def __len__(self) -> int:
         return sum(len(records) for _, records in self.parts)
+
+    def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """(uid, messages) of every row, at less cost than the rows. Raises UserError for the first without a prompt."""
+        for name, records in self.parts:
+            for number, prompt in enumerate(_column(records, self.prompt_key), 1):
+                uid = f"{name}:{number}"
+                yield uid, _messages(prompt, f"{uid}: {self.prompt_key}")
+
+    def agent_names(self) -> set[str]:
+        """The agent loops that rows ask for."""
+        return {str(name) for _, records in self.parts for name in _column(records, "agent_name") if name}
 
     def row(self, place: int) -> Row:
         for name, records in self.parts:
@@ -61,7 +77,7 @@ def read_rows(
     media_keys: MediaKeys = MEDIA_KEYS,
     what: str = "data.train_files",
 ) -> Rows:
-    """The rows of one or several parquet, json or jsonl files. Raises UserError, naming the config key `what`."""
+    """The rows of one or several parquet, json, jsonl or CSV files. Raises UserError, naming the config key `what`."""
     return Rows(paths(files, what), prompt_key=prompt_key, reward_fn_key=reward_fn_key, media_keys=media_keys)
 
 
@@ -98,16 +114,41 @@ def _field(record: Mapping[str, Any], key: str, uid: str) -> dict[str, Any]:
 
 
 def _messages(value: Any, place: str) -> list[dict[str, Any]]:
-    if isinstance(value, str):
+    if isinstance(value, str) and value.strip():
         return [{"role": "user", "content": plain(value)}]
     messages = plain(value)
-    if not messages or not isinstance(messages, list):
-        raise UserError(f"{place} holds neither messages nor a string")
+    if messages in (None, "", []) or isinstance(messages, str):
+        raise UserError(f"{place} is empty: write the question there, or remove the row")
+    if not isinstance(messages, list):
+        raise UserError(
+            f"{place} holds neither messages nor a string, but a {type(messages).__name__}: {str(messages)[:80]}"
+        )
     for message in messages:
-        if not isinstance(message, dict) or "role" not in message:
-            raise UserError(f"{place} holds something that is no message with a role: {str(message)[:80]}")
+        _check_message(message, place)
         message.setdefault("content", "")  # dropped with the None values where there are only tool calls
+    if not any(_says(message) for message in messages):
+        raise UserError(f"{place} is empty: its messages have no content; write the question there, or remove the row")
     return messages
+
+
+def _check_message(message: Any, place: str) -> None:
+    if not isinstance(message, dict) or "role" not in message:
+        shared = isinstance(message, dict) and {"from", "value"} <= message.keys()
+        hint = (
+            '; write {"role": "user", "content": ...}, for "from" and "value" are ShareGPT\'s names' if shared else ""
+        )
+        raise UserError(f"{place} holds something that is no message with a role: {str(message)[:80]}{hint}")
+    if message["role"] in SHAREGPT_ROLES:
+        right = SHAREGPT_ROLES[message["role"]]
+        raise UserError(f"{place} has a message with the role {message['role']!r}: write {right!r}")
+    content = message.get("content", "")
+    if not isinstance(content, str | list):
+        raise UserError(f"{place} has a message whose content is {str(content)[:80]!r}: write text")
+
+
+def _says(message: Mapping[str, Any]) -> bool:
+    content = message["content"]
+    return bool(content.strip() if isinstance(content, str) else content) or bool(message.get("tool_calls"))
 
 
 def _names(files: Sequence[Path]) -> list[str]:
@@ -118,13 +159,17 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _check_columns(records: Sequence[Record], file: Path, prompt_key: str, reward_fn_key: str) -> None:
     if not records:
-        raise UserError(f"{file} has no rows")
+        raise UserError(f"{file} has no rows: write one a line, such as {EXAMPLE}")
     for key, setting in ((prompt_key, "data.prompt_key"), (reward_fn_key, "data.reward_fn_key")):
         if key == DATA_SOURCE:
             continue
         for columns, place in _columns(records, file):
             if key not in columns:
                 raise UserError(f"{setting}: {place} has no column {key!r}; it has {', '.join(columns)}")
+
+
+def _column(records: Sequence[Record], key: str) -> Iterator[Any]:
+    return records.values(key) if isinstance(records, Table) else (record.get(key) for record in records)
 
 
 def _columns(records: Sequence[Record], file: Path) -> list[tuple[list[str], str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
+from agentrl.blocking import IMPATIENCE, LoopWatch
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import TRAINING, sections_for
@@ -102,9 +103,12 @@ async def _with_rows(patient: Patient, env: Environment, found: list[Row], sandb
     patient.note("template", template.format_found(chat, config.rollout.multi_turn.format))
     patient.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
     patient.note("template", template.dropped_fields(chat, first.prompt, schemas))
-    results = await _tools(patient, env, first)
-    await patient.listen("user", services.user_answers(env.interactions, first))
-    await _reward(patient, chat, found, sandbox, tokenizer)
+    watch = LoopWatch(IMPATIENCE, report=lambda _: None)
+    with watch.watching():
+        results = await _tools(patient, env, first)
+        await patient.listen("user", services.user_answers(env.interactions, first))
+        await _reward(patient, chat, found, sandbox, tokenizer)
+    patient.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
     messages = script.with_tools(first.prompt, schemas, results)
     patient.note("masks", _masks(patient, chat, first, messages, schemas))
 

@@ -8,6 +8,7 @@ from agentrl.data import Row
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.errors import UserError
 from agentrl.interactions import InteractionSet
+from agentrl.plurals import plural
 from agentrl.rollout.loops import loop_class, loop_name
 from agentrl.tools import ToolSet
 
@@ -17,7 +18,7 @@ def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> 
     data = config.data
     found = [len(chat.prompt(row.prompt, tools.schemas(row.tool_selection) or None)) for row in rows]
     bare = len(chat.prompt(rows[0].prompt))
-    share = f", {found[0] - bare} of them for {len(tools)} tools" if len(tools) else ""
+    share = f", {found[0] - bare} of them for {plural(len(tools), 'tool')}" if len(tools) else ""
     text = f"prompts of {min(found)} to {max(found)} tokens{share}; data.max_prompt_length={data.max_prompt_length}"
     if max(found) <= data.max_prompt_length:
         yield ok(text)

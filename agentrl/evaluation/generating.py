@@ -19,6 +19,7 @@ from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.data import Row
 from agentrl.errors import UserError
 from agentrl.evaluation.report import RowScores
+from agentrl.outputs import append_line, writing
 from agentrl.rewards.arguments import solution
 from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime.runtime import Runtime
@@ -69,8 +70,8 @@ class Part:
         self._append({"uid": uid, "failures": self.failures[uid]})
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(to_json(line, str) + "\n")
+        with writing(str(self.file)), self.file.open("ab", buffering=0) as stream:
+            append_line(stream, f"{to_json(line, str)}\n".encode())
 
     def _read(self) -> None:
         """What is there already; a last line that was cut off is left out."""
@@ -212,7 +213,12 @@ def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Rows as jsonl, or as parquet with everything nested as JSON text: rows need not be alike."""
+    """Rows as jsonl, or as parquet with everything nested as JSON text: rows need not be alike. Raises InfraError."""
+    with writing(str(out)):
+        _write(out, records)
+
+
+def _write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     if out.suffix == ".jsonl":
         write_atomic(out, (to_json(record, str) + "\n" for record in records))
         return
@@ -223,5 +229,8 @@ def write(out: Path, records: Sequence[dict[str, Any]]) -> None:
     draft = out.with_name(f".{out.name}.new")
     nested = ("reward_model", "extra_info", "messages")
     flat = [r | {key: to_json(r[key], str) for key in nested} for r in records]
-    pq.write_table(pa.Table.from_pylist(flat), draft)
-    draft.replace(out)
+    try:
+        pq.write_table(pa.Table.from_pylist(flat), draft)
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)

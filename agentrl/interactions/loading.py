@@ -5,11 +5,16 @@ from typing import Any
 
 from agentrl.errors import UserError
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
+from agentrl.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.plugins import Entry, blaming, read_entries
-from agentrl.tools.options import check_timeout
+from agentrl.tools.options import check_in_thread, check_timeout
 from agentrl.usercode import Cleanup
 
 YAML_KEY = "rollout.multi_turn.interaction_config_path"
+RESPOND = "async def generate_response(self, instance_id, messages, **kwargs)"
+ENTRY_KEYS = ("name", "class_name", "config")
+READ = ("name", "timeout", "in_thread")
+"""Keys of `config` that agentrl reads."""
 DEFAULT_TIMEOUT = 60.0
 """Seconds for each call of a method, unless `config.timeout` says otherwise."""
 
@@ -55,11 +60,33 @@ def load_interactions(path: str | None) -> InteractionSet:
     return InteractionSet(runners.values())
 
 
+def check_interactions(path: str | None) -> None:
+    """What can be wrong with a run's interactions before one is made. Raises UserError."""
+    for entry in [] if path is None else read_entries(path, "interaction", what=YAML_KEY):
+        _check(entry)
+
+
+def _check(entry: Entry) -> None:
+    check_keys(entry.fields, ENTRY_KEYS, entry.where)
+    kind = entry.load_class()
+    if inherits(kind, "BaseInteraction.generate_response"):
+        raise UserError(f"{entry.where}: {entry.class_name} has no generate_response(): write `{RESPOND}`")
+    check_method(kind, "generate_response", ("instance_id", "messages"), entry.where, RESPOND)
+    for method in ("start_interaction", "calculate_score", "finalize_interaction"):
+        example = f"async def {method}(self, instance_id, **kwargs)"
+        check_method(kind, method, ("instance_id",), entry.where, example)
+    check_answers(getattr(kind, "generate_response", None), entry.where, "(should_terminate, content, score, extra)")
+    check_spelling(entry.config, READ, entry.where, section="config", kind=kind)
+
+
 def _make_runner(entry: Entry) -> InteractionRunner:
+    _check(entry)
     name = entry.fields.get("name") or _default_name(entry.class_name)
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
+    in_thread = entry.config.get("in_thread", False)
     with blaming(entry.where):
         check_timeout(timeout)
+        check_in_thread(in_thread)
     interaction = entry.make({**entry.config, "name": name})
     missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
     if missing:
@@ -67,7 +94,7 @@ def _make_runner(entry: Entry) -> InteractionRunner:
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: "
             "derive it from agentrl.interactions.BaseInteraction"
         )
-    return InteractionRunner(name, interaction, timeout)
+    return InteractionRunner(name, interaction, timeout, in_thread=in_thread)
 
 
 def _default_name(class_name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from agentrl.errors import InfraError, UserError
+from agentrl.tools.options import IN_THREAD_FIX
 from agentrl.tools.response import read_number
 from agentrl.usercode import Cleanup, Threads, UserFunction
 from agentrl.writable import whole
@@ -38,10 +39,15 @@ class InteractionReply:
 class InteractionRunner:
     """One interaction and its time limit, shared by all trajectories."""
 
-    def __init__(self, name: str, interaction: Any, timeout: float | None) -> None:
+    def __init__(self, name: str, interaction: Any, timeout: float | None, *, in_thread: bool = False) -> None:
+        """`in_thread`: async methods run in threads too, each call in an event loop of its own."""
         self.name = name
         self.timeout = timeout
-        self.methods = {method: UserFunction(getattr(interaction, method)) for method in METHODS}
+        owner = f"interaction {name!r}"
+        self.methods = {
+            method: UserFunction(getattr(interaction, method), owner=owner, fix=IN_THREAD_FIX, in_thread=in_thread)
+            for method in METHODS
+        }
         self.scores = self.methods["calculate_score"].fn.__qualname__ != "BaseInteraction.calculate_score"
         self.reported: set[str] = set()
 

@@ -79,7 +79,7 @@ class OneByOne:
     async def __call__(self, given: Arguments) -> Any:
         if self._run is None:  # here, because its constructor may want the running event loop
             with blaming(SECTION):
-                self._run = UserFunction(self.make().run_single)
+                self._run = UserFunction(self.make().run_single, owner="the reward manager", fix="")
         async with self._slots:
             said = await self._run.run((as_batch([given], self.key, self.tokenizer),), {}, timeout=self.timeout)
         if not isinstance(said, Mapping) or "reward_score" not in said:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import UserError
+from agentrl.plugin_checks import check_answers
 from agentrl.plugins import load_attribute
 
 SECTION = "reward.custom_reward_function"
@@ -63,6 +64,7 @@ def load_reward_function(
     function = load_attribute(path, name, what=SECTION)
     if not callable(function):
         raise UserError(f"{SECTION}: {name} in {path} is no function but a {type(function).__name__}")
+    check_answers(function, f"{SECTION}: {path}", "the score, a number")
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
     accepted = _check(function, name, reward_kwargs, words)
     return RewardFn(function, name, dict(reward_kwargs), accepted, (path, name))

@@ -39,7 +39,7 @@ class Threads:
     """Each trajectory by itself: async functions as tasks, others in threads, `num_workers` at once."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
-        self.function = UserFunction(fn.function)
+        self.function = UserFunction(fn.function, owner="the reward function")
         self.timeout = timeout
         self._slots = asyncio.Semaphore(num_workers)
 
@@ -62,7 +62,7 @@ class Together:
 
     def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
         """`arrange` makes the call's keyword arguments of what is to be told of each trajectory."""
-        self.function = UserFunction(function)
+        self.function = UserFunction(function, owner="the reward function")
         self.arrange = arrange
         self.timeout = timeout
         self._left = 0

@@ -21,6 +21,7 @@ from agentrl.chat.template import LEAD
 from agentrl.data import truncate
 from agentrl.errors import InfraError, UserError
 from agentrl.media import Medium, media_of
+from agentrl.plurals import plural
 from agentrl.rollout.engine import Engine, Generation, Sampling
 from agentrl.rollout.fire import kindled
 from agentrl.rollout.limits import Limits
@@ -78,7 +79,7 @@ class Episode:
         media = media_of(self.trajectory.messages)
         if len(media) > self.limits.images:
             uid = self.trajectory.row.uid
-            raise UserError(f"{uid} has {len(media)} images; raise rollout.limit_images, or leave it out")
+            raise UserError(f"{uid} has {plural(len(media), 'image')}; raise rollout.limit_images, or leave it out")
         ids = self.chat.prompt(self.trajectory.messages, self.schemas)
         ids = truncate(ids, self.limits.prompt_length, "error" if media else self.limits.truncation)
         self._new_ledger(ids, media)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from agentrl.blocking import Call, LoopWatch, attributed
 from agentrl.chat.ledger import Ledger, LedgerError
 from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
@@ -51,6 +52,8 @@ class Scheduler:
     """Whether `timeout` counts as one."""
     unscored: list[asyncio.Task[Trajectory]] = field(default_factory=list)
     """Scores under way that no `run` waits for."""
+    watch: LoopWatch = field(default_factory=LoopWatch)
+    """Warns of users' functions that block the event loop."""
 
     async def run(
         self,
@@ -68,15 +71,18 @@ class Scheduler:
         """
         jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
         self.scorer.expect(len(jobs))
-        with undisturbed():
+        with undisturbed(), self.watch.watching() as pulse:
             await Lanes(self, jobs, sampling, on_done, None if scored else self.unscored).run()
+        for job in jobs:
+            job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
         return jobs
 
     async def settle(self) -> None:
         """Wait for the scores that are still out. Raises TooManyDrops when not one trajectory of theirs has any."""
         try:
-            check_drops(await asyncio.gather(*self.unscored), 1.0)
+            with self.watch.watching():
+                check_drops(await asyncio.gather(*self.unscored), 1.0)
         finally:
             self.unscored = []
 
@@ -128,7 +134,9 @@ class Scheduler:
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                await self.loop_for(job.row)(self.env).run(trajectory, sampling)
+                loop = self.loop_for(job.row)(self.env)
+                call = Call(f"agent loop {type(loop).__name__}.run", self.timeout)
+                await attributed(loop.run(trajectory, sampling), call)
             for ledger in trajectory.ledgers:
                 ledger.check()
         except UserError:

@@ -95,6 +95,8 @@ class Trajectory:
     spans: list[Span] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """Free for a user's own agent loop and tools; the reward function finds it in `extra_info`."""
+    loop_lag: float = 0.0
+    """Seconds that the event loop stood still at most while its batch ran."""
     templated: bool = True
     """Whether the chat template wrote what the model read; a loop that writes tokens itself says no."""
 

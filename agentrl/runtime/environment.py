@@ -188,4 +188,5 @@ def callback(path: str | None) -> UserFunction | None:
     if path is None:
         return None
     module, _, name = path.rpartition(".")
-    return UserFunction(load_attribute(module, name, what="rollout.multi_turn.completion_callback"))
+    key = "rollout.multi_turn.completion_callback"
+    return UserFunction(load_attribute(module, name, what=key), owner=key)

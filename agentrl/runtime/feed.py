@@ -47,7 +47,7 @@ def _read(config: Config, runtime: Runtime, files: object, key: str) -> Sequence
     if files is None:
         raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
     processor = load_processor(config.model, runtime.tokenizer).processor if data.custom_cls.path else None
-    rows = load_dataset(data, files, runtime.tokenizer, processor=processor)
+    rows = load_dataset(data, files, runtime.tokenizer, processor=processor, what=key)
     limit = data.train_max_samples if key == "data.train_files" else data.val_max_samples
     rows = rows if limit < 0 else [rows[i] for i in range(min(limit, len(rows)))]
     if data.filter_overlong_prompts:

@@ -20,6 +20,7 @@ from torch import Tensor
 from agentrl.chat.ledger import Ledger
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
+from agentrl.plurals import plural
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.closing import closing, dump_file
 from agentrl.runtime.runtime import Metrics
@@ -167,7 +168,9 @@ class Journal:
     def _close_writer(self) -> None:
         self._writer.close()
         if self._unwritten:
-            self.view.note(f"{len(self._unwritten)} dumps could not be written; the first: {self._unwritten[0]}")
+            self.view.note(
+                f"{plural(len(self._unwritten), 'dump')} could not be written; the first: {self._unwritten[0]}"
+            )
 
 
 def _advantages(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:

@@ -4,34 +4,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jsonschema.exceptions import SchemaError
-
 from agentrl.errors import UserError
+from agentrl.plugin_checks import check_keys
 from agentrl.plugins import Entry, blaming, load_user_file, read_entries
 from agentrl.resources import find
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools.base import BaseTool
+from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tools_in
 from agentrl.tools.mcp import McpServers, mcp_tools
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
-from agentrl.tools.sandboxes import Sandboxes
+from agentrl.tools.sandboxes import NO_SANDBOX, Sandboxes
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 from agentrl.tools.toolset import ToolSet
 from agentrl.tools.truncation import Truncation
 
+NATIVE, MCP = "native", "mcp"
+ENTRY_KEYS = ("class_name", "config", "tool_schema", "mcp")
 YAML_KEY = "rollout.multi_turn.tool_config_path"
 FUNCTIONS_KEY = "rollout.multi_turn.function_tool_path"
-
-# Python's names are a common slip.
-JSON_NAMES = {
-    "str": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "list": "array",
-    "dict": "object",
-}
 
 
 @dataclass(frozen=True)
@@ -61,11 +53,31 @@ def load_tools(
     sandboxes, servers = Sandboxes(sandbox), McpServers()
     try:
         loaded = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
-        _check_names(loaded)
+        _check_names((item.runner.name, item.where) for item in loaded)
     except UserError:
         servers.stop()
         raise
     return ToolSet([item.runner for item in loaded], shorten, sandboxes, servers)
+
+
+def check_tools(tool_config_path: str | None, function_tool_path: str | None) -> None:
+    """What can be wrong with a run's tools before one is made or a server is asked. Raises UserError."""
+    entries = [] if tool_config_path is None else read_entries(tool_config_path, "tools", what=YAML_KEY)
+    named = [(name, entry.where) for entry in entries if (name := _checked_name(entry)) is not None]
+    _check_names([*named, *((item.runner.name, item.where) for item in _from_functions(function_tool_path))])
+
+
+def _checked_name(entry: Entry) -> str | None:
+    """The tool's name, where the YAML says it."""
+    native, written = _type(entry) == NATIVE, entry.fields.get("tool_schema")
+    if native:
+        check_class(entry, entry.load_class())
+    check_options(entry)
+    if not native or written is None:
+        return None
+    schema = _read_schema(entry.where, written)
+    check_schema(schema, entry.where)
+    return str(schema.function.name)
 
 
 def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
@@ -78,25 +90,36 @@ def _from_functions(path: str | None) -> list[Loaded]:
         return []
     file = find(path, what=FUNCTIONS_KEY)
     tools = tools_in(load_user_file(file, where=f"{FUNCTIONS_KEY}: {file}"))
+    for tool in tools:
+        check_function(tool, f"{FUNCTIONS_KEY}: {file}")
     if not tools:
         raise UserError(f"{FUNCTIONS_KEY}: {file} has no function marked @function_tool: mark those that are tools")
     return [Loaded(_function_runner(tool, str(file)), str(file)) for tool in tools]
 
 
 def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterator[ToolRunner]:
-    kind = entry.config.get("type", "native")
-    if kind == "mcp":
-        for tool in mcp_tools(entry, servers):
-            with blaming(entry.where):
-                options = ToolOptions.read(tool.config)
-            yield _runner(tool, tool.tool_schema, options, entry.where)
-    elif kind == "native":
+    if _type(entry) == NATIVE:
         yield _make_runner(entry, sandboxes)
-    else:
+        return
+    check_options(entry)
+    for tool in mcp_tools(entry, servers):
+        with blaming(entry.where):
+            options = ToolOptions.read(tool.config)
+        yield _runner(tool, tool.tool_schema, options, entry.where)
+
+
+def _type(entry: Entry) -> str:
+    """Native or mcp. Raises UserError."""
+    check_keys(entry.fields, ENTRY_KEYS, entry.where)
+    kind = entry.config.get("type", NATIVE if entry.class_name else MCP)
+    if kind not in (NATIVE, MCP):
         raise UserError(f"{entry.where}: config.type is {kind!r}: write native or mcp, or leave it out")
+    return str(kind)
 
 
 def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
+    check_class(entry, entry.load_class())
+    check_options(entry)
     written = entry.fields.get("tool_schema")
     tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
     missing = [name for name in METHODS if not callable(getattr(tool, name, None))]
@@ -107,8 +130,9 @@ def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     with blaming(f"{entry.where}: {entry.class_name}"):
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)
+    check_schema(schema, entry.where)
     if isinstance(tool, BaseTool) and not hasattr(tool, "sandbox"):
-        tool.sandbox = sandboxes.of(entry.config)
+        tool.sandbox = NO_SANDBOX if entry.config.get("in_thread") is True else sandboxes.of(entry.config)
     # A tool may have other defaults than ToolOptions: it says so in the config that it hands to BaseTool.
     config = getattr(tool, "config", None)
     with blaming(entry.where):
@@ -123,14 +147,8 @@ def _function_runner(tool: FunctionTool, where: str) -> ToolRunner:
 def _runner(
     tool: Any, schema: OpenAIFunctionToolSchema, options: ToolOptions, where: str, *, closed: bool = False
 ) -> ToolRunner:
-    try:
-        return ToolRunner(tool, schema.model_dump(), options, closed=closed)
-    except SchemaError as error:
-        place = ".".join(map(str, error.absolute_path))
-        right = JSON_NAMES.get(str(error.instance))
-        mend = f"write {right}" if right else "write it as JSON Schema wants it"
-        name = schema.function.name
-        raise UserError(f"{where}: tool_schema of {name}: {place} is {error.instance!r}: {mend}") from error
+    check_types(schema, where)
+    return ToolRunner(tool, schema.model_dump(), options, closed=closed)
 
 
 def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:
@@ -140,10 +158,10 @@ def _read_schema(where: str, written: Any) -> OpenAIFunctionToolSchema:
         raise UserError(f"{where}: tool_schema: {error}: write type, function.name, description, parameters") from error
 
 
-def _check_names(loaded: Iterable[Loaded]) -> None:
+def _check_names(named: Iterable[tuple[str, str]]) -> None:
+    """Raises UserError for a second tool of one name; each with where it comes from."""
     seen: dict[str, str] = {}
-    for item in loaded:
-        name = item.runner.name
+    for name, where in named:
         if name in seen:
-            raise UserError(f"{item.where}: a tool named {name!r} is in {seen[name]} already: rename one of them")
-        seen[name] = item.where
+            raise UserError(f"{where}: a tool named {name!r} is in {seen[name]} already: rename one of them")
+        seen[name] = where

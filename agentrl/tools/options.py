@@ -6,6 +6,8 @@ from typing import Any
 
 from agentrl.errors import UserError
 
+IN_THREAD_FIX = "set config.in_thread: true in its YAML"
+"""For methods that block the event loop."""
 ON_ERROR = ("infra", "tell_model")
 
 
@@ -21,6 +23,8 @@ class ToolOptions:
     """Calls at once over all trajectories; null: no limit for async methods, SYNC_CALLS for plain ones."""
     on_error: str = "infra"
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
+    in_thread: bool = False
+    """Async methods run in threads too, each call in an event loop of its own: for those that block."""
     example: Mapping[str, Any] | None = None
     """Arguments that `agentrl tools test` calls it with."""
 
@@ -30,6 +34,7 @@ class ToolOptions:
             raise UserError(f"config.retries is {self.retries!r}: write a whole number, 0 or more")
         if self.max_concurrency is not None and not (_is_int(self.max_concurrency) and self.max_concurrency > 0):
             raise UserError(f"config.max_concurrency is {self.max_concurrency!r}: write a whole number over 0, or null")
+        check_in_thread(self.in_thread)
         if self.on_error not in ON_ERROR:
             raise UserError(f"config.on_error is {self.on_error!r}: use one of {', '.join(ON_ERROR)}")
 
@@ -44,6 +49,12 @@ def check_timeout(timeout: Any) -> None:
     fits = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
     if timeout is not None and not fits:
         raise UserError(f"config.timeout is {timeout!r}: write seconds over 0, or null for no limit")
+
+
+def check_in_thread(in_thread: Any) -> None:
+    """Raise UserError unless it is true or false."""
+    if not isinstance(in_thread, bool):
+        raise UserError(f"config.in_thread is {in_thread!r}: write true or false")
 
 
 def _is_int(value: Any) -> bool:

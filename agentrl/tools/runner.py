@@ -8,13 +8,13 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from agentrl.errors import InfraError, UserError
 from agentrl.tools.arguments import ArgumentCheck
-from agentrl.tools.options import ToolOptions
+from agentrl.tools.options import IN_THREAD_FIX, ToolOptions
 from agentrl.tools.response import ModelError, read_number
 from agentrl.usercode import Threads, UserFunction
 from agentrl.waits import began
@@ -39,7 +39,7 @@ class ToolRunner:
         self.options = options
         extra = {"additionalProperties": False} if closed else {}
         self.check = ArgumentCheck(self.name, extra | schema["function"]["parameters"])
-        self.methods = {name: UserFunction(getattr(tool, name)) for name in METHODS}
+        self.methods = {name: self._method(getattr(tool, name)) for name in METHODS}
         inherited = {name for name, method in self.methods.items() if method.fn.__qualname__ == f"BaseTool.{name}"}
         # Tools that only inherit calc_reward have no opinion: their 0.0 would look like a score.
         self.scores = "calc_reward" not in inherited
@@ -124,6 +124,9 @@ class ToolRunner:
         async with self.gate:  # the time limit starts when the call does, not while it waits for a place
             began()
             return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
+
+    def _method(self, fn: Callable[..., Any]) -> UserFunction:
+        return UserFunction(fn, owner=f"tool {self.name!r}", fix=IN_THREAD_FIX, in_thread=self.options.in_thread)
 
     def _gate(self) -> AbstractAsyncContextManager[Any]:
         places = self.options.max_concurrency

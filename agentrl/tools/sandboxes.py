@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.errors import UserError
 from agentrl.sandbox.sandbox import Sandbox
 
 
@@ -24,3 +25,16 @@ class Sandboxes:
         """Stop what is not the run's."""
         for sandbox in self.own.values():
             await sandbox.close()
+
+
+class NoSandbox:
+    """Stands for the sandbox in a tool whose methods run in event loops of their own."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError(
+            "self.sandbox belongs to the run's event loop, and config.in_thread gives each call a loop of its own: "
+            "remove in_thread, and wrap what blocks in `await asyncio.to_thread(...)`"
+        )
+
+
+NO_SANDBOX: Any = NoSandbox()

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.plurals import plural
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
 from agentrl.tracking.fields import duration, figure
@@ -97,7 +98,7 @@ def _header(record: Record) -> Text:
     text.append(f" ({record['finish']})")
     trained = sum(sum(sample["columns"]["mask"]) for sample in record["samples"])
     tokens = sum(len(sample["columns"]["ids"]) for sample in record["samples"])
-    return text.append(f"  {record['turns']} turns  {trained} of {tokens} tokens trained")
+    return text.append(f"  {plural(record['turns'], 'turn')}  {trained} of {tokens} tokens trained")
 
 
 def _stream(sample: Record, max_prompt: int | None) -> Table:

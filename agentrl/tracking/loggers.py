@@ -14,6 +14,7 @@ from typing import Protocol
 import yaml
 
 from agentrl.errors import UserError
+from agentrl.outputs import append_line
 from agentrl.tracking.files import write_atomic
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
@@ -68,12 +69,12 @@ class FileLogger:
             write_atomic(path, [line for step, line in _lines(path) if step <= resume_step])
         elif path.exists() and path.stat().st_size:
             path.replace(path.with_name(path.name + ".old"))
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()  # a killed process then loses nothing: the operating system has the line
+        # Unbuffered: a killed process loses nothing, for the operating system has the line.
+        append_line(self._file, f"{json.dumps(record)}\n".encode())
 
     def generations(self, step: int, rows: Sequence[Generation]) -> None:
         pass  # trainer.validation_data_dir has all of them

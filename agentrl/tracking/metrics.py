@@ -179,6 +179,7 @@ def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
     for span in (span for t in trajectories for span in t.spans):
         by_kind[span.kind].append(span.end - span.start)
     metrics = {**_mean("tool_seconds_mean", tool_seconds), **_mean_max("trajectory_seconds", lives)}
+    metrics |= _extreme("loop_lag_max", [t.loop_lag for t in trajectories], max)
     if tool_seconds:
         metrics["tool_seconds_p99"] = tool_seconds[math.ceil(0.99 * len(tool_seconds)) - 1]
     for kind, seconds in sorted(by_kind.items()):

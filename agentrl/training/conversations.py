@@ -13,6 +13,7 @@ from agentrl.config.schema.sft import SftData
 from agentrl.data.files import paths, read_records
 from agentrl.data.plain import plain
 from agentrl.errors import UserError
+from agentrl.plurals import plural
 
 Messages = list[dict[str, Any]]
 
@@ -41,7 +42,7 @@ def read_conversations(
             ledgers.append(ledger)
     if not ledgers:
         raise UserError(
-            f"{what}: none of {too_long} conversations fits into data.max_length={data.max_length}; raise it"
+            f"{what}: none of {plural(too_long, 'conversation')} fits into data.max_length={data.max_length}; raise it"
         )
     return Conversations(ledgers, too_long)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from agentrl.errors import UserError
+from agentrl.outputs import model_folder
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
 from agentrl.training.device import DTYPES
@@ -32,15 +33,16 @@ def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: boo
         raise UserError(f"{checkpoint} holds no weights; actor.checkpoint.save_contents left them out")
     described = checkpoint / checkpoints.HUGGINGFACE
     weights = {name: _cast(tensor.whole(), dtype) for name, tensor in saved.items()}
-    if (described / CONFIG).is_file():
-        _write_adapter(described, weights, out)
-        if adapter:
-            fold_adapter(out, DTYPES[dtype] if dtype else None)
-    else:
-        _write_model(described, weights, out)
-    AutoTokenizer.from_pretrained(described).save_pretrained(out)
-    for file in described.glob("*processor_config.json"):  # what shows it images
-        shutil.copy(file, out)
+    with model_folder(out, f"the model in {out}") as draft:
+        if (described / CONFIG).is_file():
+            _write_adapter(described, weights, draft)
+            if adapter:
+                fold_adapter(draft, DTYPES[dtype] if dtype else None)
+        else:
+            _write_model(described, weights, draft)
+        AutoTokenizer.from_pretrained(described).save_pretrained(draft)
+        for file in described.glob("*processor_config.json"):  # what shows it images
+            shutil.copy(file, draft)
     return step
 
 

@@ -70,14 +70,19 @@ def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) 
     try:
         return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
-        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}") from error
+        fix = (
+            ""
+            if Path(place).is_dir()
+            else f"; correct the name, or set {key} to a folder (HF_HUB_OFFLINE=1 asks no hub)"
+        )
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{fix}") from error
 
 
 def _template(chat_template: str) -> str:
     """Jinja text, or that of the file."""
     if "{" in chat_template:
         return chat_template
-    return resources.find(chat_template, what="model.chat_template").read_text(encoding="utf-8")
+    return resources.read_text(resources.find(chat_template, what="model.chat_template"))
 
 
 def load_model(

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Trainer
+from agentrl.outputs import writing
 from agentrl.remote import send
 from agentrl.training import checkpoints
 from agentrl.training.ranks import Ranks
 
+FULL = (
+    "those before it are whole: free the disk, or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
+    "command again"
+)
 PARTS = {"model": "parameters", "optimizer": "optimizer"}
 """Where in a trainee's state each word of save_contents and load_contents is; `extra` is the rest."""
 
@@ -33,11 +38,12 @@ class Saver:
     def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
         """Write a checkpoint once the one before is there; raises what went wrong with that one."""
         self.wait()
-        finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks)
+        with writing(f"the checkpoint of step {step} in {folder}", FULL):
+            finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks)
         if self.thread is None:
-            self._finish(finish)
+            self._finish(finish, folder, step)
         else:
-            self._pending = self.thread.submit(self._finish, finish)
+            self._pending = self.thread.submit(self._finish, finish, folder, step)
 
     def wait(self) -> None:
         """Until the checkpoint that is being written is there; raises what went wrong."""
@@ -45,8 +51,9 @@ class Saver:
         if pending is not None:
             pending.result()
 
-    def _finish(self, finish: checkpoints.Finish) -> None:
-        path = finish()
+    def _finish(self, finish: checkpoints.Finish, folder: Path, step: int) -> None:
+        with writing(f"the checkpoint of step {step} in {folder}", FULL):
+            path = finish()
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:

@@ -20,6 +20,7 @@ from agentrl.config import to_yaml
 from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
 from agentrl.media import Processor
+from agentrl.outputs import model_folder, writing
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training import checkpoints
@@ -190,7 +191,8 @@ class Run:
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
         path = Path(trainer.output_dir)
-        save_pretrained(self.module, self.tokenizer, path, merge=trainer.merge_lora)
+        with model_folder(path, f"the model in {path}", first=self.ranks.first) as draft:
+            save_pretrained(self.module, self.tokenizer, draft, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else float("nan")
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
@@ -212,7 +214,8 @@ class Run:
         folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
         write_model = partial(save_pretrained, self.module, self.tokenizer)
-        checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks)
+        with writing(f"the checkpoint of step {self.step} in {folder}"):
+            checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks)
         if self.ranks.first:
             checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)
 

@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any
 
 from agentrl.errors import UserError
+from agentrl.plurals import plural
 from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.index import KINDS, read_lines
 from agentrl.view.curves import AXES, Curves
@@ -88,7 +89,7 @@ class Api:
         table, step, line = self._table(query), int(query["step"]), int(query["line"])
         index = table.index(step)
         if not 0 <= line < len(index):
-            raise UserError(f"step {step} has {len(index)} trajectories, no {line}")
+            raise UserError(f"step {step} has {plural(len(index), 'trajectory', 'trajectories')}, no {line}")
         (record,) = read_lines(table.path(step), index, [line])
         for sample in record["samples"]:
             sample["texts"] = token_texts(sample)

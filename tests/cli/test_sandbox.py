@@ -41,7 +41,7 @@ def test_run_says_which_limit_was_hit(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "missing.py"], "missing.py: cannot be read"),
+        (["run", "missing.py"], "missing.py cannot be read"),
         (["run", "x.unknown"], "say --language NAME"),
         (["run", "PROGRAM", "--language", "klingon"], "language unknown: 'klingon'"),
         (["run", "PROGRAM", "--url", "nonsense"], "write http://HOST:PORT"),

@@ -77,3 +77,38 @@ def test_mistakes(args, words, capsys):
 )
 def test_made_up_arguments(schema, made):
     assert example_arguments(schema) == made
+
+
+BLOCKING = """
+import time
+from agentrl.tools import BaseTool
+
+class Wait(BaseTool):
+    async def execute(self, instance_id, parameters, **kwargs):
+        time.sleep(1.2)
+        return "waited"
+"""
+
+
+def blocking_yaml(tmp_path, config):
+    (tmp_path / "waiting.py").write_text(BLOCKING)
+    file = tmp_path / "tools.yaml"
+    file.write_text(
+        f"tools:\n  - class_name: waiting.Wait\n    config: {config}\n"
+        "    tool_schema: {type: function, function: {name: wait, description: Waits.}}\n"
+    )
+    return str(file)
+
+
+def test_a_tool_that_blocks_the_event_loop_fails(tmp_path, capsys):
+    assert main(["tools", "test", blocking_yaml(tmp_path, "{timeout: 0.5}")]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "blocked tool 'wait': Wait.execute blocks the event loop at waiting.py:7 (time.sleep(1.2))" in out
+    assert "its own of 0.5 s included" in out
+    assert "config.in_thread: true" in out
+
+
+def test_in_a_thread_it_passes_and_its_timeout_counts(tmp_path, capsys):
+    assert main(["tools", "test", blocking_yaml(tmp_path, "{in_thread: true}")]) == 0
+    assert main(["tools", "test", blocking_yaml(tmp_path, "{in_thread: true, timeout: 0.3}")]) == 1
+    assert "TimeoutError: no answer within 0.3 s" in capsys.readouterr().out

@@ -24,9 +24,11 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def ready(tmp_path: Path) -> list[str]:
-    (tmp_path / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2 + 3?"}\n' * 64)
     (tmp_path / "reward.py").write_text("def compute_score(**kwargs):\n    return 0.0\n")
     (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        (tmp_path / "model" / name).write_text("")
     return [
         f"model.path={tmp_path / 'model'}",
         f"data.train_files={tmp_path / 'rows.jsonl'}",

@@ -35,7 +35,7 @@ def test_workers_need_not_pickle_the_length_function() -> None:
 
 
 def test_nothing_left() -> None:
-    with pytest.raises(UserError, match=r"data.max_prompt_length=2 drops all 2 rows; raise it: .* 3 tokens"):
+    with pytest.raises(UserError, match=r"data.max_prompt_length=2 drops all of 2 rows; raise it: .* 3 tokens"):
         filter_overlong(rows(3, 9), length, 2)
 
 

@@ -116,7 +116,7 @@ def test_agent_name_and_tool_calls_in_the_prompt(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompt": [{"content": "no role"}]}', r"a.jsonl:1: prompt holds something that is no message"),
         ("a.jsonl", '{"prompt": "x", "extra_info": "{broken"}', r"a.jsonl:1: extra_info is no object"),
         ("a.parquet", "not parquet", r"a.parquet is not a parquet file"),
-        ("a.csv", "prompt\nx\n", r"name it .parquet, .json or .jsonl"),
+        ("a.txt", "prompt\nx\n", r"name it .parquet, .jsonl, .json or .csv"),
     ],
 )
 def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, content: str, message: str) -> None:

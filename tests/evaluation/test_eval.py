@@ -33,7 +33,7 @@ def test_stored_answers_are_scored_by_source(home: Path, tmp_path: Path, capsys:
     function = f"custom_reward_function.path={home / 'reward.py'}"
     code, found = figures(home, tmp_path, f"data.path={stored(tmp_path)}", function)
     assert code == 1, "an answer whose reward function fails has no score"
-    assert "1 answers have no score" in capsys.readouterr().err
+    assert "1 answer has no score" in capsys.readouterr().err
     assert found["even"]["mean"]["value"] == pytest.approx((0.5 + 1.0) / 2)
     assert found["odd"]["mean"]["value"] == pytest.approx((1.0 + 0.5) / 2)
     assert (found["even"]["answers"], found["even"]["failed"], found["even"]["rows"]) == (3, 1, 2)

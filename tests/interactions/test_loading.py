@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.errors import InfraError, UserError
 from agentrl.interactions import load_interactions
 
 CLASS = """
@@ -9,6 +9,17 @@ from verl.interactions.base import BaseInteraction
 class WeatherInteraction(BaseInteraction):
     async def generate_response(self, instance_id, messages, **kwargs):
         return True, f"{self.name} {self.config}", 0.5, {}
+
+class Silent(BaseInteraction):
+    pass
+
+class Forgot(BaseInteraction):
+    async def generate_response(self, instance_id, messages, **kwargs):
+        print(messages)
+
+class Few(BaseInteraction):
+    async def generate_response(self, messages):
+        return True, ""
 
 class NotOne:
     def __init__(self, config):
@@ -56,6 +67,17 @@ async def test_rows_choose_by_name(load):
             interactions.open("k", kwargs)
 
 
+async def test_a_method_that_blocks_runs_in_a_thread_where_asked(write):
+    source = CLASS.replace("        return True", "        import time\n        time.sleep(30)\n        return True")
+    write("slow_weather.py", source)
+    config = "{timeout: 0.2, in_thread: true}"
+    yaml = f"interaction:\n  - {{class_name: slow_weather.WeatherInteraction, config: {config}}}\n"
+    session = load_interactions(write("slow.yaml", yaml)).open("k", {})
+    await session.start()
+    with pytest.raises(InfraError, match="TimeoutError: no answer within 0.2 s"):
+        await session.respond([{"role": "assistant", "content": "hi"}])
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -68,6 +90,27 @@ async def test_rows_choose_by_name(load):
         ("interaction:\n  - {class_name: weather.NotOne}\n", "lacks start_interaction, generate_response"),
         ("interaction:\n  - {class_name: weather.Missing}\n", "has no class 'Missing'"),
         ("interaction:\n  - {class_name: weather.WeatherInteraction, config: {timeout: -1}}\n", "config.timeout is -1"),
+        (
+            "interaction:\n  - {class_name: weather.Silent}\n",
+            "weather.Silent has no generate_response(): write `async def",
+        ),
+        (
+            "interaction:\n  - {class_name: weather.Forgot}\n",
+            "Forgot.generate_response never returns anything: return (sh",
+        ),
+        ("interaction:\n  - {class_name: weather.Few}\n", "Few.generate_response(messages) cannot be called with"),
+        (
+            "interaction:\n  - {class_name: weather.WeatherInteraction, timeout: 1}\n",
+            "interaction[0]: unknown key 'timeout'",
+        ),
+        (
+            "interaction:\n  - {class_name: weather.WeatherInteraction, config: {time_out: 1}}\n",
+            "did you mean timeout?",
+        ),
+        (
+            "interaction:\n  - {class_name: weather.WeatherInteraction, config: {in_thread: 1}}\n",
+            "in_thread is 1: write",
+        ),
     ],
 )
 def test_mistakes_give_one_line(load, text, words):

@@ -172,6 +172,8 @@ async def test_a_failing_finalize_raises_nothing(one):
             f"""
             import asyncio
             class UserInteraction(BaseInteraction):
+                async def generate_response(self, instance_id, messages, **kwargs):
+                    return True, ""
                 async def finalize_interaction(self, instance_id, **kwargs):
                     {body}
             """,

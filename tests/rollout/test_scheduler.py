@@ -1,6 +1,8 @@
 """The scheduler: trajectories free of one another, failures contained, order kept."""
 
 import asyncio
+import logging
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.tracking import rollout_metrics
 from tests.rollout.scripted import environment, row, says
 
 
@@ -208,3 +211,22 @@ async def test_all_keys_are_open_before_the_first_request() -> None:
     engine.generate = spying  # type: ignore[method-assign]
     await run(env)
     assert seen == [6] * 6
+
+
+class Blocks(ToolAgent):
+    """A loop of a user's own that waits without `await`."""
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        time.sleep(0.4)  # noqa: ASYNC251
+        await super().run(trajectory, sampling)
+
+
+async def test_a_loop_that_blocks_is_named_and_the_standstill_is_measured(caplog: pytest.LogCaptureFixture) -> None:
+    env, _ = environment(says("The answer is 5 ."))
+    busy = scheduler(env)
+    busy.loop_for = lambda _: Blocks
+    busy.watch.patience = 0.2
+    with caplog.at_level(logging.WARNING):
+        done = await busy.run([row("r:0")], n=1, sampling=Sampling(64, seed=1), tag="1")
+    assert "agent loop Blocks.run blocks the event loop at test_scheduler.py:" in caplog.text
+    assert rollout_metrics(done)["perf/loop_lag_max"] > 0.2

@@ -116,7 +116,11 @@ def test_functions_that_cannot_be_tools(write, load, source, words):
 
 
 def test_a_name_that_the_yaml_has_already(write, load):
-    write("mytool.py", "from agentrl.tools import BaseTool\nclass Tool(BaseTool):\n    pass\n")
+    write(
+        "mytool.py",
+        "from agentrl.tools import BaseTool\n"
+        "class Tool(BaseTool):\n    def execute(self, i, p, **k):\n        return 1\n",
+    )
     schema = "{type: function, function: {name: add, description: d}}"
     yaml = write("tools.yaml", f"tools:\n  - {{class_name: mytool.Tool, tool_schema: {schema}}}\n")
     with pytest.raises(UserError, match="a tool named 'add' is in .*tools.yaml: tools.0. already: rename one"):

@@ -134,6 +134,8 @@ async def test_a_plain_create_that_overstays_is_released_after_it_ends(one_tool)
         import time
         class Tool(BaseTool):
             log = []
+            async def execute(self, instance_id, parameters, **kwargs):
+                return "done"
             def create(self, instance_id=None, **kwargs):
                 time.sleep(0.3)
                 self.log.append("created")
@@ -201,6 +203,8 @@ async def test_a_failing_or_hanging_release_raises_nothing(one_tool):
             f"""
             import asyncio
             class Tool(BaseTool):
+                async def execute(self, instance_id, parameters, **kwargs):
+                    return "done"
                 async def release(self, instance_id, **kwargs):
                     {body}
             """,

@@ -4,6 +4,7 @@ import pytest
 
 from agentrl.errors import UserError
 from agentrl.tools import load_tools
+from agentrl.tools.loading import check_tools
 
 CLASS = """
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema
@@ -23,6 +24,34 @@ class NotATool:
 class Explodes(Tool):
     def __init__(self, config, tool_schema):
         raise OSError("no such server")
+
+class Lazy(BaseTool):
+    pass
+
+class Forgot(BaseTool):
+    async def execute(self, instance_id, parameters, **kwargs):
+        print(parameters)
+
+class Few(BaseTool):
+    async def execute(self, parameters):
+        return "x"
+
+class Named(BaseTool):
+    async def execute(self, city, unit):
+        return "x"
+
+class Yields(Tool):
+    async def execute(self, instance_id, parameters, **kwargs):
+        yield "x"
+
+class OwnKey(Tool):
+    def __init__(self, config, tool_schema):
+        super().__init__(config, tool_schema)
+        self.limit = config.get("time_out")
+
+class Released(Tool):
+    async def release(self):
+        return None
 
 value = 3
 """
@@ -144,6 +173,32 @@ def test_selection(yaml, load):
         (entry(config="{on_error: shrug}"), "config.on_error is 'shrug': use one of infra, tell_model"),
         (entry(config="[1]"), "config is [1]: write a mapping"),
         (entry() + entry(), "a tool named 'echo' is in"),
+        (entry("mytool.Lazy"), "mytool.Lazy has no execute(): write `async def execute(self, instance_id, parameters"),
+        (entry("mytool.Forgot"), "Forgot.execute never returns anything: return text for the model"),
+        (entry("mytool.Few"), "Few.execute(parameters) cannot be called with instance_id and parameters: write `async"),
+        (entry("mytool.Released"), "Released.release() cannot be called with instance_id: write `async def release("),
+        (entry("mytool.Yields"), "Yields.execute has a `yield`: return the answer instead"),
+        (
+            entry("mytool.Named", schema=SCHEMA.replace("{}", "{city: {type: string}}")),
+            "Named.execute takes the argument 'city' by itself: all arguments come in a dict",
+        ),
+        (entry(config="{timeoutt: 5}"), "tools[0]: config.timeoutt: did you mean timeout?"),
+        (entry(config="{Max-Concurrency: 5}"), "config.Max-Concurrency: did you mean max_concurrency?"),
+        (entry(config="{in_thread: sometimes}"), "config.in_thread is 'sometimes': write true or false"),
+        (entry() + "    confg: {}\n", "tools[0]: unknown key 'confg': did you mean config?"),
+        (
+            entry() + "    timeout: 5\n",
+            "tools[0]: unknown key 'timeout': write one of class_name, config, tool_schema, mcp",
+        ),
+        (
+            entry(schema=SCHEMA.replace("{}", "{a: {type: string}}, required: [b]")),
+            "tool_schema of echo: required names 'b', which is not in properties (which has a)",
+        ),
+        (
+            entry(schema=SCHEMA.replace("parameters", "paramaters")),
+            "tool_schema.function.paramaters: did you mean param",
+        ),
+        (entry(schema=SCHEMA.replace("properties", "propertys")), "parameters.propertys: did you mean properties?"),
     ],
 )
 def test_mistakes_in_the_yaml(yaml, load, entries, words):
@@ -151,6 +206,45 @@ def test_mistakes_in_the_yaml(yaml, load, entries, words):
     message = refusal(load, path)
     assert words in message
     assert "tools.yaml" in message
+
+
+def test_keys_of_the_tool_s_own_are_its_own(yaml, load):
+    """As verl's YAML files have them, and one that is nearly one of ours but that the tool's file mentions."""
+    verls = "{rate_limit: 1, num_workers: 2, default_timeout: 3, create_timeout: 4, language: en, enable_log: true}"
+    assert len(load(yaml(entry(config=verls)))) == 1
+    assert len(load(yaml(entry("mytool.OwnKey", "{time_out: 5}")))) == 1
+
+
+def test_a_schema_may_describe_its_properties_elsewhere(yaml, load):
+    schema = SCHEMA.replace("properties: {}", "required: [a], anyOf: [{properties: {a: {type: string}}}]")
+    assert len(load(yaml(entry(schema=schema)))) == 1
+
+
+@pytest.mark.parametrize("entries", [entry("mytool.Lazy"), entry(config="{timeoutt: 5}"), entry() + "    confg: {}\n"])
+def test_they_are_found_before_a_tool_is_made(yaml, entries):
+    with pytest.raises(UserError):
+        check_tools(yaml(entries), None)
+
+
+def test_a_look_ahead_makes_no_tool(yaml):
+    check_tools(yaml(entry("mytool.Explodes")), None)
+
+
+async def test_the_sandbox_stays_in_the_run_s_loop(write, load):
+    write("mytool.py", CLASS + "\nclass Runs(Tool):\n    async def execute(self, instance_id, parameters, **kwargs):\n"
+          "        return await self.sandbox.run(None)\n")  # fmt: skip
+    tools = load(write("tools.yaml", "tools:\n" + entry("mytool.Runs", "{in_thread: true}")))
+    with pytest.raises(UserError, match="self.sandbox belongs to the run's event loop"):
+        await tools.open("k", {}, None).call("echo", {})
+
+
+def test_functions_that_answer_nothing(write, load):
+    source = (
+        'from agentrl.tools import function_tool\n@function_tool\ndef send(text: str){}:\n    """Send.\n\n'
+        '    Args:\n        text: What.\n    """\n    print(text)\n'
+    )
+    assert "send never returns anything" in refusal(load, None, write("functions.py", source.format("")))
+    assert len(load(None, write("functions2.py", source.format(" -> None")))) == 1
 
 
 def test_broken_files(write, load):

@@ -45,6 +45,8 @@ async def test_a_bad_call_never_reaches_the_tool(one_tool):
         class Tool(BaseTool):
             async def create(self, instance_id=None, **kwargs):
                 raise RuntimeError("must not be called")
+            async def execute(self, instance_id, parameters, **kwargs):
+                raise RuntimeError("must not be called")
     """)
     assert (await one_call(tools, "echo", {})).outcome is Outcome.MODEL_ERROR
 
@@ -74,7 +76,7 @@ async def test_tell_model_shows_it_instead(one_tool):
         import asyncio
         class Tool(BaseTool):
             async def execute(self, instance_id, parameters, **kwargs):
-                await asyncio.sleep(30)
+                return await asyncio.sleep(30)
         """,
         "{on_error: tell_model, timeout: 0.05}",
     )
@@ -125,6 +127,7 @@ async def test_nothing_a_tool_raises_gets_out(one_tool, body, kind):
         class Tool(BaseTool):
             {kind} execute(self, instance_id, parameters, **kwargs):
                 {body}
+                return "done"
     """)
     assert (await one_call(tools)).outcome is Outcome.INFRA_ERROR
 
@@ -308,6 +311,7 @@ async def test_seconds_are_measured(one_tool):
         class Tool(BaseTool):
             async def execute(self, instance_id, parameters, **kwargs):
                 await asyncio.sleep(0.05)
+                return "done"
     """)
     assert 0.05 <= (await one_call(tools)).seconds < 60
 

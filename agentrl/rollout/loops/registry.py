@@ -1,5 +1,6 @@
 """Which loop a name stands for."""
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import yaml
 
 from agentrl.config.schema import Rollout
 from agentrl.errors import UserError
+from agentrl.plugin_checks import check_method, returns_nothing
 from agentrl.plugins import blaming, find_class
-from agentrl.resources import find
+from agentrl.resources import find, read_text
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.loops.single_turn import SingleTurn
 from agentrl.rollout.loops.tool_agent import ToolAgent
@@ -20,6 +22,8 @@ BUILT_IN: dict[str, type[AgentLoop]] = {
     "single_turn_agent": SingleTurn,
     "tool_agent": ToolAgent,
 }
+RUN = "async def run(self, trajectory, sampling)"
+ENTRY_KEYS = ("name", "_target_")
 VERL_LOOPS = "verl.experimental.agent_loop.agent_loop"
 
 
@@ -47,16 +51,26 @@ def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[Age
     raise UserError(f"agent loop {name!r} is unknown: use one of {', '.join(named)}, or a dotted path to a class")
 
 
+def check_loops(rollout: Rollout) -> None:
+    """What can be wrong with a run's agent loops before a row asks for one. Raises UserError."""
+    agent = rollout.agent
+    _named_in(agent.agent_loop_config_path)
+    if agent.default_agent_loop is not None:
+        loop_class(agent.default_agent_loop, agent.agent_loop_config_path)
+
+
 def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
     if path is None:
         return {}
     file = find(path, what="rollout.agent.agent_loop_config_path")
     with blaming(str(file)):
-        entries = yaml.safe_load(file.read_text())
-    if not isinstance(entries, list) or not all(
-        isinstance(e, dict) and {"name", "_target_"} <= e.keys() for e in entries
-    ):
+        entries = yaml.safe_load(read_text(file))
+    if not isinstance(entries, list) or not entries:
         raise UserError(f"{file}: write a list of entries with name and _target_")
+    for i, entry in enumerate(entries):
+        lacking = [key for key in ENTRY_KEYS if not isinstance(entry, dict) or not isinstance(entry.get(key), str)]
+        if lacking:
+            raise UserError(f"{file}: entry {i} has no {lacking[0]}: write a list of entries with name and _target_")
     further = [{key: value for key, value in entry.items() if key not in ("name", "_target_")} for entry in entries]
     return {
         entry["name"]: _load(entry["_target_"], beside=file.parent, kwargs=kwargs)
@@ -72,6 +86,12 @@ def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> t
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
     """The class itself, or one around it where it was written for verl; `kwargs` go to the latter's constructor."""
     if issubclass(found, AgentLoop):
+        where = f"agent loop {path}"
+        if getattr(found.run, "__isabstractmethod__", False):
+            raise UserError(f"{where}: it has no run(): write `{RUN}`")
+        check_method(found, "run", ("trajectory", "sampling"), where, RUN)
+        if returns_nothing(found.run) and not inspect.iscoroutinefunction(found.run):
+            raise UserError(f"{where}: run() is not async: write `{RUN}`")
         return found
     if not any(base.__name__ == "AgentLoopBase" for base in found.__mro__):
         raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserError
-from agentrl.resources import find
+from agentrl.resources import find, read_text
 
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 KEYS = {"command", "args", "env", "cwd", "url", "auth_token", "headers", "type", "transport"}
@@ -52,7 +52,7 @@ def _load(path: str, beside: Path, where: str) -> dict[str, Any]:
     near = beside / path
     file = near if near.is_file() else find(path, what=f"{where}: mcp.mcp_servers_config_path")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except ValueError as error:
         raise UserError(f"{file} is no JSON: {error}") from None
     return content if isinstance(content, dict) else {}

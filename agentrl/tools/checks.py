@@ -1,0 +1,119 @@
+"""What is wrong with a tool before it is called: its class, its schema, the keys of its YAML."""
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from agentrl.errors import UserError
+from agentrl.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
+from agentrl.plugins import Entry, blaming
+from agentrl.tools.functions import FunctionTool
+from agentrl.tools.options import ToolOptions
+from agentrl.tools.schemas import OpenAIFunctionToolSchema
+
+EXECUTE = "async def execute(self, instance_id, parameters, **kwargs)"
+OTHERS = ("create", "calc_reward", "release")
+READ = ("type", *(field.name for field in fields(ToolOptions)))
+"""Keys of `config` that agentrl reads."""
+READ_OF_MCP = (*READ, "sessions", "rate_limit")
+MCP_KEYS = ("mcp_servers_config_path", "tool_selected_list", "mcpServers")
+FUNCTION_KEYS = ("name", "description", "parameters", "strict")
+PARAMETERS_KEYS = ("type", "properties", "required", "additionalProperties")
+# Python's names are a common slip.
+JSON_NAMES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+}
+ELSEWHERE = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
+"""Where a schema may say more about its properties."""
+
+
+def check_class(entry: Entry, kind: type) -> None:
+    """Methods that are there and take what they will be given. Raises UserError."""
+    where, name = entry.where, entry.class_name
+    if inherits(kind, "BaseTool.execute"):
+        raise UserError(f"{where}: {name} has no execute(): write `{EXECUTE}`")
+    makes_schema = any(not inherits(kind, f"BaseTool.{method}") for method in ("__init__", "get_openai_tool_schema"))
+    if entry.fields.get("tool_schema") is None and not makes_schema:
+        raise UserError(
+            f"{where}: {name} has no schema: write tool_schema in the YAML or override get_openai_tool_schema()"
+        )
+    given = ("instance_id", "parameters")
+    check_method(kind, "execute", given, where, EXECUTE)
+    for method in OTHERS:
+        check_method(kind, method, given[:1], where, f"async def {method}(self, instance_id, **kwargs)")
+    check_answers(getattr(kind, "execute", None), where, "text for the model, or a ToolResponse")
+    arguments = _properties(entry.fields.get("tool_schema")) - {*given}
+    if taken := [name for name in own_parameters(kind, "execute")[:2] if name in arguments]:
+        raise UserError(
+            f"{where}: {name}.execute takes the argument {taken[0]!r} by itself: all arguments come in a dict, so "
+            f"write `{EXECUTE}` and read parameters[{taken[0]!r}]"
+        )
+
+
+def _properties(written: Any) -> set[str]:
+    """Names of the arguments that a schema in the YAML describes."""
+    for name in ("function", "parameters", "properties"):
+        written = written.get(name) if isinstance(written, dict) else None
+    return set(written) if isinstance(written, dict) else set()
+
+
+def check_function(tool: FunctionTool, where: str) -> None:
+    """A function that gives an answer, unless it says that it has none. Raises UserError."""
+    if inspect.signature(tool.fn).return_annotation not in (None, "None"):
+        check_answers(tool.fn, where, "text for the model, or write `-> None` where there is none")
+
+
+def check_options(entry: Entry) -> None:
+    """No misspelt keys. Raises UserError."""
+    where, config = entry.where, entry.config
+    kind = entry.load_class() if entry.class_name and "mcp" not in entry.fields else None
+    with blaming(where):  # a tool may read a key in its own way first
+        ToolOptions.read({key: value for key, value in config.items() if not mentions(kind, str(key))})
+    if "mcp" not in entry.fields:
+        check_spelling(config, READ, where, section="config", kind=kind)
+        return
+    check_spelling(config, READ_OF_MCP, where, section="config")
+    written = entry.fields["mcp"]
+    check_spelling(written if isinstance(written, dict) else (), MCP_KEYS, where, section="mcp")
+    wanted = written.get("tool_selected_list") if isinstance(written, dict) else None
+    if wanted is not None and not isinstance(wanted, list):
+        raise UserError(f"{where}: mcp.tool_selected_list is {wanted!r}: write a list, [{wanted}]")
+    if config.get("in_thread"):
+        raise UserError(f"{where}: config.in_thread: MCP servers have a thread of their own already; remove the key")
+
+
+def check_types(schema: OpenAIFunctionToolSchema, where: str) -> None:
+    """Parameters that are JSON Schema. Raises UserError."""
+    function = schema.function.model_dump()
+    try:
+        Draft202012Validator.check_schema(function["parameters"])
+    except SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        right = JSON_NAMES.get(str(error.instance))
+        fix = f"write {right}" if right else "write it as JSON Schema wants it"
+        raise UserError(f"{where}: tool_schema of {function['name']}: {place} is {error.instance!r}: {fix}") from error
+
+
+def check_schema(schema: OpenAIFunctionToolSchema, where: str) -> None:
+    """Parameters that are described where they are required. Raises UserError."""
+    function = schema.function.model_dump()
+    check_spelling(function, FUNCTION_KEYS, where, section="tool_schema.function")
+    parameters = function["parameters"]
+    check_types(schema, where)
+    check_spelling(parameters, PARAMETERS_KEYS, where, section="tool_schema.function.parameters")
+    properties, required = parameters.get("properties") or {}, parameters.get("required") or []
+    missing = [name for name in required if name not in properties] if isinstance(required, list) else []
+    if missing and not any(key in parameters for key in ELSEWHERE):
+        has = f"which has {', '.join(properties)}" if properties else "which is empty"
+        raise UserError(
+            f"{where}: tool_schema of {function['name']}: required names {missing[0]!r}, which is not in properties "
+            f"({has}): describe it there, or correct the name"
+        )
