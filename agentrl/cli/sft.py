@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.multirun:
         return sweep(args, "sft", "output_dir", SftConfig, checks)
     config = load_config(args, schema=SftConfig, default="sft", checks=checks)
+    use_idle_cores(config.trainer)
     from rich.console import Console
 
     from agentrl.runtime.opening import open_sft
