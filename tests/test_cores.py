@@ -16,7 +16,8 @@ OTHERS_COLUMNS = "0 0 0 0 0"
 def stat(busy: list[int], idle: list[int]) -> str:
     """A reading of /proc/stat: ticks since the start of each core."""
     each = [
-        f"cpu{core} {used} 0 0 {free} {OTHERS_COLUMNS}" for core, (used, free) in enumerate(zip(busy, idle, strict=True))
+        f"cpu{core} {used} 0 0 {free} {OTHERS_COLUMNS}"
+        for core, (used, free) in enumerate(zip(busy, idle, strict=True))
     ]
     return "\n".join(["cpu  1 2 3 4 5 6 7", *each, "intr 5 6", "ctxt 99"])
 
