@@ -92,4 +92,4 @@ def affinity() -> set[int]:
 def wait_passively(environment: MutableMapping[str, str]) -> None:
     """Have OpenMP threads sleep while they wait, unless a variable says otherwise. Before torch is imported."""
     if not any(name in environment for name in CHOSEN):
-        environment |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": SPINS}
+        environment.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SPINS)

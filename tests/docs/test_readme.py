@@ -25,5 +25,5 @@ def test_the_model_at_hand_learns_to_ask_the_tool(tmp_path: Path, monkeypatch: p
     assert [line for block in blocks(PAGES["README.md"]) for line in block.commands if line == TRAIN] == [TRAIN]
     assert main(TRAIN.split()[1:]) == 0
     success = [step["rollout/success"] for step in read_metrics(Path("runs/weather/metrics.jsonl"))]
-    assert sum(success[:2]) / 2 < 0.4
-    assert sum(success[-3:]) / 3 > 0.75
+    assert sum(success[:2]) / 2 < 0.3
+    assert sum(success[-3:]) / 3 > 0.6
