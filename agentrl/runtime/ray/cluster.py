@@ -14,7 +14,7 @@ from agentrl.config.schema import RayInit
 from agentrl.errors import UserError
 from agentrl.tracking import Waiting
 
-PASSED_ON = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_", "OMP_WAIT_POLICY", "GOMP_", "KMP_")
+PASSED_ON = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
 """Variables of the controller that workers on other machines get, too, unless those have their own."""
 
 
