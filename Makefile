@@ -36,7 +36,7 @@ UV := uv==0.13.9
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo tiny code test check test-slow test-docker test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code test check test-slow test-docker test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -65,6 +65,9 @@ $(VENV)/.test: $(VENV)/.run
 	@$(PIP) --no-deps $(TEST_PACKAGES)
 	@$(PIP) --no-deps --ignore-requires-python --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
 	@touch $@
+
+# What `agentrl` needs to run; setup: what its tests need, too.
+venv: $(VENV)/.run
 
 setup: $(VENV)/.test
 
@@ -140,6 +143,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/hf_engine.py --model .cache/models/smollm2 --dtype float32
 	$(BIN)/python benchmarks/update.py --model .cache/models/smollm2
 	$(BIN)/python benchmarks/startup.py --model .cache/models/smollm2
+	$(BIN)/python benchmarks/busy_cpu.py
 	$(BIN)/python benchmarks/sandbox_core.py
 	$(BIN)/python benchmarks/sandbox_tiers.py
 	$(BIN)/python benchmarks/sandbox_throughput.py

@@ -194,13 +194,14 @@ class Chat:
         self._parts.restart(text, memory)
         return Split(whole)
 
-    def transcript(self, messages: Sequence[Message], tools: Tools = None) -> Ledger:
+    def transcript(self, messages: Sequence[Message], tools: Tools = None, *, given: int = 0) -> Ledger:
         """A finished conversation as a training sample: mask 1 on assistant tokens and their end-of-turn.
 
-        Log-probs are 0.0 and weight versions 0. Raises UserError when no assistant message follows a prompt.
+        The first `given` messages are the prompt, examples of assistant turns among them included. Log-probs are 0.0
+        and weight versions 0. Raises UserError when no assistant message follows a prompt.
         """
         try:
-            return transcript(self, messages, tools)
+            return transcript(self, messages, tools, given)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 

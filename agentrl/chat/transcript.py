@@ -29,9 +29,9 @@ class Turn(NamedTuple):
     """The generation prompt there."""
 
 
-def transcript(chat: Chat, messages: Sequence[Message], tools: Tools) -> Ledger:
+def transcript(chat: Chat, messages: Sequence[Message], tools: Tools, given: int = 0) -> Ledger:
     """See `Chat.transcript`."""
-    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= given]
     if not turns or turns[0] == 0:
         raise UserError("messages: a transcript needs a prompt and then an assistant message")
     ledger = Ledger()

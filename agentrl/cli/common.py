@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import UserError
 
 if TYPE_CHECKING:
+    from agentrl.config.schema import Rollout, Trainer
+    from agentrl.config.schema.sft import SftTrainer
     from agentrl.config.validate import Check
 
 
@@ -79,6 +81,30 @@ def chosen_file(args: argparse.Namespace) -> str | None:
 
     own: str | None = args.config_name
     return file_of(args.verl_program) if own is None and args.verl_program is not None else own
+
+
+def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = None) -> None:
+    """Give PyTorch as many threads as cores are idle, and say so where some are not.
+
+    Left as it is: on a GPU, on several processes (which share the cores out themselves), where the user names a number,
+    and with rollout.deterministic, which repeats the last bits of a run only with the same number.
+    """
+    import torch
+
+    from agentrl.cores import Host
+    from agentrl.training.cpu import threads_named
+
+    alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
+    if not alone or threads_named() or (rollout and rollout.deterministic):
+        return
+    if trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available()):
+        return
+    host, before = Host(), torch.get_num_threads()
+    threads = min(before, host.idle())
+    if threads < before:
+        torch.set_num_threads(threads)
+        cores = f"{threads} of {host.allowed()} CPU cores"
+        print_notes([f"{cores} for PyTorch: other programs use the rest; OMP_NUM_THREADS={before} takes them all"])
 
 
 def started_once() -> None:

@@ -9,7 +9,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.plurals import plural
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print findings as they come; 1 when one of them would break training."""
     config = load_config(args, checks=())
+    use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
     from agentrl.doctor import examine

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.errors import UserError
 from agentrl.plurals import plural
 
@@ -93,6 +93,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     from agentrl.evaluation.generating import Generator
     from agentrl.runtime import open_runtime
 
+    use_idle_cores(config.trainer, config.rollout)
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
         rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from agentrl import __version__
+from agentrl.cores import wait_passively
 from agentrl.errors import InfraError, UserError
 from agentrl.outputs import trouble as disk_trouble
 
@@ -85,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer()
     args = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in args
+    wait_passively(os.environ)
     try:
         return dispatch([arg for arg in args if arg != "--traceback"])
     except UserError as error:

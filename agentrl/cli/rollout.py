@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     asked: Config = load_config(args, checks=_checks())
     config = scoring_something(asked)
+    use_idle_cores(config.trainer, config.rollout)
     from agentrl.outputs import check_file
     from agentrl.preflight import preflight
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agentrl.cli.common import add_config_arguments, load_config
+from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
 from agentrl.errors import UserError
 from agentrl.plurals import plural
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.multirun:
         return sweep(args, "sft", "output_dir", SftConfig, checks)
     config = load_config(args, schema=SftConfig, default="sft", checks=checks)
+    use_idle_cores(config.trainer)
     from rich.console import Console
 
     from agentrl.outputs import check_folder

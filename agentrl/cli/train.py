@@ -2,7 +2,7 @@
 
 import argparse
 
-from agentrl.cli.common import add_config_arguments, load_config, print_notes
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
 
 HELP = "make a model better at a task, with tools, over several turns"
@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
         return sweep(args, "train", "default_local_dir", Config, TRAINING)
     config = load_config(args)
+    use_idle_cores(config.trainer, config.rollout)
     from agentrl.preflight import preflight_training
 
     print_notes(preflight_training(config))

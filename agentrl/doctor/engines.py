@@ -21,7 +21,7 @@ ANSWERS_WITHIN = 10.0
 
 async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding]:
     """The device, the engine of the run, and what is installed."""
-    gpu = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else _threads(torch.get_num_threads())
     yield ok(f"PyTorch {version('torch')}, transformers {version('transformers')}, training on {gpu}")
     name, rollout = engine_name(config.rollout, device), config.rollout
     if name == "hf":
@@ -38,6 +38,10 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
     others = [f"{other} {found}" for other in ("sglang", "vllm") if other != name and (found := _version(other))]
     if others:
         yield ok(f"also installed: {', '.join(others)}")
+
+
+def _threads(number: int) -> str:
+    return "1 CPU thread" if number == 1 else f"{number} CPU threads"
 
 
 def _installed(name: str, chosen: str | None) -> Finding:

@@ -15,7 +15,7 @@ from agentrl.rollout.trajectory import Trajectory
 def said(chat: Chat, row: Row, text: str) -> Trajectory:
     """A trajectory in which the model answered the row with `text`."""
     messages = [*row.prompt, script.assistant(text)]
-    ledger = chat.transcript(messages)
+    ledger = chat.transcript(messages, given=len(row.prompt))
     return Trajectory(row, f"doctor/{row.uid}/0", 0, messages=messages, ledgers=[ledger], turns=1)
 
 

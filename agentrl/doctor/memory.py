@@ -19,6 +19,7 @@ from agentrl.errors import UserError
 from agentrl.runtime.dialects import model_length
 from agentrl.runtime.engines import engine_name
 from agentrl.runtime.learner import has_critic
+from agentrl.training.passes import pass_tokens
 
 GIB = 1 << 30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -113,7 +114,7 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
         "weights": (frozen * each + size.trained * MASTER) / processes,
         "gradients": size.trained * MASTER / processes,
         "AdamW": 2 * size.trained * MASTER / processes,
-        "activations": _tokens(config) * _per_token(config, size, narrow) + 4.0 * size.head,
+        "activations": _tokens(config, device) * _per_token(config, size, narrow) + 4.0 * size.head,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:
@@ -138,11 +139,11 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
     return {name: value / GIB for name, value in found.items()}
 
 
-def _tokens(config: Config) -> int:
+def _tokens(config: Config, device: torch.device) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
     if actor.use_dynamic_bsz:
-        return max(actor.ppo_max_token_len_per_gpu, longest)
+        return max(pass_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
     return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
 
 

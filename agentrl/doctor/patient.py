@@ -163,8 +163,9 @@ def _runs_code(config: Config, judge: Any) -> bool:
 def _masks(
     patient: Patient, chat: Chat, row: Row, messages: list[dict[str, Any]], schemas: list[dict[str, Any]]
 ) -> Iterator[Finding]:
-    ledger = chat.transcript(messages, schemas or None)
-    turns = sum(message["role"] == "assistant" for message in messages)
+    given = len(row.prompt)
+    ledger = chat.transcript(messages, schemas or None, given=given)
+    turns = sum(message["role"] == "assistant" for message in messages[given:])
     patient.conversation = Trajectory(row, "made up", 0, messages=messages, ledgers=[ledger], turns=turns)
     yield ok(f"{ledger.model_tokens} of {len(ledger)} tokens of a made-up conversation would be trained")
 

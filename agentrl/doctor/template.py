@@ -15,6 +15,8 @@ from agentrl.errors import UserError
 
 Schemas = Sequence[dict[str, Any]]
 FORMAT_KEY = "rollout.multi_turn.format"
+NEEDLESS = {("strict",), ("parameters", "type")}
+"""Parts of a schema that tell a model nothing: parameters are always an object."""
 READY_MADE = "model.chat_template=configs/templates/chatml_tools.jinja"
 
 
@@ -88,7 +90,7 @@ def _written_turn(
     messages = script.with_tools(prompt, [schema])
     messages[len(prompt)]["tool_calls"][0]["id"] = messages[len(prompt) + 1]["tool_call_id"] = call_id
     try:
-        ledger: Ledger = chat.transcript(messages, list(schemas))
+        ledger: Ledger = chat.transcript(messages, list(schemas), given=len(prompt))
     except UserError:
         return []
     rows = zip(ledger.ids, ledger.sources, ledger.turns, strict=True)
@@ -136,7 +138,7 @@ def _leaves(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
     elif isinstance(node, list) and node:
         for index, value in enumerate(node):
             yield from _leaves(value, (*path, index))
-    elif path and path != ("strict",) and node not in ({}, []):
+    elif path and path not in NEEDLESS and node not in ({}, []):
         yield path
 
 

@@ -185,6 +185,7 @@ class Learner:
         rollout = self.config.rollout
         return cut_like(
             self.config.actor,
+            self.device,
             rollout.log_prob_use_dynamic_bsz,
             rollout.log_prob_max_token_len_per_gpu,
             rollout.log_prob_micro_batch_size_per_gpu,
@@ -202,7 +203,7 @@ class Learner:
         return Reference(
             self.module if adapter else as_trained(self._load(sharded, compiled=ref.use_torch_compile)),
             temperature=self._temperature,
-            cut=spread(ref_cut(ref, self.config.actor), self.module, ranks=self.ranks, balance=balance),
+            cut=spread(ref_cut(ref, self.config.actor, self.device), self.module, ranks=self.ranks, balance=balance),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
         )

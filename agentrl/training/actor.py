@@ -68,7 +68,7 @@ class PolicyActor(Trainee):
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            cut=spread(actor_cut(actor), module, ranks=ranks, balance=balance),
+            cut=spread(actor_cut(actor, device), module, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,
         )
@@ -197,6 +197,6 @@ class PolicyActor(Trainee):
         return [i for i in everything if teaches[i]], [i for i in everything if not teaches[i]]
 
 
-def actor_cut(actor: Actor) -> Cut:
+def actor_cut(actor: Actor, device: torch.device) -> Cut:
     """Forward passes of the policy's update."""
-    return cut_like(actor, None, None, None)
+    return cut_like(actor, device, None, None, None)

@@ -1,8 +1,11 @@
 """Making a CPU fast at what training and sampling do. Called by programs, never on import."""
 
+import os
 from typing import Any
 
 import torch
+
+from agentrl.cores import Host
 
 # Relative error of a float32 product: 1e-6 in float32 arithmetic, 4e-3 in bfloat16.
 EXACT = 1e-5
@@ -24,6 +27,24 @@ def tune_cpu(threads: int | None = None) -> None:
     matmul.fp32_precision = "bf16"
     if product_error() > EXACT:
         matmul.fp32_precision = before
+
+
+def threads_named() -> int:
+    """The number of threads that the user names in a variable; 0: none."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        number = os.environ.get(name, "").partition(",")[0].strip()
+        if number.isdecimal():
+            return int(number)
+    return 0
+
+
+def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
+    """Threads of each of so many processes on this machine: its idle cores, shared out, unless the user names some.
+
+    `steady`: all cores, idle or not, so that the number, and with it the last bits of every sum, is always the same.
+    """
+    host = Host()
+    return threads_named() or max(1, (host.allowed() if steady else host.idle()) // ranks)
 
 
 def product_error() -> float:

@@ -16,7 +16,7 @@ from agentrl.config.schema.critic import Critic
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, score_batch, spread
+from agentrl.training.passes import Cut, pass_tokens, score_batch, spread
 from agentrl.training.ranks import ALONE, Ranks
 from agentrl.training.report import Report
 from agentrl.training.trainee import Steps, Trainee
@@ -51,7 +51,7 @@ class ValueCritic(Trainee):
         super().__init__(
             module,
             optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            cut=spread(critic_cut(critic, actor), module, ranks=ranks, balance=balance),
+            cut=spread(critic_cut(critic, actor, device), module, ranks=ranks, balance=balance),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -141,9 +141,9 @@ class ValueReport(Report):
 SAME = 1e-9
 
 
-def critic_cut(critic: Critic, actor: Actor) -> Cut:
+def critic_cut(critic: Critic, actor: Actor, device: torch.device) -> Cut:
     """Forward passes of the critic's update."""
-    budget = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
+    budget = pass_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
     return Cut(
         budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
         own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),

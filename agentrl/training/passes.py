@@ -18,6 +18,10 @@ Score = Callable[[Batch], tuple[Tensor, ...]]
 """From a batch to columns f32 [T]."""
 
 
+PASS_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Tokens of a forward pass where nothing is set. A larger pass is no faster on a CPU, and takes more memory."""
+
+
 @dataclass(frozen=True)
 class Cut:
     """The size of a forward pass (None: no limit), and how sequences are dealt out to ranks first."""
@@ -55,10 +59,17 @@ class Cut:
         return [[sequences[i] for i in rows] for rows in cut]
 
 
-def cut_like(actor: Actor, dynamic: bool | None, tokens: int | None, sequences: int | None) -> Cut:
+def pass_tokens(tokens: int | None, device: torch.device) -> int:
+    """Tokens of a forward pass: as set, or what suits the device."""
+    return tokens or PASS_TOKENS[device.type]
+
+
+def cut_like(
+    actor: Actor, device: torch.device, dynamic: bool | None, tokens: int | None, sequences: int | None
+) -> Cut:
     """Passes of so many tokens, or with `dynamic` off sequences; where something is None the update's own count."""
     filled = actor.use_dynamic_bsz if dynamic is None else dynamic
-    most = tokens or actor.ppo_max_token_len_per_gpu
+    most = tokens or pass_tokens(actor.ppo_max_token_len_per_gpu, device)
     return Cut(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
 
 

@@ -57,10 +57,11 @@ class Reference:
         return self.module.disable_adapter() if self.adapter else nullcontext()
 
 
-def ref_cut(ref: Ref, actor: Actor) -> Cut:
+def ref_cut(ref: Ref, actor: Actor, device: torch.device) -> Cut:
     """Forward passes of the reference; where its own keys are null, those of the policy's update."""
     return cut_like(
         actor,
+        device,
         ref.log_prob_use_dynamic_bsz,
         ref.log_prob_max_token_len_per_gpu,
         ref.log_prob_micro_batch_size_per_gpu,

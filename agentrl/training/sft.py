@@ -57,6 +57,9 @@ LOGGED = {
 # The loss of one step is noisy; the final one is a mean over this many.
 FINAL_STEPS = 10
 
+PASS_TOKENS = {"cpu": 2048, "cuda": 4096}
+"""Tokens of a forward pass where nothing is set."""
+
 
 @dataclass
 class SftResult:
@@ -241,7 +244,8 @@ class Run:
             offload=config.fsdp_config.optimizer_offload,
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
-        cut = spread(Cut(max_tokens=trainer.max_token_len_per_gpu), self.module, ranks=ranks, balance=True)
+        tokens = trainer.max_token_len_per_gpu or PASS_TOKENS[self.device.type]
+        cut = spread(Cut(max_tokens=tokens), self.module, ranks=ranks, balance=True)
         return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config import compose
-from agentrl.doctor import Finding, examine
+from agentrl.doctor import Finding, Patient, examine
 from agentrl.models import tiny
 
 REWARD = """
@@ -119,6 +119,33 @@ def test_a_healthy_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_fault_is_found_and_named(home: Path, setting: str, area: str, said: str) -> None:
     problems = troubles(found(home, setting.replace("BROKEN", str(home / "broken_rows.jsonl"))))
     assert said in problems[area]
+
+
+def test_examples_in_a_prompt_are_no_turns_of_the_model(home: Path, tmp_path: Path) -> None:
+    call = {"function": {"name": "echo", "arguments": {"text": "Rome"}}}
+    example = [
+        {"role": "user", "content": "Say Rome."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "Rome"},
+        {"role": "assistant", "content": "The answer is 99."},
+    ]
+    shown = json.loads(row(1))
+    (tmp_path / "examples.jsonl").write_text(json.dumps(shown | {"prompt": [*example, *shown["prompt"]]}))
+    config = compose(settings(home, f"data.train_files={tmp_path / 'examples.jsonl'}"), config_name="train", checks=())
+    findings: list[tuple[str, Finding]] = []
+    patient = examine(config, lambda area, finding: findings.append((area, finding)))
+    assert "template" not in troubles(findings)
+    assert "99" not in " ".join(written(patient))
+    assert patient.conversation is not None
+    assert patient.conversation.turns == 2
+
+
+def written(patient: Patient) -> list[str]:
+    """What the model would be trained on in the made-up conversation."""
+    assert patient.conversation is not None
+    assert patient.decode is not None
+    (ledger,) = patient.conversation.ledgers
+    return [patient.decode([token]) for token, mask in zip(ledger.ids, ledger.mask, strict=True) if mask]
 
 
 def test_a_reward_that_tells_nothing_apart_is_worth_a_word(home: Path) -> None:

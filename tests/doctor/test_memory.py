@@ -40,6 +40,11 @@ def test_it_is_near_what_was_measured(tmp_path, shape, preset, settings, device,
     assert f"{said:.1f} GiB" in re.findall(r"\| ([\d.]+ GiB) \|", DOCS.read_text())
 
 
+def test_a_cpu_is_asked_for_what_it_has(tmp_path: Path) -> None:
+    """With nothing set, 135M parameters once took 27 GiB."""
+    assert estimate(tmp_path, SMOLLM, "train", ["rollout.name=hf"], "cpu", 1) < 9
+
+
 def test_what_costs_memory_counts(tmp_path: Path) -> None:
     def said(*settings: str) -> float:
         return estimate(tmp_path, QWEN, "train", [*COMPILED, *settings], "cuda", 1)

@@ -76,6 +76,7 @@ def test_fields_that_a_template_drops_are_named() -> None:
     assert found.level == "warning"
     assert "parameters.properties.expression.description" in found.text
     assert "enum" not in found.text
+    assert "parameters.type" not in found.text
     assert " name" not in found.text
 
 

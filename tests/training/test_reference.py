@@ -37,6 +37,7 @@ def test_offloaded_it_says_the_same_and_lies_on_the_cpu() -> None:
 
 def test_its_passes_are_its_own_or_the_policys() -> None:
     actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
-    assert ref_cut(Ref(), actor) == Cut(50, 3)
-    assert ref_cut(Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2), actor) == Cut(9, 2)
-    assert ref_cut(Ref(log_prob_use_dynamic_bsz=False), actor) == Cut(None, 3)
+    assert ref_cut(Ref(), actor, CPU) == Cut(50, 3)
+    own = Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2)
+    assert ref_cut(own, actor, CPU) == Cut(9, 2)
+    assert ref_cut(Ref(log_prob_use_dynamic_bsz=False), actor, CPU) == Cut(None, 3)

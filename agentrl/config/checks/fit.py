@@ -27,7 +27,7 @@ def lengths(data: Data, rollout: Rollout) -> str | None:
 def passes(data: Data, actor: Actor) -> str | None:
     """The longest sequence fits into a forward pass."""
     longest, budget = data.max_prompt_length + data.max_response_length, actor.ppo_max_token_len_per_gpu
-    if not actor.use_dynamic_bsz or budget >= longest:
+    if not actor.use_dynamic_bsz or budget is None or budget >= longest:
         return None
     return (
         f"actor.ppo_max_token_len_per_gpu={budget} is under data.max_prompt_length + data.max_response_length = "

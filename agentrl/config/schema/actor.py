@@ -78,8 +78,8 @@ class Actor:
     """Sequences per forward pass; null: `use_dynamic_bsz` decides."""
     use_dynamic_bsz: bool = True
     """Fill each forward pass up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
-    ppo_max_token_len_per_gpu: int = 16384
-    """Token budget of a forward pass with `use_dynamic_bsz`."""
+    ppo_max_token_len_per_gpu: int | None = None
+    """Token budget of a forward pass with `use_dynamic_bsz`; null: 16384 on a GPU, 2048 on a CPU."""
     ppo_epochs: int = 1
     """Passes over each step's trajectories."""
     shuffle: bool = False

@@ -57,8 +57,8 @@ class SftTrainer:
     """Passes over the conversations."""
     total_training_steps: int | None = None
     """Optimizer steps; null: what the epochs give."""
-    max_token_len_per_gpu: int = 4096
-    """Token budget of a forward pass."""
+    max_token_len_per_gpu: int | None = None
+    """Token budget of a forward pass; null: 4096 on a GPU, 2048 on a CPU."""
     test_freq: int = -1
     """Steps between validations; -1: only at the end."""
     save_freq: int = -1

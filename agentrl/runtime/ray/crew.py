@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from agentrl.runtime.ray.cluster import passed_on, reserve
 from agentrl.runtime.ray.failures import answers
 from agentrl.runtime.ray.host import Place
+from agentrl.training.cpu import threads_of_rank
 
 CALLS = 8192
 """Requests that one worker may hold at once: more than `rollout.max_concurrent_trajectories` sends."""
@@ -69,7 +70,8 @@ def hire(
     keys = keys or f"{section}.nnodes={machines} with {section}.n_gpus_per_node={each}"
     timeout = config.trainer.ray_wait_register_center_timeout
     group, bundles = reserve(keys, machines, each, gpus=gpus, timeout=timeout, stack=stack)
-    threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, (os.cpu_count() or 1) // each)
+    rollout = getattr(config, "rollout", None)  # `agentrl sft` has none
+    threads = threads_of_rank(each, steady=rollout is not None and rollout.deterministic)
     actors: list[Any] = []
     for bundle in bundles:
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)

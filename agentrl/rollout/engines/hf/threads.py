@@ -2,8 +2,7 @@
 
 They are global to the process, so nothing here runs unless it is asked for.
 
-- Threads: engine and trainer take turns, so both may use every core. As soon as anything else keeps a core busy,
-  OpenMP threads wait on each other at every operation, and one thread is several times faster than two.
+- Threads: engine and trainer take turns, so both may use every core that is idle: see agentrl/cores.py.
 - Precision: "high" or "medium" let torch send float32 matmuls to oneDNN instead of MKL. Where the CPU has AVX-512
   this is faster (about 2.5 times on AMD) and still exact float32; on CPUs with AMX the products are bfloat16.
   CPUs with AVX2 alone ignore the setting.
