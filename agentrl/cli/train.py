@@ -35,11 +35,10 @@ def run(args: argparse.Namespace) -> int:
 
         return sweep(args, "train", "default_local_dir", Config, TRAINING)
     config = load_config(args)
-    from agentrl.runtime.checkpoints import folder_of
-    from agentrl.runtime.restarts import persist
+    from agentrl.runtime.supervising import supervise
     from agentrl.train import train
 
-    persist(train, config, folder_of(config.trainer))
+    supervise(train, config, "trainer.default_local_dir")
     return 0
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Trainer
-from agentrl.remote import send
+from agentrl.remote import remove, send
 from agentrl.training import checkpoints
 from agentrl.training.ranks import Ranks
+from agentrl.training.save_schedule import KEPT
 
 PARTS = {"model": "parameters", "optimizer": "optimizer"}
 """Where in a trainee's state each word of save_contents and load_contents is; `extra` is the rest."""
@@ -33,7 +34,8 @@ class Saver:
     def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
         """Write a checkpoint once the one before is there; raises what went wrong with that one."""
         self.wait()
-        finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks)
+        automatic = self.trainer.save_freq is None
+        finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks, automatic=automatic)
         if self.thread is None:
             self._finish(finish)
         else:
@@ -50,7 +52,12 @@ class Saver:
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:
-        if self.trainer.default_hdfs_dir is not None:
-            send(path, self.trainer.default_hdfs_dir, checkpoints.MANIFEST, "trainer.default_hdfs_dir")
+        elsewhere, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
+        if elsewhere is not None:
+            send(path, elsewhere, checkpoints.MANIFEST, what)
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
+        if self.trainer.max_actor_ckpt_to_keep is None:
+            for name in checkpoints.prune_automatic(path.parent, KEPT):
+                if elsewhere is not None:
+                    remove(f"{elsewhere.rstrip('/')}/{name}", what)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)
