@@ -77,6 +77,7 @@ def test_a_runner_goes_on_after_a_cancelled_run() -> None:
         (0, 12, 12, "auto", "step 12 is saved; the same command resumes from step 12"),
         (0, 12, 8, "auto", "steps 9 to 12 are lost; the same command resumes from step 8"),
         (8, 9, 8, "auto", "step 9 is lost; the same command resumes from step 8"),
+        (5, 7, 0, "resume_path", "steps 6 to 7 are lost; the same command starts again from step 5"),
         (0, 3, 0, "auto", "steps 1 to 3 are lost; the same command starts over"),
         (
             0, 3, 3, "disable",

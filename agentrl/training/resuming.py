@@ -141,7 +141,8 @@ def how_to_go_on(start: int, taken: int, saved: int, mode: str) -> str:
         return f"no step was finished, so nothing is lost; the same command {again}"
     same = "the same command" if mode == "auto" else "the same command with trainer.resume_mode=auto"
     same = same.replace("=auto", "=auto and without trainer.resume_from_path") if mode == "resume_path" else same
-    resumes = f"{same} resumes from step {saved}" if saved else "the same command starts over"
+    again = f"starts again from step {start}" if start else "starts over"
+    resumes = f"{same} resumes from step {saved}" if saved else f"the same command {again}"
     lost = range(max(saved, start) + 1, taken + 1)
     if not lost:
         return f"step {taken} is saved; {resumes}"
