@@ -8,18 +8,15 @@ from agentrl.cli.main import main
 from agentrl.tracking import is_wall_clock, read_metrics
 
 REWARD = """
-import os, signal, time
+import os, signal
 from pathlib import Path
 
 flag = Path({flag!r})
 
 def compute_score(data_source, solution_str, ground_truth, trajectory):
-    if flag.exists() and trajectory.key.startswith(flag.read_text()[:2]):
-        times = len(flag.read_text()[2:])
+    if flag.exists() and trajectory.key.startswith(flag.read_text()):
         flag.unlink()
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)  # signals that wait at once are one signal
+        os.kill(os.getpid(), signal.SIGINT)
     return len(solution_str) % 7 / 7
 """
 
@@ -59,11 +56,10 @@ def test_an_interrupted_run_and_other_experiments_in_its_folder(
     mine = [*settings, f"trainer.default_local_dir={broken}"]
     flag = tmp_path / "flag"
 
-    # Ctrl-C in the first step, twice in the second, and once: what was learned is lost when it comes twice.
+    # Ctrl-C in the first step, and in the second: nothing that was learned is lost.
     for keys, words in (
-        ("1/x", "no step was finished, so nothing is lost; the same command starts over"),
-        ("2/xx", "step 1 is lost; the same command starts over"),
-        ("2/x", "step 1 is saved; the same command resumes from step 1"),
+        ("1/", "no step was finished, so nothing is lost; the same command starts over"),
+        ("2/", "step 1 is saved; the same command resumes from step 1"),
     ):
         flag.write_text(keys)
         capfd.readouterr()
@@ -85,15 +81,3 @@ def test_an_interrupted_run_and_other_experiments_in_its_folder(
     # Once more: all is done, and that is said.
     assert main(mine) == 0
     assert "All 3 steps are taken" in said(capfd)
-    assert main([*mine, "actor.optim.lr=1e-4"]) == 0
-    assert "actor.optim.lr: " in caplog.text
-
-    # From the start: the old run is set aside, whole.
-    assert main([*mine, "trainer.resume_mode=disable", "trainer.total_training_steps=1"]) == 0
-    aside = broken / "checkpoints" / "superseded_3"  # 1 and 2: what Ctrl-C left
-    assert f"now in {aside}" in caplog.text
-    names = ["config.yaml", "global_step_1", "global_step_3", "metrics.jsonl", "rollouts"]
-    assert sorted(path.name for path in aside.iterdir()) == names
-    assert [len(list(run.glob("rollouts/*.jsonl"))) for run in (broken, aside)] == [1, 3]
-    assert figures(aside) == figures(whole)
-    assert figures(broken) == figures(whole)[:1]
