@@ -67,7 +67,7 @@ def test_an_interrupted_run_and_other_experiments_in_its_folder(
         assert words in said(capfd)
     assert [path.name for path in (broken / "checkpoints").glob("global*")] == ["global_step_1"]
 
-    # Another model in the same folder is refused, another learning rate is listed.
+    # Another experiment in the same folder is refused.
     changed = [*mine, "model.lora_rank=4", "rollout.n=4"]
     assert main(changed) == 2
     refused = said(capfd)
