@@ -148,6 +148,16 @@ def move(url: str, target: str, what: str) -> None:
         raise UserError(f"{what}: {url} cannot be moved to {target}: {error}") from error
 
 
+def remove(url: str, what: str) -> None:
+    """Delete a folder elsewhere, if it is there. Raises UserError where it cannot be done."""
+    place, remote = _open(url, what)
+    try:
+        if place.exists(remote):
+            place.rm(remote, recursive=True)
+    except OSError as error:
+        raise UserError(f"{what}: {url} cannot be removed: {error}") from error
+
+
 def cache_folder() -> Path:
     """Where fetched files lie."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "agentrl")

@@ -2,7 +2,8 @@
 
 Invariants: step k samples with the weights that step k - 1 left; a step with nothing to learn from leaves the weights
 alone, and its metrics say so; a step that lost too many trajectories to infrastructure stops the run, with a checkpoint
-of the step before; a checkpoint of step k holds all that step k + 1 depends on.
+of the step before, and so does a stop request while a step samples; a checkpoint of step k holds all that step k + 1
+depends on.
 """
 
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.rollout.drops import TooManyDrops, check_drops
 from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
+from agentrl.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.training import Weighing, pack_tokens, rewarded
+from agentrl.training.resuming import how_to_go_on
 
 
 def train(config: Config) -> None:
@@ -29,7 +32,8 @@ def train(config: Config) -> None:
         runtime.sync(start)
         with Journal(config, feed.total_steps, start, runtime.decode) as journal:
             sample = Sampler(config, runtime, feed.train, journal)
-            Training(config, runtime, feed, sample, weigh, checkpoints, journal).run(start)
+            with StopRequest(lambda: journal.view.note(STOPPING)) as stop:
+                Training(config, runtime, feed, sample, weigh, checkpoints, journal, stop).run(start)
 
 
 @dataclass
@@ -43,24 +47,38 @@ class Training:
     weigh: Weighing
     checkpoints: Checkpoints
     journal: Journal
+    stop: StopRequest
+    taken: int = 0
+    """The last step that the weights have learned from."""
 
     def run(self, start: int) -> None:
         """The steps after `start`, with validation and checkpoints where they are due.
 
-        Raises TooManyDrops.
+        Raises TooManyDrops, and Interrupted where the run is asked to stop.
         """
+        self.taken = start
+        try:
+            self._take_steps(start)
+        except KeyboardInterrupt:
+            saved = self.checkpoints.newest()
+            raise Interrupted(how_to_go_on(start, self.taken, saved, self.config.trainer.resume_mode)) from None
+
+    def _take_steps(self, start: int) -> None:
         trainer, last = self.config.trainer, self.feed.total_steps
         if trainer.val_only or (start == 0 and trainer.val_before_train):
             self.journal.step(start, self.validate(start))
         for step in range(start + 1, 0 if trainer.val_only else last + 1):
-            with self._saved_on_drops(step):
+            with self._saved_before(step):
                 metrics = self.step(step)
+            self.taken = step
             if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                metrics |= self.validate(step)
+                metrics |= self._validate_unless_stopped(step)
             # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
             self.journal.step(step, metrics)
-            if step == last or (trainer.save_freq > 0 and step % trainer.save_freq == 0):
-                self._save(step, last=step == last)
+            if step == last or self.stop.requested or self.checkpoints.due(step):
+                self._save(step, last=step == last or self.stop.requested)
+            if step < last:
+                self.stop.check()
 
     def step(self, step: int) -> Metrics:
         """One round of the algorithm; returns its metrics."""
@@ -73,6 +91,7 @@ class Training:
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
         batch = rewarded(batch, sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
         metrics = rollout_metrics(sample.rolled) | sample.metrics
+        self.stop.check()  # from here on the step changes what a checkpoint holds
         if batch.num_sequences:
             batch.baselines = sample.baselines(batch)
             metrics |= self.weigh(batch)
@@ -87,17 +106,27 @@ class Training:
         return metrics
 
     @contextmanager
-    def _saved_on_drops(self, step: int) -> Iterator[None]:
-        """Where `step` loses too many trajectories, save the step before, as if this one had drawn no rows."""
+    def _saved_before(self, step: int) -> Iterator[None]:
+        """Where `step` loses too many trajectories, or has to stop before it learns, save the step before, as if this
+        one had drawn no rows."""
         rows = self.feed.train.state_dict()
         try:
             yield
-        except TooManyDrops as drops:
+        except (TooManyDrops, Interrupted) as early:
             self.feed.train.load_state_dict(rows)
             if step > 1 and not self.checkpoints.has(step - 1):
                 self._save(step - 1, last=True)
+            if isinstance(early, Interrupted):
+                raise
             again = f"then start the run again, with trainer.resume_mode=auto: it goes on after step {step - 1}"
-            raise TooManyDrops(f"step {step}: {drops}, {again}") from drops
+            raise TooManyDrops(f"step {step}: {early}, {again}") from early
+
+    def _validate_unless_stopped(self, step: int) -> Metrics:
+        try:
+            return self.validate(step)
+        except Interrupted:
+            self.journal.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
+            return {}
 
     def _save(self, step: int, *, last: bool) -> None:
         self.journal.written()  # a checkpoint vouches for the trajectories that it was made from

@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         report(line)
         return 1
-    except KeyboardInterrupt:
-        report("interrupted")
+    except KeyboardInterrupt as stop:
+        report(str(stop) or "interrupted", label="stopped" if str(stop) else "error")
         return 130
 
 
@@ -148,14 +148,14 @@ def parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespac
     return namespace
 
 
-def report(message: str, details: Sequence[str] = ()) -> None:
+def report(message: str, details: Sequence[str] = (), *, label: str = "error") -> None:
     """One red line on stderr, after those that led to it."""
     from rich.console import Console
     from rich.text import Text
 
     for detail in details:
         Console(stderr=True, soft_wrap=True).print(Text(f"  {detail}", "dim"))
-    line = Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red"))
+    line = Text.assemble((f"{label}: ", "bold red"), (" ".join(message.split()), "red"))
     Console(stderr=True, soft_wrap=True).print(line)
 
 

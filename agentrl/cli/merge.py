@@ -18,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--merge-adapter", action="store_true", help="fold a LoRA adapter into its base model and write that"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace a model that is in OUT already")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.training.merge import merge
     from agentrl.training.resuming import newest
 
-    step = merge(newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter)
+    step = merge(
+        newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter, overwrite=args.overwrite
+    )
     Console(stderr=True).print(f"{args.out}: the policy after step {step}", highlight=False)
     return 0

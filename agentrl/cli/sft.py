@@ -60,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
         if files := getattr(config.data, name):
             check_conversations(files, f"data.{name}")
     from agentrl.runtime.opening import open_sft
-    from agentrl.runtime.restarts import persist
-    from agentrl.training.sft import checkpoint_folder, sft
+    from agentrl.runtime.supervising import supervise
+    from agentrl.training.sft import sft
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:
-        result = persist(lambda config: sft(config, on_step, open_sft), config, checkpoint_folder(config.trainer))
+        result = supervise(lambda config: sft(config, on_step, open_sft), config, "trainer.output_dir")
     report(console, result)
     return 0
 
@@ -112,8 +112,9 @@ def report(console: "Console", result: "SftResult") -> None:
     """What came of it."""
     left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
     held = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
+    loss = "" if result.final_loss is None else f", final loss {result.final_loss:.4f}"
     console.print(
-        f"{plural(result.conversations, 'conversation')}{left_out}, {plural(result.steps, 'step')}, "
-        f"final loss {result.final_loss:.4f}{held}; the model is in {result.path}",
+        f"{plural(result.conversations, 'conversation')}{left_out}, {plural(result.steps, 'step')}{loss}{held}; "
+        f"the model is in {result.path}",
         markup=False,
     )

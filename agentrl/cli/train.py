@@ -39,11 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.preflight import preflight_training
 
     print_notes(preflight_training(config))
-    from agentrl.runtime.checkpoints import folder_of
-    from agentrl.runtime.restarts import persist
+    from agentrl.runtime.supervising import supervise
     from agentrl.train import train
 
-    persist(train, config, folder_of(config.trainer))
+    supervise(train, config, "trainer.default_local_dir")
     return 0
 
 

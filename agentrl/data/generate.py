@@ -1,14 +1,17 @@
 """Write a task's rows and demonstrations to files.
 
 Invariants: no question stands in two splits, nor a validation question in the demonstrations; equal arguments give
-equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable.
+equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable; files of other
+rows that lie there are set aside, all of them, so that a folder holds rows of one task.
 """
 
 import asyncio
 import json
+import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from agentrl.tracking.files import write_atomic
 
 # A task that repeats itself this often has run out of questions.
 PATIENCE = 1000
+FILES = ("train.parquet", "val.parquet", "sft.jsonl")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,43 @@ def generate(task: Task, out: Path, sizes: Sizes, seed: int) -> dict[Path, int]:
     for split, problems in (("train", train), ("val", val)):
         if problems:
             written[out / f"{split}.parquet"] = len(problems)
-            _write_rows(out / f"{split}.parquet", [row(task, p, split, i) for i, p in enumerate(problems)])
+            _write_rows(_draft(out / f"{split}.parquet"), [row(task, p, split, i) for i, p in enumerate(problems)])
     if sizes.demos:
         rng = random.Random(f"{seed}/demos")
         shown = distinct(task, sizes.demos, rng, taken=asked)
         written[out / "sft.jsonl"] = len(shown)
-        _write_lines(out / "sft.jsonl", asyncio.run(demonstrations(task, shown, rng, out)))
+        _write_lines(_draft(out / "sft.jsonl"), asyncio.run(demonstrations(task, shown, rng, out)))
+    _publish(out, list(written))
     return written
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f".new-{file.name}")
+
+
+def _publish(out: Path, files: Sequence[Path]) -> None:
+    """Give drafts their names."""
+    if any(file.exists() and not _equal(file, _draft(file)) for file in files):
+        aside = next(path for k in count(1) if not (path := out / f"superseded_{k}").exists())
+        aside.mkdir()
+        for old in filter(Path.exists, (out / name for name in FILES)):
+            old.rename(aside / old.name)
+        log.warning("%s held other rows: they are now in %s", out, aside)
+    for file in files:
+        _draft(file).replace(file)
+
+
+def _equal(file: Path, other: Path) -> bool:
+    """Whether two files hold the same rows, whichever version of a library wrote them."""
+    if file.suffix == ".jsonl":
+        return file.read_bytes() == other.read_bytes()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return bool(pq.read_table(file).equals(pq.read_table(other)))
+    except (OSError, pa.ArrowException):  # not parquet, or damaged
+        return False
 
 
 def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> list[Problem]:

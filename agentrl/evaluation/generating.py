@@ -8,9 +8,11 @@ Invariants:
 """
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.files import write_atomic
 from agentrl.tracking.metrics import passed
 from agentrl.writable import to_json
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1024
 """Rows that are handed to the engine together."""
@@ -55,6 +59,8 @@ class Part:
         """By uid, the runs in which a row failed."""
         if self.file.exists():
             self._read()
+        else:
+            set_aside(out)
         answers = ({"uid": uid, "answers": answers} for uid, answers in self.answers.items())
         failures = ({"uid": uid, "failures": times} for uid, times in self.failures.items())
         write_atomic(self.file, (to_json(line) + "\n" for line in [self.settings, *answers, *failures]))
@@ -210,6 +216,16 @@ def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
         "turns": [answer["turns"] for answer in answers],
         "scores": [answer["score"] for answer in answers],
     }
+
+
+def set_aside(out: Path) -> None:
+    """Rename finished answers: a new part would replace them."""
+    if not out.exists():
+        return
+    names = (out.with_name(f"{out.stem}.superseded_{k}{out.suffix}") for k in count(1))
+    aside = next(name for name in names if not name.exists())
+    out.rename(aside)
+    log.warning("%s held finished answers: they are now in %s", out, aside)
 
 
 def write(out: Path, records: Sequence[dict[str, Any]]) -> None:

@@ -58,6 +58,7 @@ class Processes:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for the run, which may have scores to wait for before it ends
         )
         outcome, value = await _ask(worker, self.fn.origin, START)
         if outcome != "done":

@@ -1,5 +1,6 @@
 """Checkpoints of a run: every part that has a state, saved together and found again together."""
 
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +9,16 @@ from typing import Any, Protocol
 
 from agentrl.config.schema import Trainer
 from agentrl.tracking.superseded import superseded_records
-from agentrl.training.checkpoints import FOLDER
+from agentrl.training.checkpoints import FOLDER, latest
 from agentrl.training.lineage import visible
 from agentrl.training.resuming import Resuming
+from agentrl.training.save_schedule import SaveSchedule
+
+MARGIN = 1.1
+"""Free space that an automatic checkpoint asks for, as a multiple of its size."""
+GIB = 2**30
+
+log = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
@@ -42,11 +50,24 @@ class Checkpoints:
     """What trains; every process of it writes its own share."""
     parts: Mapping[str, Stateful]
     """What else the run is made of."""
+    _full: bool = False
+
+    def __post_init__(self) -> None:
+        self._schedule = SaveSchedule(self.trainer.save_freq)
 
     def save(self, step: int, *, last: bool = False) -> None:
         """Write the checkpoint of `step`; the `last` one is there when this returns, however it is written."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        self.learner.save(self._folder, step, state, last)
+        with self._schedule.saving():
+            self.learner.save(self._folder, step, state, last)
+
+    def due(self, step: int) -> bool:
+        """Whether trainer.save_freq asks for a checkpoint after `step`; automatic ones wait for room on the disk."""
+        return self._schedule.due(step) and (not self._schedule.automatic or self._room())
+
+    def newest(self) -> int:
+        """The step of the newest checkpoint in the run's folder; 0: there is none."""
+        return max(visible(self._folder), default=0)
 
     def has(self, step: int) -> bool:
         """Whether the run's folder holds the checkpoint of `step`."""
@@ -72,8 +93,18 @@ class Checkpoints:
     def _claim(self, resuming: Resuming, step: int) -> None:
         trainer = self.trainer
         dumps = trainer.rollout_data_dir, trainer.validation_data_dir
-        moves, copies = superseded_records(Path(trainer.default_local_dir), step, dumps)
+        moves, copies = superseded_records(Path(trainer.default_local_dir), resuming.kept(step), dumps)
         resuming.claim(step, moves=moves, copies=copies)
+
+    def _room(self) -> bool:
+        """Whether the disk has room for another checkpoint, as large as the newest; True where there is none yet."""
+        newest = latest(self._folder)
+        size = 0 if newest is None else sum(file.stat().st_size for file in newest.rglob("*") if file.is_file())
+        enough = newest is None or shutil.disk_usage(newest).free > size * MARGIN
+        if not enough and not self._full:
+            log.warning("no room for another %.1f GiB beside %s: nothing is saved until there is", size / GIB, newest)
+        self._full = not enough
+        return enough
 
     @property
     def _folder(self) -> Path:

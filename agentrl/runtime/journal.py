@@ -29,6 +29,7 @@ from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.text import TokenTexts
 from agentrl.tracking.writer import Writer
 from agentrl.training import Batch
+from agentrl.training.resuming import begins
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Journal:
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
-        self._begun, self._over = resume_step, total_steps if resume_step >= total_steps else 0
+        self._begun, self._total = resume_step, total_steps
         self.run_dir = Path(trainer.default_local_dir)
         self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
         self.loggers = open_loggers(
@@ -73,16 +74,8 @@ class Journal:
         self._stack.enter_context(self.view)
         self._stack.callback(self._close_writer)
         self._stack.callback(self._write_rolled, {})
-        if self._over and not self.trainer.val_only:
-            self.view.note(
-                f"All {self._over} steps are taken, by the checkpoint that the run goes on from. For more, raise "
-                "trainer.total_training_steps or trainer.total_epochs; for a new run, set trainer.resume_mode=disable."
-            )
-        elif self._begun:
-            self.view.note(
-                f"Going on from the checkpoint of step {self._begun}. For a new run, set trainer.resume_mode=disable, "
-                "or another trainer.experiment_name."
-            )
+        if self._begun and not self.trainer.val_only:
+            self.view.note(begins(self._begun, self._total))
         return self
 
     def __exit__(

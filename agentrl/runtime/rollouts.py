@@ -16,6 +16,7 @@ from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.runtime.runtime import OnDone
+from agentrl.stopping import interruptible
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -116,7 +117,7 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
     ) -> list[Trajectory]:
         made: list[Trajectory] = self.run(
-            self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored)
+            interruptible(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored))
         )
         return made
 

@@ -163,7 +163,9 @@ def open_loggers(
     for name in names:
         if name not in NAMES:
             raise UserError(f"trainer.logger: no logger is called {name!r}; there are {', '.join(NAMES)}")
-    write_atomic(run_dir / CONFIG_FILE, [config_yaml])
+    settings = run_dir / CONFIG_FILE
+    if resume_step != ADDS or not settings.exists():  # what only adds to a run's record leaves its settings
+        write_atomic(settings, [config_yaml])
     loggers: list[Logger] = []
     if "file" in names:
         loggers.append(FileLogger(run_dir / METRICS_FILE, resume_step=resume_step))

@@ -1,26 +1,45 @@
-"""The records of a run that a new branch of it would overwrite, or mix with its own."""
+"""The records of a run that a new branch of it, or another run in its folder, would overwrite or mix with its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from agentrl.tracking.loggers import METRICS_FILE
+from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR
 from agentrl.tracking.services import SERVICES
 from agentrl.tracking.services.service import memory_file
 
+Records = tuple[dict[Path, str], list[Path]]
+"""(files to move, with names; files to copy)."""
+
 
 def superseded_records(
-    run_dir: Path, step: int, dumps: Sequence[str | None] = ()
-) -> tuple[dict[Path, str], list[Path]]:
-    """What a branch that begins after `step` leaves behind: (files to move, with names; files to copy).
+    run_dir: Path, step: int, dumps: Sequence[str | None] = (), *, results: Iterable[Path] = ()
+) -> Records:
+    """What a branch that begins after `step` leaves behind; with step 0, what a new run does: all there is.
 
     Dumps of later steps, for a viewer shows all there are; what is known of runs in services, for a service cannot
-    take steps back; a copy of the metrics, which lose their later lines. `dumps`: folders of dumps; one outside of the
-    run's folder may be shared with other runs, and is left alone.
+    take steps back; a copy of settings and metrics, which lose their later lines. `dumps`: folders of dumps; one
+    outside of the run's folder may be shared with other runs, and is left alone. `results`: what else a new run would
+    replace.
     """
     own = [Path(folder) for folder in dumps if folder is not None and _within(Path(folder), run_dir)]
-    moves = {file: f"{folder.name}/{file.name}" for folder in own for file in _later(folder, step)}
-    known = (memory_file(run_dir, name) for name in SERVICES)
-    return moves | {file: file.name for file in known if file.exists()}, [run_dir / METRICS_FILE]
+    after = step or -1  # a validation before the first step has a dump, too
+    moves = {file: f"{folder.name}/{file.name}" for folder in own for file in _later(folder, after)}
+    metrics, settings = run_dir / METRICS_FILE, run_dir / CONFIG_FILE
+    known = [memory_file(run_dir, name) for name in SERVICES]
+    if step:
+        return moves | _named(known), [metrics, settings]
+    moves |= _named(results)
+    if not moves and not _holds(metrics):  # a run that took no step: there is nothing to keep
+        return {}, []
+    return moves | _named([metrics, settings, run_dir / TENSORBOARD_DIR, *known]), []
+
+
+def _named(files: Iterable[Path]) -> dict[Path, str]:
+    return {file: file.name for file in files if file.exists()}
+
+
+def _holds(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def _within(folder: Path, run_dir: Path) -> bool:

@@ -62,13 +62,15 @@ def save(
     write_model: Callable[[Path], None] | None = None,
     *,
     ranks: Ranks = ALONE,
+    automatic: bool = False,
 ) -> Path:
     """Write the checkpoint of `step` into `folder` and return its path; one of the same step is replaced.
 
     `state`: plain data and tensors, the first rank's; Pieces, every rank's own. `write_model` fills a given folder with
-    the model in Hugging Face format. All ranks meet here.
+    the model in Hugging Face format. `automatic`: nobody asked for this one, and `prune_automatic` may delete it. All
+    ranks meet here.
     """
-    return begin(folder, step, state, write_model, ranks=ranks)()
+    return begin(folder, step, state, write_model, ranks=ranks, automatic=automatic)()
 
 
 def begin(
@@ -78,6 +80,7 @@ def begin(
     write_model: Callable[[Path], None] | None = None,
     *,
     ranks: Ranks = ALONE,
+    automatic: bool = False,
 ) -> Finish:
     """The part of `save` that must see the model as it is now; what it returns does the rest, in any thread."""
     final = folder / f"global_step_{step}"
@@ -96,7 +99,7 @@ def begin(
         for file in ranks.attempt(lambda: write(draft, ranks.rank, pieces)):
             _force_to_disk(file)
         ranks.meet()
-        ranks.attempt(lambda: _complete(draft, final, step, plain) if ranks.first else None)
+        ranks.attempt(lambda: _complete(draft, final, step, plain, automatic) if ranks.first else None)
         return final
 
     return finish
@@ -110,7 +113,7 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
     refusal = ranks.share(_refusal(path) if ranks.first else None)
     if refusal is not None:
         raise refusal
-    step, _ = _read_manifest(path)
+    step: int = _read_manifest(path)["step"]
     state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     return step, join(state, Pieces(path))
 
@@ -132,6 +135,23 @@ def prune(folder: Path, keep: int | None) -> None:
     tidy(folder)
 
 
+def prune_automatic(folder: Path, keep: int) -> list[str]:
+    """Delete the automatic checkpoints among all but the `keep` newest; the names of those that are gone."""
+    steps = visible(folder)
+    old = [steps[step] for step in sorted(steps)[:-keep]]
+    gone = [path for path in old if _is_automatic(path)]
+    for path in gone:
+        path.rename(folder / f"{_NEW}{path.name}")
+    tidy(folder)
+    return [path.name for path in gone]
+
+
+def _is_automatic(path: Path) -> bool:
+    with suppress(UserError):  # one that cannot be read stays
+        return bool(_read_manifest(path).get("automatic"))
+    return False
+
+
 def prune_part(folder: Path, part: str, keep: int | None) -> None:
     """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None: from none)."""
     if keep is None:
@@ -140,17 +160,18 @@ def prune_part(folder: Path, part: str, keep: int | None) -> None:
     for step in sorted(steps)[: -max(keep, 1)]:
         gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
         with suppress(Damaged):  # an old one is not worth the run
-            _, files = _read_manifest(steps[step])
-            _write_manifest(steps[step], step, {n: s for n, s in files.items() if steps[step] / n not in gone})
+            manifest = _read_manifest(steps[step])
+            files = {n: stamp for n, stamp in manifest["files"].items() if steps[step] / n not in gone}
+            _write_manifest(steps[step], manifest | {"files": files})
         for file in gone:
             file.unlink()
 
 
-def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any]) -> None:
+def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any], automatic: bool) -> None:
     """Add what the first rank writes, and give the folder its name."""
     torch.save(plain, draft / STATE)
     files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
-    _write_manifest(draft, step, files)
+    _write_manifest(draft, {"format": FORMAT, "step": step, "automatic": automatic, "files": files})
     for path in [draft, *draft.rglob("*")]:
         _force_to_disk(path)
     if final.exists():
@@ -176,32 +197,33 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(draft)
 
 
-def _write_manifest(path: Path, step: int, files: dict[str, list[int]]) -> None:
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     file = path / MANIFEST
     fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1))
+    fresh.write_text(json.dumps(manifest, indent=1))
     os.replace(fresh, file)
 
 
-def _read_manifest(path: Path) -> tuple[int, dict[str, list[int]]]:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Its format, step, files (name -> stamp), and whether it is automatic."""
     file = path / MANIFEST
     if not file.is_file():
         raise Damaged(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
     try:
-        manifest = json.loads(file.read_text())
+        manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT
-        content = int(manifest["step"]), dict(manifest["files"])
+        manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(file) from error
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
-    return content
+    return manifest
 
 
 def _refusal(path: Path) -> UserError | None:
     """Why a checkpoint cannot be loaded."""
     try:
-        _, files = _read_manifest(path)
+        files = _read_manifest(path)["files"]
     except UserError as error:  # for the other ranks, too
         return error
     culprit = next((name for name in files if not _intact(path / name, files[name])), None)

@@ -16,6 +16,20 @@ from agentrl.training.model import language_head
 from agentrl.training.shards import bare, gathered
 
 ADAPTER = "adapter_model.safetensors"
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
+DESCRIPTION = (
+    "config.json",
+    "generation_config.json",
+    CONFIG,
+    "*processor_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+)
+"""What else makes a model's folder."""
 
 
 def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
@@ -33,6 +47,13 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
         module = module.merge_and_unload()
     module.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of the model that a folder holds; none where it holds no weights."""
+    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        return []
+    return sorted({file for pattern in (*WEIGHTS, *DESCRIPTION) for file in folder.glob(pattern)})
 
 
 def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, weights: bool) -> None:

@@ -43,18 +43,19 @@ def visible(folder: Path) -> dict[int, Path]:
 def set_aside(
     folder: Path, after: int, label: str, *, moves: Mapping[Path, str] | None = None, copies: Iterable[Path] = ()
 ) -> Path | None:
-    """Move the checkpoints above step `after` to a new `<label>_<k>/`, and return that; None where there are none.
+    """Move the checkpoints above step `after` to a new `<label>_<k>/`, and return that; None where nothing moves.
 
-    `moves`: other files that go with them, by path the name there. `copies`: files that are copied.
+    `moves`: other files that go with them, by path the name there. `copies`: files that are copied with checkpoints.
     """
     leaving = {path: path.name for step, path in sorted(visible(folder).items()) if step > after}
-    if not leaving:
+    targets = leaving | dict(moves or {})
+    if not leaving and (after or not targets):
         return None
+    folder.mkdir(parents=True, exist_ok=True)
     aside = folder / free_name(label, (path.name for path in folder.iterdir()))
     aside.mkdir()
     for file in filter(Path.exists, copies):
         shutil.copy2(file, aside)
-    targets = leaving | dict(moves or {})
     plan = {os.path.relpath(path, folder): f"{aside.name}/{name}" for path, name in targets.items()}
     write_atomic(folder / PLAN, [json.dumps(plan, indent=1)])
     complete_plan(folder)

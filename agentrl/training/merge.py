@@ -13,19 +13,24 @@ from agentrl.outputs import model_folder
 from agentrl.training import checkpoints
 from agentrl.training.adapter import CONFIG
 from agentrl.training.device import DTYPES
-from agentrl.training.export import fold_adapter, save_adapter
+from agentrl.training.export import fold_adapter, model_files, save_adapter
 from agentrl.training.model import language_head
 
 TRAINED = ("policy", "model")
 """The model's place in a checkpoint: of `agentrl train`, of `agentrl sft`."""
 
 
-def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False) -> int:
+def merge(
+    checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: bool = False, overwrite: bool = False
+) -> int:
     """Write the model of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
 
     `dtype`: of its weights; None: as they were trained. A checkpoint of an adapter gives the adapter, in peft's format;
-    with `adapter` its base model with the adapter folded in. Raises UserError.
+    with `adapter` its base model with the adapter folded in. A model that is in `out` already is replaced with
+    `overwrite`, and refused without. Raises UserError.
     """
+    if model_files(out) and not overwrite:
+        raise UserError(f"{out} holds a model already: name another folder, or replace it with --overwrite")
     step, state = checkpoints.load(checkpoint)
     trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})
     saved = trained.get("parameters")
@@ -43,6 +48,8 @@ def merge(checkpoint: Path, out: Path, *, dtype: str | None = None, adapter: boo
         AutoTokenizer.from_pretrained(described).save_pretrained(draft)
         for file in described.glob("*processor_config.json"):  # what shows it images
             shutil.copy(file, draft)
+        for file in model_files(out):  # an old shard beside new ones would be loaded with them
+            file.unlink()
     return step
 
 

@@ -74,12 +74,11 @@ class Resuming:
         """Make the folder, and the one elsewhere, the run's own: it goes on from `step`, 0 for a new run.
 
         Checkpoints that are no ancestors are set aside; `moves` and `copies` as `lineage.set_aside` has them, for a run
-        that begins a new branch.
+        that begins a new branch, or starts over.
         """
         checkpoints.tidy(self.folder)
-        repeats = self.mode == "auto"  # the same steps come again, in place of damaged ones
-        kept = step if repeats or self._within() else 0
-        if repeats:
+        kept = self.kept(step)
+        if self.mode == "auto" and step > 0:  # the same steps come again, in place of damaged ones
             aside = set_aside(self.folder, kept, DAMAGED)
         else:
             aside = set_aside(self.folder, kept, SUPERSEDED, moves=moves, copies=copies)
@@ -87,6 +86,10 @@ class Resuming:
             _say(aside, (path.name for path in aside.iterdir()))
         if self.elsewhere is not None:
             _set_aside_elsewhere(self.elsewhere, kept)
+
+    def kept(self, step: int) -> int:
+        """The last step of the folder's own lineage that a run which goes on from `step` continues; 0: none of it."""
+        return step if self.mode == "auto" or self._within() else 0
 
     def _newest_first(self) -> Iterator[Path]:
         own = visible(self.folder)
@@ -113,6 +116,38 @@ class Resuming:
         if is_remote(self.path):
             return self.elsewhere is not None and self.path.rstrip("/").rpartition("/")[0] == self.elsewhere.rstrip("/")
         return self._named().resolve().parent == self.folder.resolve()
+
+
+def begins(step: int, total: int) -> str:
+    """The first words of a run that goes on from the checkpoint of `step` and has `total` steps."""
+    if step < total:
+        return (
+            f"Going on from the checkpoint of step {step}. For a new run, set trainer.resume_mode=disable, or name "
+            "another folder."
+        )
+    return (
+        f"All {total} steps are taken, by the checkpoint that the run goes on from. For more, raise "
+        "trainer.total_training_steps or trainer.total_epochs; for a new run, set trainer.resume_mode=disable."
+    )
+
+
+def how_to_go_on(start: int, taken: int, saved: int, mode: str) -> str:
+    """The last words of a run that began after step `start` and is stopped after step `taken`.
+
+    `saved`: the newest checkpoint in its folder, 0 for none; `mode`: its trainer.resume_mode.
+    """
+    if taken == start:
+        again = f"resumes from step {start}" if start else "starts over"
+        return f"no step was finished, so nothing is lost; the same command {again}"
+    same = "the same command" if mode == "auto" else "the same command with trainer.resume_mode=auto"
+    same = same.replace("=auto", "=auto and without trainer.resume_from_path") if mode == "resume_path" else same
+    again = f"starts again from step {start}" if start else "starts over"
+    resumes = f"{same} resumes from step {saved}" if saved else f"the same command {again}"
+    lost = range(max(saved, start) + 1, taken + 1)
+    if not lost:
+        return f"step {taken} is saved; {resumes}"
+    steps = f"steps {lost[0]} to {taken} are" if len(lost) > 1 else f"step {taken} is"
+    return f"{steps} lost; {resumes}"
 
 
 def newest(path: str) -> Path:
@@ -159,6 +194,9 @@ def _set_aside_elsewhere(url: str, after: int) -> None:
 
 def _say(aside: object, names: Iterable[str]) -> None:
     steps = sorted(step for name in names if (step := step_of(name)) is not None)
+    if not steps:
+        log.warning("Set aside the run that was here, which saved no checkpoint: all of it is now in %s", aside)
+        return
     listed = ", ".join(map(str, steps)) if len(steps) < 6 else f"{steps[0]} to {steps[-1]}"
     what = f"checkpoints of steps {listed} are" if len(steps) > 1 else f"checkpoint of step {listed} is"
     log.warning("Set aside what this run does not go on from: the %s now in %s", what, aside)

@@ -7,9 +7,10 @@ from typing import Any
 
 from agentrl.config.schema import Trainer
 from agentrl.outputs import writing
-from agentrl.remote import send
+from agentrl.remote import remove, send
 from agentrl.training import checkpoints
 from agentrl.training.ranks import Ranks
+from agentrl.training.save_schedule import KEPT
 
 FULL = (
     "those before it are whole: free the disk, or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
@@ -38,8 +39,9 @@ class Saver:
     def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
         """Write a checkpoint once the one before is there; raises what went wrong with that one."""
         self.wait()
+        automatic = self.trainer.save_freq is None
         with writing(f"the checkpoint of step {step} in {folder}", FULL):
-            finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks)
+            finish = checkpoints.begin(folder, step, state, write_model, ranks=self.ranks, automatic=automatic)
         if self.thread is None:
             self._finish(finish, folder, step)
         else:
@@ -57,7 +59,12 @@ class Saver:
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:
-        if self.trainer.default_hdfs_dir is not None:
-            send(path, self.trainer.default_hdfs_dir, checkpoints.MANIFEST, "trainer.default_hdfs_dir")
+        elsewhere, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
+        if elsewhere is not None:
+            send(path, elsewhere, checkpoints.MANIFEST, what)
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
+        if self.trainer.max_actor_ckpt_to_keep is None:
+            for name in checkpoints.prune_automatic(path.parent, KEPT):
+                if elsewhere is not None:
+                    remove(f"{elsewhere.rstrip('/')}/{name}", what)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

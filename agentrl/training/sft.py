@@ -5,6 +5,8 @@ its assistant tokens, however they are cut into forward passes and dealt out to 
 checkpoint takes the steps that an unbroken one would have taken.
 """
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,20 +23,25 @@ from agentrl.config.schema.sft import SftConfig, SftTrainer
 from agentrl.data import Loader
 from agentrl.media import Processor
 from agentrl.outputs import model_folder, writing
+from agentrl.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.tracking import Loggers, open_loggers
+from agentrl.tracking.loggers import CONFIG_FILE
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training import checkpoints
 from agentrl.training.batch import Batch
+from agentrl.training.changes import changes_since
 from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
-from agentrl.training.export import save_pretrained
+from agentrl.training.export import model_files, save_pretrained
+from agentrl.training.lineage import visible
 from agentrl.training.model import float32_masters, load_model, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
 from agentrl.training.ranks import ALONE, Ranks
-from agentrl.training.resuming import Resuming
+from agentrl.training.resuming import Resuming, begins, how_to_go_on
+from agentrl.training.save_schedule import SaveSchedule
 from agentrl.training.sharding import place
 from agentrl.training.student import Loss, Student
 from agentrl.training.trainee import Steps
@@ -54,6 +61,8 @@ LOGGED = {
 }
 """Names of a step's metrics in logs, which are verl's."""
 
+log = logging.getLogger(__name__)
+
 # The loss of one step is noisy; the final one is a mean over this many.
 FINAL_STEPS = 10
 
@@ -67,8 +76,8 @@ class SftResult:
 
     path: Path
     steps: int
-    final_loss: float
-    """Mean over the last steps of this process, in nats a token; NaN where a checkpoint had them all."""
+    final_loss: float | None
+    """Mean over the last steps of this process, in nats a token; None where a checkpoint had them all."""
     conversations: int
     too_long: int
     val_loss: float | None
@@ -82,8 +91,11 @@ class SftRun(Protocol):
         """Go on from where `trainer.resume_mode` says: (steps taken, all steps). Raises UserError."""
 
     def next_step(self) -> dict[str, float]:
-        """One optimizer step, and what is due after it: loss (nats a token), grad_norm, lr, tokens,
+        """One optimizer step, and the validation that is due after it: loss (nats a token), grad_norm, lr, tokens,
         skipped_steps (1: the gradient was not finite), val_loss."""
+
+    def save(self) -> None:
+        """Write a checkpoint."""
 
     def finish(self) -> SftResult:
         """Write the model."""
@@ -99,20 +111,56 @@ def sft(config: SftConfig, on_step: OnStep, open_run: "Callable[[SftConfig], Sft
     """
     with closing((open_run or Run)(config)) as run:
         begun, total = run.resume()
-        with closing(_loggers(config, begun)) as loggers:
-            for step in range(begun + 1, total + 1):
-                metrics = run.next_step()
-                loggers.log(step, {LOGGED[name]: value for name, value in metrics.items()})
-                on_step(step, total, metrics)
+        if begun:
+            log.warning("%s", begins(begun, total))
+        with closing(_loggers(config, begun)) as loggers, StopRequest(lambda: log.warning(STOPPING)) as stop:
+            SftSteps(config, run, loggers, on_step, stop).take(begun, total)
         return run.finish()
 
 
+@dataclass
+class SftSteps:
+    """The steps of a run, with the checkpoints that are due."""
+
+    config: SftConfig
+    run: SftRun
+    loggers: Loggers
+    on_step: OnStep
+    stop: StopRequest
+    taken: int = 0
+
+    def take(self, begun: int, total: int) -> None:
+        """Those after `begun`. Raises Interrupted where the run is asked to stop."""
+        self.taken, trainer = begun, self.config.trainer
+        try:
+            self._take(total)
+        except KeyboardInterrupt:
+            saved = max(visible(checkpoint_folder(trainer)), default=0)
+            raise Interrupted(how_to_go_on(begun, self.taken, saved, trainer.resume_mode)) from None
+
+    def _take(self, total: int) -> None:
+        schedule = SaveSchedule(self.config.trainer.save_freq)
+        for step in range(self.taken + 1, total + 1):
+            metrics = self.run.next_step()
+            self.taken = step
+            self.loggers.log(step, {LOGGED[name]: value for name, value in metrics.items()})
+            self.on_step(step, total, metrics)
+            if schedule.due(step) or self.stop.requested or (step == total and self._ends_with_one()):
+                with schedule.saving():
+                    self.run.save()
+            if step < total:
+                self.stop.check()
+
+    def _ends_with_one(self) -> bool:
+        """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
+        trainer = self.config.trainer
+        return (trainer.save_freq or 0) > 0 or bool(visible(checkpoint_folder(trainer)))
+
+
 def _loggers(config: SftConfig, step: int) -> Loggers:
-    """Where steps are written besides the terminal, which `on_step` serves."""
+    """Where steps are written besides the terminal, which `on_step` serves; settings are written in any case."""
     trainer = config.trainer
     names = [name for name in trainer.logger if name != "console"]
-    if not names:
-        return Loggers([])
     return open_loggers(
         names,
         Path(trainer.output_dir),
@@ -163,8 +211,6 @@ class Run:
         metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
         if self.held_out and self._due(trainer.test_freq):
             metrics["val_loss"] = self.val_loss = self.validate()
-        if trainer.save_freq > 0 and self._due(trainer.save_freq):
-            self._save()
         return metrics
 
     def validate(self) -> float:
@@ -196,7 +242,7 @@ class Run:
         path = Path(trainer.output_dir)
         with model_folder(path, f"the model in {path}", first=self.ranks.first) as draft:
             save_pretrained(self.module, self.tokenizer, draft, merge=trainer.merge_lora)
-        loss = sum(last) / len(last) if last else float("nan")
+        loss = sum(last) / len(last) if last else None
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
 
@@ -207,18 +253,28 @@ class Run:
         return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
 
     def _claim(self, resuming: Resuming) -> None:
-        moves, copies = superseded_records(Path(self.config.trainer.output_dir), self.step)
+        output, kept = Path(self.config.trainer.output_dir), resuming.kept(self.step)
+        moves, copies = superseded_records(output, kept, results=self._replaced(output))
         resuming.claim(self.step, moves=moves, copies=copies)
+
+    def _replaced(self, output: Path) -> list[Path]:
+        """The model that is there, unless the same settings made it."""
+        settings = output / CONFIG_FILE
+        same = settings.is_file() and not changes_since(settings, self.config)
+        in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
+        return [] if same or in_place else model_files(output)
 
     def _due(self, every: int) -> bool:
         return self.step == self.total or (every > 0 and self.step % every == 0)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """As `SftRun` says."""
         folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
         write_model = partial(save_pretrained, self.module, self.tokenizer)
+        automatic = self.config.trainer.save_freq is None
         with writing(f"the checkpoint of step {self.step} in {folder}"):
-            checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks)
+            checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks, automatic=automatic)
         if self.ranks.first:
             checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)
 

@@ -66,4 +66,4 @@ def merge_arguments(args: Sequence[str]) -> list[str]:
         raise UserError("verl.model_merger: nothing is uploaded; remove --hf_upload_path")
     if not known.local_dir or not known.target_dir:
         raise UserError("verl.model_merger: name --local_dir and --target_dir")
-    return [known.local_dir.rstrip("/").removesuffix("/actor"), known.target_dir]
+    return [known.local_dir.rstrip("/").removesuffix("/actor"), known.target_dir, "--overwrite"]

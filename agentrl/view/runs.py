@@ -37,7 +37,8 @@ class Run:
     def folders(self) -> dict[str, Path]:
         """Where the dumps of each split lie."""
         trainer = _config(self.path / CONFIG_FILE).get("trainer") or {}
-        return {split: self._folder(trainer.get(key), name) for split, (key, name) in FOLDERS.items()}
+        home = trainer.get("default_local_dir")
+        return {split: self._folder(trainer.get(key), name, home) for split, (key, name) in FOLDERS.items()}
 
     def dumps(self, split: str) -> dict[int, Path]:
         """The dumps of a split by step, in order."""
@@ -52,11 +53,14 @@ class Run:
         """The configuration that the run started with, by dotted key; empty where it has none."""
         return dict(_flat("", _config(self.path / CONFIG_FILE)))
 
-    def _folder(self, configured: object, name: str) -> Path:
-        """The configured path is relative to where the run was started; a run that was copied has it inside."""
+    def _folder(self, configured: object, name: str, home: object) -> Path:
+        """The configured path is relative to where the run was started; a run that was copied or set aside has it
+        inside, and nothing elsewhere if it was inside of `home`, the folder that the run had."""
         named = self.path / name
         if not configured or named.is_dir():
             return named
+        if home and Path(str(configured)).is_relative_to(str(home)):
+            return self.path / Path(str(configured)).relative_to(str(home))
         moved = self.path / Path(str(configured)).name
         return moved if moved.is_dir() else Path(str(configured))
 

@@ -61,6 +61,17 @@ def test_validation_rows_stay_when_the_rest_changes(tmp_path: Path) -> None:
     assert (tmp_path / "a/val.parquet").read_bytes() == (tmp_path / "b/val.parquet").read_bytes()
 
 
+def test_files_of_other_rows_are_set_aside_together(tmp_path: Path) -> None:
+    task = make_task("arithmetic", {})
+    generate(task, tmp_path, Sizes(10, 5), 1)
+    generate(task, tmp_path, Sizes(10, 5, 4), 1)  # the same rows, and demonstrations
+    assert not (tmp_path / "superseded_1").exists()
+    old = {name: (tmp_path / name).read_bytes() for name in ("train.parquet", "val.parquet", "sft.jsonl")}
+    generate(make_task("reasoning_gym:chain_sum", {}), tmp_path, Sizes(10, 5), 1)
+    assert not (tmp_path / "sft.jsonl").exists()
+    assert all((tmp_path / "superseded_1" / name).read_bytes() == data for name, data in old.items())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_in_verls_layout(tmp_path: Path, name: str) -> None:
     task = make_task(name, {})

@@ -138,6 +138,9 @@ def test_a_model_answers_and_an_interruption_costs_what_was_not_done(
     assert [record["extra_info"]["index"] for record in records] == list(range(6))
     assert all(len(record["responses"]) == 2 for record in records)
     assert records[0]["messages"][0][0]["role"] == "assistant"
+    assert main(["generate", *arguments(home, out), "--rows", "1"]) == 0
+    assert len(read_records(out)) == 1
+    assert read_records(tmp_path / "answers.superseded_1.jsonl") == records
 
 
 def test_a_row_that_failed_is_answered_with_another_seed(

@@ -112,6 +112,6 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
 
 def test_what_the_merger_is_asked():
     asked = ["merge", "--backend", "fsdp", "--local_dir", "run/global_step_4/actor/", "--target_dir", "out"]
-    assert merge_arguments(asked) == ["run/global_step_4", "out"]
+    assert merge_arguments(asked) == ["run/global_step_4", "out", "--overwrite"]
     with pytest.raises(UserError, match="Megatron"):
         merge_arguments(["merge", "--backend", "megatron", "--local_dir", "a", "--target_dir", "b"])

@@ -24,8 +24,21 @@ def test_later_dumps_and_the_memory_of_services(tmp_path: Path) -> None:
         "validation/.10.jsonl.index",
         "validation/10.jsonl",
     ]
-    assert copies == [run / "metrics.jsonl"]
+    assert copies == [run / "metrics.jsonl", run / "config.yaml"]
     assert all(path.exists() for path in moves)
+
+
+def test_a_run_that_starts_over_leaves_everything_behind(tmp_path: Path) -> None:
+    dumps = tmp_path / "validation"
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "metrics.jsonl").touch()
+    assert superseded_records(tmp_path, 0, [str(dumps)]) == ({}, [])  # that one took no step
+    dumps.mkdir()
+    (dumps / "0.jsonl").touch()
+    (tmp_path / "tensorboard").mkdir()
+    moves, copies = superseded_records(tmp_path, 0, [str(dumps)])
+    assert sorted(moves.values()) == ["config.yaml", "metrics.jsonl", "tensorboard", "validation/0.jsonl"]
+    assert copies == []
 
 
 class Listening(Service):

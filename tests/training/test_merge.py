@@ -52,6 +52,14 @@ def test_a_run_becomes_a_model(base, tmp_path, capsys):
     assert "step 3" in capsys.readouterr().err
     assert torch.equal(says(tmp_path / "out")[1], expected)
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("w5")["input_ids"] == [5]
+    old = tmp_path / "out" / "model-00001-of-00002.safetensors"
+    old.touch()
+    again = ["merge", str(tmp_path / "run"), str(tmp_path / "out")]
+    assert main(again) == 2
+    assert "holds a model already" in " ".join(capsys.readouterr().err.split())
+    assert old.exists()
+    assert main([*again, "--overwrite"]) == 0
+    assert not old.exists()  # an engine would load it with the new ones
     merge(tmp_path / "run/checkpoints/global_step_3", tmp_path / "half", dtype="bfloat16")
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "out")]
     assert sizes[0] < 0.6 * sizes[1]

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import os
+import signal
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.errors import UserError
 from agentrl.models import tiny as tiny_model
+from agentrl.stopping import Interrupted
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
 from agentrl.training.logprobs import TokenLogprobs
@@ -233,6 +236,42 @@ def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank)
     assert finished.steps == 6
 
 
+def test_ctrl_c_saves_and_the_same_command_goes_on(home, tmp_path, caplog):
+    settings = config(home)
+    settings.trainer.output_dir = str(tmp_path)
+    settings.trainer.total_training_steps = 4
+    taken = []
+
+    def on_step(step, total, metrics):
+        taken.append(step)
+        if len(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="step 2 is saved; the same command resumes from step 2"):
+        sft(copy.deepcopy(settings), on_step)
+    assert not (tmp_path / "model.safetensors").exists()
+    sft(copy.deepcopy(settings), on_step)
+    assert taken == [1, 2, 3, 4]
+    assert "Going on from the checkpoint of step 2" in caplog.text
+    # Once more: it says that all is done, and leaves the model as it is.
+    assert sft(copy.deepcopy(settings), on_step).final_loss is None
+    assert "All 4 steps are taken" in caplog.text
+    assert taken == [1, 2, 3, 4]
+
+
+def test_a_model_of_other_settings_is_set_aside(home, tmp_path, caplog):
+    settings = config(home)
+    settings.trainer.output_dir = str(tmp_path)
+    settings.trainer.total_training_steps = 1
+    for lr in (1e-2, 1e-2, 1e-3):
+        settings.optim.lr = lr
+        sft(copy.deepcopy(settings), lambda *_: None)
+    (aside,) = (tmp_path / "checkpoints").iterdir()
+    assert {"config.yaml", "model.safetensors", "tokenizer.json"} <= {path.name for path in aside.iterdir()}
+    assert f"all of it is now in {aside}" in caplog.text
+    assert load_model(Model(path=str(tmp_path)), device=CPU, seed=0) is not None
+
+
 def test_a_run_that_starts_over_keeps_its_own_checkpoints(home, tmp_path):
     def run(steps, **trainer):
         settings = config(home)
@@ -251,7 +290,8 @@ def test_a_run_that_starts_over_keeps_its_own_checkpoints(home, tmp_path):
     run(3)
     run(2, resume_mode="disable")
     assert sorted(path.name for path in saved.iterdir()) == ["global_step_2", "superseded_1"]
-    assert sorted(path.name for path in (saved / "superseded_1").iterdir()) == ["global_step_3", "metrics.jsonl"]
+    aside = {path.name for path in (saved / "superseded_1").iterdir()}
+    assert aside > {"global_step_3", "metrics.jsonl", "config.yaml", "model.safetensors", "tokenizer.json"}
     assert main(["merge", str(tmp_path), str(tmp_path / "merged")]) == 0
     merged, own = (
         load_model(Model(path=str(p)), device=CPU, seed=0).state_dict() for p in (tmp_path / "merged", tmp_path)

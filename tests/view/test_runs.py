@@ -1,5 +1,6 @@
 """Finding runs and their dumps."""
 
+import json
 import shutil
 
 import pytest
@@ -41,6 +42,18 @@ def test_dumps_where_the_config_puts_them_and_where_a_copy_has_them(tmp_path, ru
     shutil.move(tmp_path / "far", tmp_path / "run/mine")
     config.write_text("trainer:\n  rollout_data_dir: /somewhere/else/mine\n")
     assert list(find_runs([str(tmp_path / "run")])[0].dumps("rollout")) == [1, 2, 3]
+
+
+def test_a_run_that_was_set_aside_does_not_show_the_dumps_of_the_one_in_its_place(tmp_path, run, monkeypatch):
+    shutil.copytree(run, tmp_path / "run")
+    aside = tmp_path / "run/checkpoints/superseded_1"
+    aside.mkdir(parents=True)
+    shutil.copy(run / "metrics.jsonl", aside)
+    trainer = {"default_local_dir": "run", "rollout_data_dir": "run/rollouts", "validation_data_dir": "run/validation"}
+    (aside / "config.yaml").write_text(json.dumps({"trainer": trainer}))
+    monkeypatch.chdir(tmp_path)
+    (found,) = find_runs([str(aside)])
+    assert (found.dumps("rollout"), found.dumps("validation")) == ({}, {})
 
 
 def test_what_is_no_run(tmp_path):

@@ -61,8 +61,9 @@ class SftTrainer:
     """Token budget of a forward pass; null: 4096 on a GPU, 2048 on a CPU."""
     test_freq: int = -1
     """Steps between validations; -1: only at the end."""
-    save_freq: int = -1
-    """Steps between checkpoints, which lie in output_dir/checkpoints; -1: none."""
+    save_freq: int | None = None
+    """Steps between checkpoints, which lie in output_dir/checkpoints; -1: none; null: 10 minutes or more after the last
+    one (longer where saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
     """Newest checkpoints kept; null: all."""
     resume_mode: str = "auto"

@@ -48,13 +48,14 @@ class Trainer:
     """Validate and stop."""
     test_freq: int = -1
     """Steps between validations; -1: only at the end."""
-    save_freq: int = -1
-    """Steps between checkpoints; -1: only at the end."""
+    save_freq: int | None = None
+    """Steps between checkpoints; -1: only at the end; null: at the end of a step, 10 minutes or more after the last
+    one (longer where saving takes over 5% of the time), and the newest two stay."""
     default_hdfs_dir: str | None = None
     """Folder elsewhere (hdfs://, s3://, any of fsspec's) that finished checkpoints are copied to; auto resumes from
     there where this machine has none."""
     max_actor_ckpt_to_keep: int | None = None
-    """Newest checkpoints kept; null: all."""
+    """Newest checkpoints kept; null: all, but for those of `save_freq=null`."""
     max_critic_ckpt_to_keep: int | None = None
     """Newest checkpoints that keep their critic, too; null: all."""
     resume_mode: str = "auto"

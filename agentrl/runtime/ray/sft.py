@@ -42,6 +42,9 @@ class RaySft:
         metrics: dict[str, float] = self.ranks.call("call", "next_step")
         return metrics
 
+    def save(self) -> None:
+        self.ranks.call("call", "save")
+
     def finish(self) -> SftResult:
         result: SftResult = self.ranks.call("call", "finish")
         return result
