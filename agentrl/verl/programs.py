@@ -12,6 +12,7 @@ PROGRAMS = {
     "verl.trainer.main_ppo_sync": "train",
     "verl.trainer.fsdp_sft_trainer": "sft",
     "verl.trainer.sft_trainer": "sft",
+    "verl.trainer.sft_trainer_ray": "sft",
     "verl.trainer.main_generation": "generate",
     "verl.trainer.main_generation_server": "generate",
     "verl.trainer.main_eval": "eval",
