@@ -17,9 +17,8 @@ import torch
 
 from agentrl.chat import Chat, Ledger
 from agentrl.config import to_yaml
-from agentrl.config.schema.sft import SftConfig, SftTrainer
+from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
 from agentrl.data import Loader
-from agentrl.media import Processor
 from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training import checkpoints
@@ -28,7 +27,7 @@ from agentrl.training.conversations import Conversations, read_conversations
 from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import save_pretrained
-from agentrl.training.model import float32_masters, load_model, load_tokenizer, stop_token_ids
+from agentrl.training.model import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
@@ -130,10 +129,11 @@ class Run:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        blind = Processor(missing="`agentrl sft` trains on text alone; leave conversations with images out")
+        processor = load_processor(config.model, self.tokenizer, data.mm_processor_kwargs)
+        self.saved_beside = processor.processor or self.tokenizer
         kwargs = data.apply_chat_template_kwargs
         stops = stop_token_ids(config.model)
-        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=blind, stop_token_ids=stops)
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=processor, stop_token_ids=stops)
         self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
         self.held_out = self._held_out(chat)
         rows: Any = self.conversations.ledgers
@@ -159,7 +159,7 @@ class Run:
         metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
         if self.held_out and self._due(trainer.test_freq):
             metrics["val_loss"] = self.val_loss = self.validate()
-        if trainer.save_freq > 0 and self._due(trainer.save_freq):
+        if self._steps(trainer.save_freq) > 0 and self._due(trainer.save_freq):
             self._save()
         return metrics
 
@@ -190,7 +190,7 @@ class Run:
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
         path = Path(trainer.output_dir)
-        save_pretrained(self.module, self.tokenizer, path, merge=trainer.merge_lora)
+        save_pretrained(self.module, self.saved_beside, path, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else float("nan")
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
@@ -205,13 +205,17 @@ class Run:
         moves, copies = superseded_records(Path(self.config.trainer.output_dir), self.step)
         resuming.claim(self.step, moves=moves, copies=copies)
 
-    def _due(self, every: int) -> bool:
-        return self.step == self.total or (every > 0 and self.step % every == 0)
+    def _due(self, every: int | str) -> bool:
+        steps = self._steps(every)
+        return self.step == self.total or (steps > 0 and self.step % steps == 0)
+
+    def _steps(self, every: int | str) -> int:
+        return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
 
     def _save(self) -> None:
         folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
-        write_model = partial(save_pretrained, self.module, self.tokenizer)
+        write_model = partial(save_pretrained, self.module, self.saved_beside)
         checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks)
         if self.ranks.first:
             checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)

@@ -8,6 +8,9 @@ from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.trainer import RayInit
 
+EACH_EPOCH = "after_each_epoch"
+"""A number of steps: as many as an epoch has."""
+
 
 @dataclass
 class SftData:
