@@ -105,7 +105,7 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, str(value))
     assert run("verl.trainer.fsdp_sft_trainer", ["model.path=m"]) == 0
     assert seen == [["sft", "trainer.n_gpus_per_node=8", "trainer.nnodes=2", "model.path=m"]]
-    assert run("verl.trainer.fsdp_sft_trainer", []) == 0  # what torchrun said is taken back
+    assert run("verl.trainer.sft_trainer_ray", []) == 0  # what torchrun said is taken back
     assert seen[1] == ["sft"]
     assert told.keys().isdisjoint(os.environ)
 
