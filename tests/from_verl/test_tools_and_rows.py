@@ -113,5 +113,15 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
 def test_what_the_merger_is_asked():
     asked = ["merge", "--backend", "fsdp", "--local_dir", "run/global_step_4/actor/", "--target_dir", "out"]
     assert merge_arguments(asked) == ["run/global_step_4", "out"]
+    with pytest.raises(UserError, match="a critic is not merged"):
+        merge_arguments([*asked, "--is-value-model"])
     with pytest.raises(UserError, match="Megatron"):
         merge_arguments(["merge", "--backend", "megatron", "--local_dir", "a", "--target_dir", "b"])
+
+
+def test_the_merger_finds_the_checkpoint_where_verl_has_it(tmp_path):
+    """verl writes RUN/global_step_4; ours lies in RUN/checkpoints."""
+    asked = ["merge", "--local_dir", f"{tmp_path}/global_step_4/actor", "--target_dir", "out"]
+    assert merge_arguments(asked) == [f"{tmp_path}/global_step_4", "out"]
+    (tmp_path / "checkpoints" / "global_step_4").mkdir(parents=True)
+    assert merge_arguments(asked) == [f"{tmp_path}/checkpoints/global_step_4", "out"]
