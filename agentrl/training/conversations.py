@@ -18,6 +18,7 @@ from agentrl.data.media import with_media
 from agentrl.data.overlong import truncate
 from agentrl.data.plain import mapping, plain
 from agentrl.errors import UserError
+from agentrl.training.custom_conversations import custom_ledgers
 
 Record = dict[str, Any]
 Messages = list[dict[str, Any]]
@@ -42,8 +43,9 @@ def read_conversations(
     Raises UserError naming the row that is none, or when none fits.
     """
     ledgers, too_long = [], 0
-    for record, place in islice(_records(files or data.train_files, what), limit if limit >= 0 else None):
-        ledger = _fitted(_ledger(record, data, chat, place=place), data, place=place)
+    read = custom_ledgers if data.custom_cls.path else _ledgers
+    for whole, place in islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None):
+        ledger = _fitted(whole, data, place=place)
         if ledger is None:
             too_long += 1
         else:
@@ -55,11 +57,12 @@ def read_conversations(
     return Conversations(ledgers, too_long)
 
 
-def _records(files: Any, what: str) -> Iterator[tuple[Record, str]]:
-    """Rows, and where each stands."""
+def _ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
+    """Rows as ledgers, and where each stands."""
     for file in paths(files, what):
         for number, record in enumerate(read_records(file), start=1):
-            yield record, f"{file}:{number}"
+            place = f"{file}:{number}"
+            yield _ledger(record, data, chat, place=place), place
 
 
 def _ledger(record: Record, data: SftData, chat: Chat, *, place: str) -> Ledger:

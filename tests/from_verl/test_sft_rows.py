@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from agentrl.chat import Chat
+from agentrl.config.schema.data import CustomClass
 from agentrl.config.schema.sft import SftData
 from agentrl.errors import UserError
 from agentrl.training.conversations import read_conversations
@@ -193,3 +194,35 @@ def test_which_of_two_columns_counts(tmp_path, qwen3):
     text = {"response_key": "extra_info", "response_dict_keys": ["a"]}  # an object written as JSON text
     ledger = read(tmp_path, qwen3, rows, conversations=False, **pair, **text).ledgers[0]
     assert qwen3.decode(ledger.ids).endswith("assistant\n6<|im_end|>")
+
+
+OWN = """
+import torch
+
+class Own(torch.utils.data.Dataset):
+    def __init__(self, parquet_files, tokenizer, config, max_samples):
+        self.ids = tokenizer("a b c d e")["input_ids"]
+        assert len(parquet_files) == 1 and config.get("max_length") == config.max_length
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        ids = torch.tensor([*self.ids, 0, 0])
+        mask = torch.tensor([1, 0, 1, 1, 0, 0, 0]) * (1 - i * ROW)
+        return {"input_ids": ids, "attention_mask": (torch.arange(7) < 5).long(), "loss_mask": mask}
+"""
+
+
+def test_a_dataset_class_of_ones_own(tmp_path, qwen3):
+    """verl's contract since 0.6: `loss_mask` is 1 on the tokens that are trained on; the first cannot be."""
+    (tmp_path / "own.py").write_text(OWN.replace("ROW", "0"))
+    own = {"custom_cls": CustomClass(path=str(tmp_path / "own.py"), name="Own")}
+    first, second = read(tmp_path, qwen3, [GSM8K], **own).ledgers
+    assert first.ids == second.ids == qwen3("a b c d e")["input_ids"]
+    assert first.mask == [0, 0, 1, 1, 0]
+    first.check()
+    (tmp_path / "none.py").write_text(OWN.replace("ROW", "1"))
+    own["custom_cls"].path = str(tmp_path / "none.py")
+    with pytest.raises(UserError, match=r"data.custom_cls: Own\[1\] has no token to train on"):
+        read(tmp_path, qwen3, [GSM8K], **own)

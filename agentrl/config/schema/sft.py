@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.actor import Optim
+from agentrl.config.schema.data import CustomClass
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.trainer import RayInit
@@ -48,6 +49,9 @@ class SftData:
     """Column that says for each row whether the chat template gets enable_thinking true or false; a row may lack it."""
     enable_thinking_default: bool | None = None
     """The same for rows that lack it; null: the template gets `apply_chat_template_kwargs` alone."""
+    custom_cls: CustomClass = field(default_factory=CustomClass)
+    """A dataset class of your own, called as verl calls it: (parquet_files, tokenizer, config). Its items have
+    `input_ids` and `loss_mask`."""
     train_max_samples: int = -1
     """The first so many conversations; -1: all."""
     val_max_samples: int = -1
