@@ -167,7 +167,8 @@ def _fitted(ledger: Ledger, data: SftData, *, place: str) -> Ledger | None:
 
 def _cut(ledger: Ledger, kept: Sequence[int]) -> Ledger:
     """Some of the tokens. Nothing predicts the first of them: it is part of the prompt, whoever made it."""
-    cut = Ledger(**{name: [getattr(ledger, name)[i] for i in kept] for name in COLUMNS})
+    columns: dict[str, Any] = {name: [getattr(ledger, name)[i] for i in kept] for name in COLUMNS}
+    cut = Ledger(**columns)
     cut.prompt_length = max(1, cut.sources.count(Source.PROMPT))
     cut.mask[0], cut.logprobs[0], cut.sources[0], cut.versions[0] = 0, 0.0, Source.PROMPT, NO_VERSION
     return cut
