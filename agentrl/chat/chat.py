@@ -76,6 +76,18 @@ class Chat:
                 f"rollout.multi_turn.tokenization_sanity_check_mode: {check!r} is unknown; use one of {modes}"
             )
         self.tokenizer = tokenizer
+        self._with_kwargs = lru_cache(
+            lambda **others: Chat(
+                tokenizer,
+                format=format,
+                chat_template=chat_template,
+                inference_template=inference_template,
+                check=check,
+                template_kwargs={**(template_kwargs or {}), **others},
+                processor=processor,
+                stop_token_ids=stop_token_ids,
+            )
+        )
         self.inference_template = inference_template
         self.check = check
         self.processor = processor or Processor()
@@ -95,6 +107,10 @@ class Chat:
         self._parts = Parts(self.template, self._pieces.base.stops)
         self.stop_token_ids = self._stop_token_ids()
         """Tokens that end a turn; never empty."""
+
+    def with_kwargs(self, **kwargs: bool) -> "Chat":
+        """The same chat whose template gets `kwargs` besides its own; made once for each choice of them."""
+        return self._with_kwargs(**kwargs) if kwargs else self
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
         """The messages as all else here takes them: with a `Medium` for each image and video. Raises UserError."""
@@ -194,14 +210,18 @@ class Chat:
         self._parts.restart(text, memory)
         return Split(whole)
 
-    def transcript(self, messages: Sequence[Message], tools: Tools = None, *, given: int = 0) -> Ledger:
+    def transcript(
+        self, messages: Sequence[Message], tools: Tools = None, *, given: int = 0, verbatim: bool = False
+    ) -> Ledger:
         """A finished conversation as a training sample: mask 1 on assistant tokens and their end-of-turn.
 
-        The first `given` messages are the prompt, examples of assistant turns among them included. Log-probs are 0.0
-        and weight versions 0. Raises UserError when no assistant message follows a prompt.
+        The first `given` messages are the prompt, examples of assistant turns among them included. An assistant message
+        with `loss_mask: 0` is read and not trained on (mask 0). `verbatim`: what the assistant says stands as it is
+        written, where the template would only trim it or put an empty think block before it. Log-probs are 0.0 and
+        weight versions 0. Raises UserError when no assistant message follows a prompt.
         """
         try:
-            return transcript(self, messages, tools, given)
+            return transcript(self, messages, tools, given, verbatim=verbatim)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
-from agentrl.chat.ledger import Ledger
+from agentrl.chat.ledger import Ledger, Source
 from agentrl.chat.message import Message, text_of
 from agentrl.chat.template import LEAD, TemplateRefusal, Tools
 from agentrl.chat.thinking import BLOCKS, closed_at_end, left_open
 from agentrl.errors import UserError
+from agentrl.media import media_of
+from agentrl.prefixes import common_length
 
 if TYPE_CHECKING:
     from agentrl.chat.chat import Chat
-from agentrl.prefixes import common_length
 
 
 class Turn(NamedTuple):
@@ -29,20 +30,25 @@ class Turn(NamedTuple):
     """The generation prompt there."""
 
 
-def transcript(chat: Chat, messages: Sequence[Message], tools: Tools, given: int = 0) -> Ledger:
+def transcript(
+    chat: Chat, messages: Sequence[Message], tools: Tools, given: int = 0, *, verbatim: bool = False
+) -> Ledger:
     """See `Chat.transcript`."""
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= given]
     if not turns or turns[0] == 0:
         raise UserError("messages: a transcript needs a prompt and then an assistant message")
     ledger = Ledger()
-    ledger.append_prompt(chat.prompt(messages[: turns[0]], tools))
+    ledger.append_prompt(chat.prompt(messages[: turns[0]], tools), media_of(messages[: turns[0]]))
     for turn, (at, following) in enumerate(zip(turns, [*turns[1:], len(messages)], strict=True)):
         observed = messages[at + 1 : following]
         lead = chat.decode(ledger.ids[-LEAD:])
         base = chat.base_for(messages[:at], tools)
         shown = _shown(chat, base, messages[:at], messages[at], tools)
-        ids = _turn_ids(base, shown, messages[at], observed, lead)
-        ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
+        ids = _turn_ids(base, shown, messages[at], observed, lead, verbatim)
+        if messages[at].get("loss_mask", 1):
+            ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
+        else:  # words put into the model's mouth
+            ledger.append_observation(ids, Source.USER, turn=turn)
         if following == len(messages):
             break
         if not observed:
@@ -50,18 +56,35 @@ def transcript(chat: Chat, messages: Sequence[Message], tools: Tools, given: int
         history = messages[: at + 1]
         for source, piece in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
             ledger.append_observation(piece, source, turn=turn)
+        ledger.media += media_of(observed)
     return ledger
 
 
-def _turn_ids(base: FixedBase, shown: Turn, message: Message, observed: Sequence[Message], lead: str) -> list[int]:
+def _turn_ids(
+    base: FixedBase, shown: Turn, message: Message, observed: Sequence[Message], lead: str, verbatim: bool
+) -> list[int]:
     """What the model is to sample: its text and the token that stops it."""
     text, stop = base.split_end(shown.text)
     if not stop and observed:
         # The turn ends with the next role's header (GLM).
         suffix = base.after(observed)
         stop = base.stop_at_start(suffix.text[suffix.end :])
-    own = base.template.encode_within(_own_text(base, message, Turn(text, shown.opening), lead), shown.opening)
-    return own + base.template.encode(stop or base.turn_end or "")
+    own = _own_text(base, message, Turn(text, shown.opening), lead)
+    if verbatim:
+        own = _verbatim(own, text_of(message), lead)
+    ids = base.template.encode_within(own, shown.opening)
+    return ids + base.template.encode(stop or base.turn_end or "")
+
+
+def _verbatim(own: str, written: str, lead: str) -> str:
+    """What was written, where `own` is no more than that, trimmed or after an empty think block."""
+    core = written.strip()
+    if not core or left_open(lead):
+        return own
+    before, found, after = own.partition(core)
+    for tag in (*BLOCKS, *BLOCKS.values()):
+        before = before.replace(tag, "")
+    return own if not found or before.strip() or after.strip() else written
 
 
 def _shown(chat: Chat, base: FixedBase, history: Sequence[Message], message: Message, tools: Tools) -> Turn:

@@ -39,10 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
     from agentrl.config.checks.algorithm import cluster
-    from agentrl.config.checks.files import model_files, resume
+    from agentrl.config.checks.files import custom_class, model_files, resume
+    from agentrl.config.checks.sft import frequencies, sizes
     from agentrl.config.schema.sft import SftConfig
 
-    checks = (cluster, model_files, resume)
+    checks = (cluster, sizes, frequencies, custom_class, model_files, resume)
     if args.multirun:
         return sweep(args, "sft", "output_dir", SftConfig, checks)
     config = load_config(args, schema=SftConfig, default="sft", checks=checks)

@@ -19,9 +19,8 @@ import torch
 
 from agentrl.chat import Chat, Ledger
 from agentrl.config import to_yaml
-from agentrl.config.schema.sft import SftConfig, SftTrainer
+from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
 from agentrl.data import Loader
-from agentrl.media import Processor
 from agentrl.outputs import model_folder, writing
 from agentrl.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.tracking import Loggers, open_loggers
@@ -35,7 +34,7 @@ from agentrl.training.cpu import tune_cpu
 from agentrl.training.device import device_for
 from agentrl.training.export import model_files, save_pretrained
 from agentrl.training.lineage import visible
-from agentrl.training.model import float32_masters, load_model, load_tokenizer, stop_token_ids
+from agentrl.training.model import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.passes import Cut, spread
@@ -87,8 +86,8 @@ class SftResult:
 class SftRun(Protocol):
     """A supervised run, in this process (`Run`) or on many."""
 
-    def resume(self) -> tuple[int, int]:
-        """Go on from where `trainer.resume_mode` says: (steps taken, all steps). Raises UserError."""
+    def resume(self) -> tuple[int, int, int]:
+        """Go on from where `trainer.resume_mode` says: (steps taken, all steps, steps of an epoch). Raises UserError."""
 
     def next_step(self) -> dict[str, float]:
         """One optimizer step, and the validation that is due after it: loss (nats a token), grad_norm, lr, tokens,
@@ -110,11 +109,13 @@ def sft(config: SftConfig, on_step: OnStep, open_run: "Callable[[SftConfig], Sft
     `open_run`: where that happens; None: in this process.
     """
     with closing((open_run or Run)(config)) as run:
-        begun, total = run.resume()
+        begun, total, epoch = run.resume()
         if begun:
             log.warning("%s", begins(begun, total))
         with closing(_loggers(config, begun)) as loggers, StopRequest(lambda: log.warning(STOPPING)) as stop:
-            SftSteps(config, run, loggers, on_step, stop).take(begun, total)
+            every = config.trainer.save_freq
+            save_freq = epoch if every == EACH_EPOCH else None if every is None else int(every)
+            SftSteps(config, run, loggers, on_step, stop, save_freq).take(begun, total)
         return run.finish()
 
 
@@ -127,6 +128,8 @@ class SftSteps:
     loggers: Loggers
     on_step: OnStep
     stop: StopRequest
+    save_freq: int | None
+    """Steps between checkpoints; None: by time."""
     taken: int = 0
 
     def take(self, begun: int, total: int) -> None:
@@ -139,7 +142,7 @@ class SftSteps:
             raise Interrupted(how_to_go_on(begun, self.taken, saved, trainer.resume_mode)) from None
 
     def _take(self, total: int) -> None:
-        schedule = SaveSchedule(self.config.trainer.save_freq)
+        schedule = SaveSchedule(self.save_freq)
         for step in range(self.taken + 1, total + 1):
             metrics = self.run.next_step()
             self.taken = step
@@ -153,8 +156,7 @@ class SftSteps:
 
     def _ends_with_one(self) -> bool:
         """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
-        trainer = self.config.trainer
-        return (trainer.save_freq or 0) > 0 or bool(visible(checkpoint_folder(trainer)))
+        return (self.save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
 
 
 def _loggers(config: SftConfig, step: int) -> Loggers:
@@ -182,10 +184,11 @@ class Run:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        blind = Processor(missing="`agentrl sft` trains on text alone; leave conversations with images out")
+        processor = load_processor(config.model, self.tokenizer, data.mm_processor_kwargs)
+        self.saved_beside = processor.processor or self.tokenizer
         kwargs = data.apply_chat_template_kwargs
         stops = stop_token_ids(config.model)
-        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=blind, stop_token_ids=stops)
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=processor, stop_token_ids=stops)
         self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
         self.held_out = self._held_out(chat)
         rows: Any = self.conversations.ledgers
@@ -221,7 +224,7 @@ class Run:
         losses = [self.student.measured(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
-    def resume(self) -> tuple[int, int]:
+    def resume(self) -> tuple[int, int, int]:
         """As `SftRun` says."""
         trainer, ranks = self.config.trainer, self.ranks
         resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
@@ -232,7 +235,7 @@ class Run:
             self.student.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
         ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
-        return self.step, self.total
+        return self.step, self.total, self.loader.steps_per_epoch
 
     def finish(self) -> SftResult:
         """As `SftRun` says."""
@@ -241,7 +244,7 @@ class Run:
             self.val_loss = self.validate()
         path = Path(trainer.output_dir)
         with model_folder(path, f"the model in {path}", first=self.ranks.first) as draft:
-            save_pretrained(self.module, self.tokenizer, draft, merge=trainer.merge_lora)
+            save_pretrained(self.module, self.saved_beside, draft, merge=trainer.merge_lora)
         loss = sum(last) / len(last) if last else None
         found = self.conversations
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
@@ -264,14 +267,18 @@ class Run:
         in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
         return [] if same or in_place else model_files(output)
 
-    def _due(self, every: int) -> bool:
-        return self.step == self.total or (every > 0 and self.step % every == 0)
+    def _due(self, every: int | str) -> bool:
+        steps = self._steps(every)
+        return self.step == self.total or (steps > 0 and self.step % steps == 0)
+
+    def _steps(self, every: int | str) -> int:
+        return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
 
     def save(self) -> None:
         """As `SftRun` says."""
         folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
-        write_model = partial(save_pretrained, self.module, self.tokenizer)
+        write_model = partial(save_pretrained, self.module, self.saved_beside)
         automatic = self.config.trainer.save_freq is None
         with writing(f"the checkpoint of step {self.step} in {folder}"):
             checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks, automatic=automatic)

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from agentrl.errors import UserError
 
@@ -12,6 +13,7 @@ PROGRAMS = {
     "verl.trainer.main_ppo_sync": "train",
     "verl.trainer.fsdp_sft_trainer": "sft",
     "verl.trainer.sft_trainer": "sft",
+    "verl.trainer.sft_trainer_ray": "sft",
     "verl.trainer.main_generation": "generate",
     "verl.trainer.main_generation_server": "generate",
     "verl.trainer.main_eval": "eval",
@@ -59,11 +61,23 @@ def merge_arguments(args: Sequence[str]) -> list[str]:
     parser.add_argument("operation", choices=["merge", "test"])
     for name in ("--backend", "--local_dir", "--target_dir", "--hf_model_path", "--hf_upload_path"):
         parser.add_argument(name)
+    parser.add_argument("--is-value-model", action="store_true")
     known, _ = parser.parse_known_args(args)
+    if known.is_value_model:
+        raise UserError("verl.model_merger: a critic is not merged; remove --is-value-model and name the policy")
     if known.operation == "test" or known.backend == "megatron":
         raise UserError("verl.model_merger: only `merge --backend fsdp` is there; Megatron's checkpoints are not read")
     if known.hf_upload_path:
         raise UserError("verl.model_merger: nothing is uploaded; remove --hf_upload_path")
     if not known.local_dir or not known.target_dir:
         raise UserError("verl.model_merger: name --local_dir and --target_dir")
-    return [known.local_dir.rstrip("/").removesuffix("/actor"), known.target_dir, "--overwrite"]
+    return [str(checkpoint(Path(known.local_dir))), known.target_dir, "--overwrite"]
+
+
+def checkpoint(place: Path) -> Path:
+    """The checkpoint that verl would have at `place`: ours lie in a folder of their own beside it."""
+    from agentrl.training.checkpoints import FOLDER
+
+    step = place.parent if place.name == "actor" else place
+    ours = step.parent / FOLDER / step.name
+    return ours if ours.exists() and not step.exists() else step

@@ -147,9 +147,48 @@ def test_the_flipped_truncation_side_is_told_once_and_to_verl_users_only() -> No
 
 
 def test_sft_takes_its_own_old_names() -> None:
-    overrides = ["optim.clip_grad=0.5", "optim.lr_scheduler=wsd", "model.partial_pretrain=m", "data.truncation=left"]
+    overrides = ["optim.clip_grad=0.5", "optim.lr_scheduler=wsd", "model.partial_pretrain=m", "data.pad_mode=right"]
     resolved = resolve([*overrides, "trainer.default_local_dir=out"], config_name="sft", schema=SftConfig, checks=())
     assert resolved.config.trainer.grad_clip == 0.5
     assert resolved.config.optim.lr_scheduler_type == "wsd"
     assert (resolved.config.model.path, resolved.config.trainer.output_dir) == ("m", "out")
-    assert any(note.startswith("data.truncation has no effect") for note in resolved.notes)
+    assert any(note.startswith("data.pad_mode has no effect") for note in resolved.notes)
+
+
+def sft_of(*overrides: str) -> SftConfig:
+    config: SftConfig = resolve(overrides, config_name="sft", schema=SftConfig, checks=()).config
+    return config
+
+
+def test_an_sft_script_of_verl_0_5() -> None:
+    config = sft_of(
+        *("data.prompt_key=extra_info", "data.response_key=extra_info", "data.prompt_dict_keys=['question']"),
+        *("+data.response_dict_keys=['answer']", "data.multiturn.enable=false", "data.truncation=right"),
+        *("model.fsdp_config.cpu_offload=true", "ulysses_sequence_parallel_size=2", "use_remove_padding=true"),
+        *("model.strategy=fsdp", "trainer.default_hdfs_dir=null", "data.balance_dp_token=False", "data.use_shm=False"),
+    )
+    assert (config.data.prompt_dict_keys, config.data.response_dict_keys) == (["question"], ["answer"])
+    assert (config.data.conversations, config.data.truncation) == (False, "right")
+    assert config.fsdp_config.offload_policy
+    assert config.trainer.ulysses_sequence_parallel_size == 2
+
+
+def test_an_sft_script_of_verl_0_9() -> None:
+    config = sft_of(
+        *("engine=fsdp", "model=hf_model", "optim=fsdp", "engine.strategy=fsdp2", "engine.fsdp_size=-1"),
+        *("engine.ulysses_sequence_parallel_size=2", "optim.lr=2e-5", "optim.betas=[0.9,0.95]", "optim.clip_grad=0.5"),
+        *("optim.warmup_style=cosine", "optim.min_lr_ratio=0.1", "data.max_token_len_per_gpu=9", "data.pad_mode=right"),
+        *("data.messages_key=m", "data.enable_thinking_key=e", "data.enable_thinking_default=none"),
+        *("trainer.test_freq=after_each_epoch", "checkpoint.save_contents=[model,optimizer]"),
+    )
+    assert (config.optim.lr, config.optim.betas, config.optim.min_lr_ratio) == (2e-5, [0.9, 0.95], 0.1)
+    assert (config.trainer.grad_clip, config.trainer.max_token_len_per_gpu) == (0.5, 9)
+    assert (config.data.messages_key, config.data.enable_thinking_key) == ("m", "e")
+    assert config.data.enable_thinking_default is None
+    assert config.trainer.test_freq == "after_each_epoch"
+
+
+@pytest.mark.parametrize("engine", ["automodel", "megatron", "mindspeed", "torchtitan", "veomni"])
+def test_engines_that_are_not_there(engine: str) -> None:
+    with pytest.raises(UserError, match=f"engine={engine}: models are sharded by FSDP2 alone; set engine=fsdp"):
+        sft_of(f"engine={engine}", "engine.tensor_model_parallel_size=2")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.conftest import environment
@@ -26,6 +28,7 @@ def checkout(tmp_path: Path) -> Path:
         "__init__",
         "trainer/__init__",
         "trainer/main_ppo",
+        "trainer/sft_trainer",
         "model_merger/__init__",
         "model_merger/__main__",
     ):
@@ -72,6 +75,20 @@ def test_a_launch_script_and_its_data_script(checkout: Path, task: Path) -> None
     )
     assert merged.returncode == 0, merged.stderr
     assert list((checkout / "merged").glob("*.safetensors"))
+
+
+def test_an_sft_script(checkout: Path, task: Path) -> None:
+    """Of torchrun's two processes one does nothing; how many train is a setting, here of the command line."""
+    info = [{"question": f"What is {i} and 3?", "answer": f"It is {i + 3}.\n#### {i + 3}"} for i in range(8)]
+    pq.write_table(pa.Table.from_pylist([{"extra_info": row} for row in info]), checkout / "train.parquet")
+    here = (f"model.path={task / 'model'}", "trainer.device=cpu", "trainer.n_gpus_per_node=1")
+    small = ("data.train_batch_size=4", "trainer.total_training_steps=1", "trainer.merge_lora=false")
+    run = verl(checkout, "bash", "run_gsm8k_sft.sh", "2", "out/sft", *here, *small)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("agentrl verl: verl.trainer.sft_trainer runs as `agentrl sft`\n") == 1
+    assert "8 conversations, 1 steps" in run.stderr
+    adapter = json.loads((checkout / "out/sft/adapter_config.json").read_text())
+    assert (adapter["r"], adapter["lora_alpha"]) == (8, 16)
 
 
 def test_what_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, str(value))
     assert run("verl.trainer.fsdp_sft_trainer", ["model.path=m"]) == 0
     assert seen == [["sft", "trainer.n_gpus_per_node=8", "trainer.nnodes=2", "model.path=m"]]
-    assert run("verl.trainer.fsdp_sft_trainer", []) == 0  # what torchrun said is taken back
+    assert run("verl.trainer.sft_trainer_ray", []) == 0  # what torchrun said is taken back
     assert seen[1] == ["sft"]
     assert told.keys().isdisjoint(os.environ)
 
@@ -113,5 +113,15 @@ def test_as_many_processes_as_torchrun_was_told_of(monkeypatch: pytest.MonkeyPat
 def test_what_the_merger_is_asked():
     asked = ["merge", "--backend", "fsdp", "--local_dir", "run/global_step_4/actor/", "--target_dir", "out"]
     assert merge_arguments(asked) == ["run/global_step_4", "out", "--overwrite"]
+    with pytest.raises(UserError, match="a critic is not merged"):
+        merge_arguments([*asked, "--is-value-model"])
     with pytest.raises(UserError, match="Megatron"):
         merge_arguments(["merge", "--backend", "megatron", "--local_dir", "a", "--target_dir", "b"])
+
+
+def test_the_merger_finds_the_checkpoint_where_verl_has_it(tmp_path):
+    """verl writes RUN/global_step_4; ours lies in RUN/checkpoints."""
+    asked = ["merge", "--local_dir", f"{tmp_path}/global_step_4/actor", "--target_dir", "out"]
+    assert merge_arguments(asked) == [f"{tmp_path}/global_step_4", "out", "--overwrite"]
+    (tmp_path / "checkpoints" / "global_step_4").mkdir(parents=True)
+    assert merge_arguments(asked) == [f"{tmp_path}/checkpoints/global_step_4", "out", "--overwrite"]

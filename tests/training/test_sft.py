@@ -202,6 +202,17 @@ def test_held_out_conversations_are_measured_and_not_learnt(home, tmp_path):
     assert seen[5] < seen[2]
 
 
+def test_what_is_due_after_each_epoch(home, tmp_path):
+    settings = config(home)
+    settings.data.val_files, settings.data.val_max_samples = settings.data.train_files, 2
+    settings.trainer = replace(settings.trainer, output_dir=str(tmp_path), total_epochs=2)
+    settings.trainer.test_freq = settings.trainer.save_freq = "after_each_epoch"
+    seen = {}
+    sft(settings, lambda step, total, metrics: seen.update({step: metrics.get("val_loss")}))
+    assert [step for step, loss in seen.items() if loss is not None] == [3, 6]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["global_step_3", "global_step_6"]
+
+
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank):
     def run(name, stop_at=None):
@@ -325,4 +336,8 @@ def test_the_command(home, tmp_path, capfd, monkeypatch):
     assert "leave torchrun out" in capfd.readouterr().err
     monkeypatch.undo()
     assert main(["sft", "model.path=null"]) == 2
+    capfd.readouterr()
+    for wrong in ("trainer.save_freq=each_epoch", "data.max_length=0"):
+        assert main([*arguments, wrong]) == 2
+        assert f"{wrong}: must be " in capfd.readouterr().err
     assert main([*arguments, "optim.lr_scheduler_type=wrong"]) == 2

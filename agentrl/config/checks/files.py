@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
+from agentrl.config.schema.sft import SftData
 from agentrl.errors import UserError
 from agentrl.remote import is_remote, known_scheme
 from agentrl.resources import find
@@ -17,6 +18,11 @@ def data_files(data: Data) -> None:
     for name in ("train_files", "val_files"):
         for path in as_list(getattr(data, name)):
             row_file(f"data.{name}", path)
+    custom_class(data)
+
+
+def custom_class(data: Data | SftData) -> None:
+    """The dataset class: its file, and both of its keys or none."""
     custom_cls = data.custom_cls
     python_file("data.custom_cls.path", custom_cls.path)
     if bool(custom_cls.path) != bool(custom_cls.name):

@@ -4,9 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.schema.actor import Optim
+from agentrl.config.schema.data import CustomClass
 from agentrl.config.schema.fsdp import Sharding
 from agentrl.config.schema.model import Model
 from agentrl.config.schema.trainer import RayInit
+
+EACH_EPOCH = "after_each_epoch"
+"""A number of steps: as many as an epoch has."""
 
 
 @dataclass
@@ -17,22 +21,46 @@ class SftData:
     """A parquet or jsonl file of conversations, or a list of them."""
     val_files: Any = None
     """The same for validation; null: none."""
+    conversations: bool | None = None
+    """true: rows are whole conversations, under `messages_key`. false: pairs, under `prompt_key` and `response_key`.
+    null: conversations where a row has some, pairs where it has none."""
     messages_key: str = "messages"
-    """Column that holds the messages, OpenAI-style, tool calls included."""
+    """Column that holds the messages, OpenAI-style, tool calls included. An assistant message with `loss_mask: 0` is
+    read and not trained on."""
     prompt_key: str = "prompt"
-    """Column with a question, text or messages, where rows have no column of whole conversations."""
+    """Column with a question, text or messages, where rows are pairs."""
+    prompt_dict_keys: list[str] | None = None
+    """Names that lead from that column, where it holds mappings, to the question: [question], say."""
     response_key: str = "response"
-    """Column with the answer to it."""
+    """Column with the answer to it, which is trained on as it stands."""
+    response_dict_keys: list[str] | None = None
+    """Names that lead from that column to the answer."""
     tools_key: str = "tools"
     """Column that holds the schemas of the tools shown to the model; a row may lack it."""
+    image_key: str = "images"
+    """Column that holds a row's images: what `<image>` in its messages stands for, in order."""
+    video_key: str = "videos"
+    """Column that holds a row's videos: what `<video>` in its messages stands for, in order."""
+    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to each call of a vision-language model's processor: size, say."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Passed to the chat template: enable_thinking, say."""
+    enable_thinking_key: str = "enable_thinking"
+    """Column that says for each row whether the chat template gets enable_thinking true or false; a row may lack it."""
+    enable_thinking_default: bool | None = None
+    """The same for rows that lack it; null: the template gets `apply_chat_template_kwargs` alone."""
+    custom_cls: CustomClass = field(default_factory=CustomClass)
+    """A dataset class of your own, called as verl calls it: (parquet_files, tokenizer, config). Its items have
+    `input_ids` and `loss_mask`."""
     train_max_samples: int = -1
     """The first so many conversations; -1: all."""
     val_max_samples: int = -1
     """The first so many for validation; -1: all."""
     max_length: int = 2048
-    """Longest conversation in tokens; longer ones are left out, and counted."""
+    """Longest conversation in tokens; longer ones meet `truncation`."""
+    truncation: str | None = None
+    """What happens to a longer one: null (it is left out, and counted), error, left (cut the beginning), right (cut the
+    end), middle."""
     train_batch_size: int = 32
     """Conversations an optimizer step."""
     shuffle: bool = True
@@ -59,11 +87,11 @@ class SftTrainer:
     """Optimizer steps; null: what the epochs give."""
     max_token_len_per_gpu: int | None = None
     """Token budget of a forward pass; null: 4096 on a GPU, 2048 on a CPU."""
-    test_freq: int = -1
-    """Steps between validations; -1: only at the end."""
-    save_freq: int | None = None
-    """Steps between checkpoints, which lie in output_dir/checkpoints; -1: none; null: 10 minutes or more after the last
-    one (longer where saving takes over 5% of the time)."""
+    test_freq: int | str = -1
+    """Steps between validations, or after_each_epoch; -1: only at the end."""
+    save_freq: int | str | None = None
+    """Steps between checkpoints, which lie in output_dir/checkpoints, or after_each_epoch; -1: none; null: 10 minutes
+    or more after the last one (longer where saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
     """Newest checkpoints kept; null: all."""
     resume_mode: str = "auto"

@@ -34,7 +34,7 @@ class RaySft:
             self.ranks.meet()
             self.stack = stack.pop_all()
 
-    def resume(self) -> tuple[int, int]:
+    def resume(self) -> tuple[int, int, int]:
         place: tuple[int, int] = self.ranks.call("call", "resume")
         return place
 

@@ -1,0 +1,18 @@
+"""Mistakes in the settings of `agentrl sft`."""
+
+from agentrl.config.checks.algorithm import at_least
+from agentrl.config.schema.sft import EACH_EPOCH, SftData, SftTrainer
+from agentrl.errors import UserError
+
+
+def sizes(data: SftData) -> None:
+    """Lengths and counts of at least one."""
+    at_least("data", data, 1, "max_length train_batch_size")
+
+
+def frequencies(trainer: SftTrainer) -> None:
+    """Steps, or the one word that stands for a number of them."""
+    for name in ("test_freq", "save_freq"):
+        value = getattr(trainer, name)
+        if isinstance(value, str) and value != EACH_EPOCH:
+            raise UserError(f"trainer.{name}={value}: must be a number of steps, or {EACH_EPOCH}")
