@@ -103,6 +103,23 @@ def load_attribute(path: str, name: str | None, *, what: str) -> Any:
     return getattr(module, name)
 
 
+def import_external(name: str | None, section: str) -> None:
+    """Import the module, or the Python file, that `<section>.external_lib` names, for what it registers.
+
+    It may lie in the current folder and import verl's names. Raises UserError.
+    """
+    if name is None:
+        return
+    where = f"{section}.external_lib: {name} does not import"
+    if name.endswith(".py"):
+        load_user_file(find(name, what=f"{section}.external_lib"), where=where)
+    else:
+        _widen_import_path(Path.cwd())
+        with blaming(where):
+            importlib.import_module(name)
+    verl.adopt_registered()
+
+
 def _offers(module: ModuleType) -> str:
     own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"]
     return f"it has {', '.join(own)}" if own else "it has no function or class of its own"

@@ -27,6 +27,8 @@ from agentrl.verl.programs import PROGRAMS
 TABLE = Path(__file__).with_name("modules.yaml")
 VERSION = "0.9.1"
 """The newest verl whose names are served."""
+ALGORITHMS = "verl.trainer.ppo.core_algos"
+"""Where users register estimators and losses."""
 
 
 @cache
@@ -101,6 +103,20 @@ def provide(*, programs: bool = False) -> None:
         return
     place = len(sys.meta_path) if _installed() and not programs else 0
     sys.meta_path.insert(place, VerlModules(programs=programs))
+
+
+def adopt_registered() -> None:
+    """Take over the estimators and losses that users' modules registered with an installed verl."""
+    theirs = sys.modules.get(ALGORITHMS)
+    if theirs is None or isinstance(theirs.__loader__, VerlModules):
+        return
+    from agentrl.verl import estimators, policy_losses  # torch comes with them
+
+    registries = {"ADV_ESTIMATOR_REGISTRY": estimators.adopt, "POLICY_LOSS_REGISTRY": policy_losses.adopt}
+    for registry, adopt in registries.items():
+        for name, function in getattr(theirs, registry, {}).items():
+            if not function.__module__.startswith("verl."):
+                adopt(name, function)
 
 
 def _installed() -> bool:
