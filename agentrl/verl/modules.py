@@ -60,13 +60,16 @@ def ready_made(class_name: str) -> tuple[str, str] | None:
 class VerlModules(MetaPathFinder, Loader):
     """Finds and makes the modules; with `programs` also those that are run with `python -m`."""
 
-    def __init__(self, *, programs: bool = False) -> None:
-        self.programs = programs
+    def __init__(self, *, programs: bool = False, others: bool = False) -> None:
+        """`others`: not verl's names, but those that its files import besides."""
+        self.programs, self.others = programs, others
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec for verl's modules that users' files import; None for all others."""
+        if (fullname.partition(".")[0] != "verl") is not self.others:
+            return None
         package = fullname in packages() or (self.programs and any(p.startswith(f"{fullname}.") for p in PROGRAMS))
         if fullname not in table() and not package and not (self.programs and fullname in PROGRAMS):
             return None
@@ -103,6 +106,7 @@ def provide(*, programs: bool = False) -> None:
         return
     place = len(sys.meta_path) if _installed() and not programs else 0
     sys.meta_path.insert(place, VerlModules(programs=programs))
+    sys.meta_path.append(VerlModules(others=True))  # at the end: what is installed wins
 
 
 def adopt_registered() -> None:
