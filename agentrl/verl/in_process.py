@@ -184,10 +184,11 @@ def init(*_: Any, **__: Any) -> None:
 
 
 def _of_ray(name: str) -> Any:
-    try:
-        return getattr(importlib.import_module("ray"), name)
-    except ImportError:
-        raise UserError(MISSING.format(name)) from None
+    with _names_of(REAL):
+        try:
+            return getattr(importlib.import_module("ray"), name)
+        except ImportError:
+            raise UserError(MISSING.format(name)) from None
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -208,16 +209,32 @@ def _modules() -> dict[str, ModuleType]:
 MODULES = _modules()
 
 
+REAL: dict[str, ModuleType] = {}
+"""Ray's own modules of these names, once they are imported."""
+
+
 @contextmanager
-def actors_in_process() -> Iterator[None]:
-    """Within, `import ray` gives this module's; whoever imported Ray before keeps it."""
-    before = {name: module for name, module in sys.modules.items() if name == "ray" or name.startswith("ray.")}
-    for name in before:
-        del sys.modules[name]
-    sys.modules.update(MODULES)
+def _names_of(modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Within, the names of MODULES mean `modules`, or are not imported yet."""
+    inside = sys.modules.get("ray") is MODULES["ray"]
+    _take(keep=not inside)
+    sys.modules.update(modules)
     try:
         yield
     finally:
-        for name in MODULES:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
+        _take(keep=modules is not MODULES)
+        sys.modules.update(MODULES if inside else REAL)
+
+
+def _take(*, keep: bool) -> None:
+    """Take the names out of those that are imported; `keep`: they are Ray's."""
+    taken = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
+    if keep:
+        REAL.update(taken)
+
+
+@contextmanager
+def actors_in_process() -> Iterator[None]:
+    """Within, `import ray` gives this module's; whoever imported Ray before keeps it."""
+    with _names_of(MODULES):
+        yield

@@ -7,9 +7,7 @@ retries and outcomes of agentrl's own loop; `self.tools` and `self.interaction_m
 import asyncio
 import inspect
 import json
-from enum import Enum
 from typing import Any, ClassVar
-from uuid import uuid4
 
 from agentrl.chat.template import LEAD
 from agentrl.errors import InfraError
@@ -19,55 +17,13 @@ from agentrl.rollout.loops.tool_agent import ToolAgent
 from agentrl.rollout.trajectory import Outcome, ToolCallRecord, TurnReward
 from agentrl.tools import ToolSession
 from agentrl.tools.response import ToolResponse
+from agentrl.verl.agent_data import AgentData, AgentState
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl.verl.calls import FunctionCall, ToolParser
 from agentrl.verl.registries import owner_of
 from agentrl.verl.tracing import simple_timer
 
 LIMITS = ("max_user_turns", "max_assistant_turns", "max_parallel_calls", "max_tool_response_length")
-
-
-class AgentState(Enum):
-    """What happens next."""
-
-    PENDING = "pending"
-    GENERATING = "generating"
-    PROCESSING_TOOLS = "processing_tools"
-    TERMINATED = "terminated"
-    INTERACTING = "interacting"
-
-
-class AgentData:
-    """One conversation. `prompt_ids` grows with all tokens; `response_mask` marks those after the first prompt."""
-
-    def __init__(
-        self,
-        messages: list[dict[str, Any]],
-        image_data: Any = None,
-        video_data: Any = None,
-        metrics: dict[str, Any] | None = None,
-        request_id: str = "",
-        tools_kwargs: dict[str, Any] | None = None,
-        interaction: Any = None,
-        interaction_kwargs: dict[str, Any] | None = None,
-        **others: Any,
-    ) -> None:
-        self.messages, self.image_data, self.video_data = messages, image_data, video_data
-        self.metrics: dict[str, Any] = {} if metrics is None else metrics
-        self.request_id = request_id or uuid4().hex
-        self.tools_kwargs = tools_kwargs or {}
-        self.interaction, self.interaction_kwargs = interaction, interaction_kwargs or {}
-        self.prompt_ids: list[int] = []
-        self.response_ids: list[int] = []
-        self.response_mask: list[int] = []
-        self.response_logprobs: list[float] = []
-        self.turn_scores: list[float] = []
-        self.tool_rewards: list[float] = []
-        self.user_turns, self.assistant_turns = 0, 0
-        self.tool_calls: list[FunctionCall] = []
-        self.routed_experts: Any = None
-        self.extra_fields: dict[str, Any] = {}
-        vars(self).update(others)
 
 
 class ToolAgentLoop(AgentLoopBase):

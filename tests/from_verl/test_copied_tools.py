@@ -180,6 +180,16 @@ def test_ray_itself_is_as_it_was(tmp_path):
     assert sys.modules.get("ray") is before
 
 
+def test_what_is_not_here_comes_from_ray_itself():
+    installed = pytest.importorskip("ray")
+    with actors_in_process():
+        import ray
+
+        assert ray.cluster_resources is installed.cluster_resources
+        assert ray.get is in_process.get
+    assert sys.modules["ray"] is installed
+
+
 def test_without_ray_its_other_parts_are_refused_in_a_line(tmp_path):
     (tmp_path / "wants.py").write_text("import ray\nimport ray.util\n\n\nclass Tool:\n    pass\n")
     code = (
