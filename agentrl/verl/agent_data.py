@@ -1,5 +1,6 @@
 """The state of a conversation, under verl's names."""
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 from uuid import uuid4
@@ -48,3 +49,11 @@ class AgentData:
         self.routed_experts: Any = None
         self.extra_fields: dict[str, Any] = {}
         vars(self).update(others)
+
+
+def asked_of(asked: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(messages, sampling_params) of `run(sampling_params, raw_prompt=...)` or `run(messages, sampling_params)`."""
+    names = ("sampling_params",) if len(asked) == 1 else ("messages", "sampling_params")
+    given = dict(zip(names, asked, strict=False)) | dict(kwargs)
+    messages = given["messages"] if "messages" in given else given["raw_prompt"]
+    return list(messages), given["sampling_params"]

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from agentrl.rollout.loops import SingleTurn
+from agentrl.verl.agent_data import asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput
 
 
@@ -14,9 +15,9 @@ class SingleTurnAgentLoop(AgentLoopBase):
 
     async def run(self, *asked: Any, **kwargs: Any) -> Any:
         """Ask once."""
-        messages, sampling_params = asked if len(asked) > 1 else (kwargs.get("raw_prompt"), *asked)
-        prompt_ids = await self.apply_chat_template(list(messages or ()))
-        seen = await self.process_vision_info(list(messages or ()))
+        messages, sampling_params = asked_of(asked, kwargs)
+        prompt_ids = await self.apply_chat_template(messages)
+        seen = await self.process_vision_info(messages)
         output = await self.server_manager.generate(
             prompt_ids=prompt_ids, sampling_params=sampling_params, image_data=seen.get("images")
         )

@@ -17,7 +17,7 @@ from agentrl.rollout.loops.tool_agent import ToolAgent
 from agentrl.rollout.trajectory import Outcome, ToolCallRecord, TurnReward
 from agentrl.tools import ToolSession
 from agentrl.tools.response import ToolResponse
-from agentrl.verl.agent_data import AgentData, AgentState
+from agentrl.verl.agent_data import AgentData, AgentState, asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl.verl.calls import FunctionCall, ToolParser
 from agentrl.verl.registries import owner_of
@@ -63,11 +63,8 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def run(self, *asked: Any, **kwargs: Any) -> Any:
         """Hold the conversation: `run(sampling_params, **columns)`, or verl 0.5's `run(messages, sampling_params)`."""
-        messages, sampling_params = asked if len(asked) > 1 else (kwargs.get("raw_prompt"), *asked)
-        if messages is None or "messages" in kwargs:
-            messages = kwargs["messages"]
-        sampling_params = kwargs.get("sampling_params", sampling_params)
-        agent_data = await self._begin(list(messages))
+        messages, sampling_params = asked_of(asked, kwargs)
+        agent_data = await self._begin(messages)
         state = AgentState.PENDING
         while state is not AgentState.TERMINATED:
             state = await self._next(state, agent_data, sampling_params)
