@@ -209,7 +209,7 @@ class Workplace:
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
             "algorithm.adv_estimator": "grpo",
             "data.train_batch_size": 4,
-            "data.max_prompt_length": 384,
+            "data.max_prompt_length": 640,
             "data.max_response_length": 192,
             "data.train_files": "rows.parquet",
             "data.val_files": "null",
@@ -222,6 +222,8 @@ class Workplace:
         }
         if self.example.tools:
             here[f"{multi_turn}.tool_config_path"] = "tools.yaml"
+        if "custom_chat_template" in (self.verl / CONFIG / f"{self.example.config}.yaml").read_text():
+            here["actor_rollout_ref.model.custom_chat_template"] = "null"  # one for pictures
         if self.example.interaction:
             file = self.verl / CONFIG / "interaction_config/gsm8k_interaction_config.yaml"
             here[f"{multi_turn}.interaction_config_path"] = file
