@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from agentrl import verl
 from agentrl.errors import UserError
 from agentrl.resources import find, load_module, read_text, share
-from agentrl.verl import modules as verl
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,19 @@ def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
 
 
 def find_class(name: str, *, beside: Path, where: str) -> type:
-    """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
-    if ours := verl.ready_made(name):
+    """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError.
+
+    Ray's actors in its module are threads of this process: see agentrl.verl.in_process.
+    """
+    if ours := verl.modules.ready_made(name):
         file, class_name = ours
         module = load_user_file(share() / file, where=where)
     else:
         module_name, _, class_name = name.rpartition(".")
         if not module_name:
             raise UserError(f"{where}: class_name {name!r} names no module: write it as module.Class")
-        module = _load_named(module_name, beside, f"{where}: {name}")
+        with verl.actors_in_process():
+            module = _load_named(module_name, beside, f"{where}: {name}")
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         place = module.__file__ or module.__name__
@@ -84,7 +88,7 @@ def load_user_file(file: Path, *, where: str) -> ModuleType:
     """Run a user's Python file; it may import its neighbours and verl's names. Raises UserError."""
     _widen_import_path(file.parent)
     with blaming(where):
-        return load_module(file)
+        return load_module(file, package=verl.package_of(file))
 
 
 def load_attribute(path: str, name: str | None, *, what: str) -> Any:
@@ -106,6 +110,23 @@ def load_attribute(path: str, name: str | None, *, what: str) -> Any:
     return getattr(module, name)
 
 
+def import_external(name: str | None, section: str) -> None:
+    """Import the module, or the Python file, that `<section>.external_lib` names, for what it registers.
+
+    It may lie in the current folder and import verl's names. Raises UserError.
+    """
+    if name is None:
+        return
+    where = f"{section}.external_lib: {name} does not import"
+    if name.endswith(".py"):
+        load_user_file(find(name, what=f"{section}.external_lib"), where=where)
+    else:
+        _widen_import_path(Path.cwd())
+        with blaming(where):
+            importlib.import_module(name)
+    verl.modules.adopt_registered()
+
+
 def _offers(module: ModuleType) -> str:
     own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"]
     return f"it has {', '.join(own)}" if own else "it has no function or class of its own"
@@ -118,7 +139,8 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
     _widen_import_path(beside)
     if name.startswith("verl.") and not _is_there(name):
         raise UserError(f"{where}: agentrl has no such class; copy its file beside the YAML and name it there")
-    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import"):
+    missing = not _is_there(name)
+    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where):
         return importlib.import_module(name)
 
 

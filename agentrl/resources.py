@@ -46,13 +46,15 @@ def read_text(file: Path) -> str:
         raise UserError(f"{place} is not UTF-8: save it as UTF-8, with `{save}` say") from None
 
 
-def load_module(file: Path) -> ModuleType:
+def load_module(file: Path, *, package: str | None = None) -> ModuleType:
     """Import a Python file under a name made from its path, once per process.
 
-    The made-up name keeps a user's `search.py` from hiding, or being hidden by, an installed `search`.
+    The made-up name keeps a user's `search.py` from hiding, or being hidden by, an installed `search`. Relative imports
+    are of `package`.
     """
     file = file.resolve()
     name = f"agentrl_user_{file.stem}_{hashlib.sha1(str(file).encode()).hexdigest()[:8]}"
+    name = f"{package}.{name}" if package else name
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -49,7 +49,9 @@ class Gsm8kTool(BaseTool):
     async def create(
         self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
-        """`ground_truth` comes from the row."""
+        """`ground_truth` comes from the row, also as `create_kwargs={"ground_truth": ...}`, as verl's loops pass it."""
+        if ground_truth is None:
+            ground_truth = (kwargs.get("create_kwargs") or {}).get("ground_truth")
         if ground_truth is None:
             raise UserError(f"tools_kwargs.{self.name}.create_kwargs has no ground_truth: add it to the row")
         instance_id = instance_id or uuid4().hex

@@ -87,5 +87,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
 }
 
-BY_PATH = frozenset({"rollout.multi_turn.format"})
+REGISTERED = frozenset({"algorithm.adv_estimator", "actor.policy_loss.loss_mode"})
+"""Keys that may name what `model.external_lib` registers too."""
+BY_PATH = frozenset({"rollout.multi_turn.format"}) | REGISTERED
 """Keys that may name something of the user's own too, by its path: file.py:Class or package.module.Class."""

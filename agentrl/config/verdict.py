@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.checks import algorithm, fit
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import CHOICES, REGISTERED
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
 from agentrl.config.sources import Given, Source
@@ -71,6 +71,8 @@ class Judge:
         self.sections = schema_sections(schema)
         self.origin = _tree(settings)
         self.typed = OmegaConf.structured(schema)
+        self.registers = any(given.path.endswith("model.external_lib") and given.value for given in settings)
+        """Whether a module of the user's own may give names a meaning."""
 
     def verdict(self, given: Given) -> Verdict:
         """What a run would do with it."""
@@ -129,7 +131,7 @@ class Judge:
         value = [value] if key.is_list and isinstance(value, str) else value
         try:
             OmegaConf.update(self.typed, path, value, merge=True)
-            if path in CHOICES:
+            if path in CHOICES and not (path in REGISTERED and self.registers):
                 check_word(path, value, CHOICES[path])
         except OmegaConfBaseException:
             return f"must be {key.type_name}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from agentrl.config.checks.fit import cut_distribution
-from agentrl.config.choices import CRITIC_ESTIMATORS
+from agentrl.config.checks.own import needs_critic
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.errors import UserError
@@ -262,4 +262,4 @@ class Learner:
 def has_critic(config: Config) -> bool:
     """Whether values are wanted: as `critic.enable` says, or by the estimator."""
     critic = config.critic
-    return config.algorithm.adv_estimator in CRITIC_ESTIMATORS if critic.enable is None else critic.enable
+    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

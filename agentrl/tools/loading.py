@@ -104,7 +104,7 @@ def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterato
     check_options(entry)
     for tool in mcp_tools(entry, servers):
         with blaming(entry.where):
-            options = ToolOptions.read(tool.config)
+            options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
         yield _runner(tool, tool.tool_schema, options, entry.where)
 
 

@@ -26,6 +26,8 @@ class ToolResponse:
     video: list[Any] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.text, ToolResponse):  # verl's sandbox tool of 0.6 and 0.7 wraps its answer twice
+            self.text = self.text.text
         for name, value in (("image", self.image), ("video", self.video)):
             if value is not None and not isinstance(value, list):
                 raise ValueError(f"{name} is a {type(value).__name__}: put it in a list, even when there is only one")

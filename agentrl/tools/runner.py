@@ -82,6 +82,8 @@ class ToolRunner:
     async def calc_reward(self, instance_id: str, kwargs: Mapping[str, Any]) -> float:
         """What the trajectory was worth."""
         answer = await self._try("calc_reward", (instance_id,), kwargs)
+        if isinstance(answer, list):  # verl's search and sandbox tools give a record of their calls, which is no score
+            return 0.0
         try:
             return read_number(answer)
         except (TypeError, ValueError) as error:

@@ -3,7 +3,8 @@
 Invariants:
 - with one optimizer step a training step, the policy before the step is the policy in the step: `old_logprobs` may be
   missing, and the ratio is exactly 1;
-- sequences with advantage 0 throughout, where no KL and no entropy counts, get no backward pass.
+- sequences with advantage 0 throughout, where no KL and no entropy counts and the loss is a built-in one, get no
+  backward pass.
 """
 
 from contextlib import nullcontext
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.algorithms import bind_loss, kl_penalty, token_weights
+from agentrl.algorithms import OptimizerStep, bind_loss, kl_penalty, token_weights
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
-from agentrl.training.off_policy import corrected, own_ratio, settled, settles
+from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.passes import Cut, cut_like, score_batch, spread
 from agentrl.training.ranks import ALONE, Ranks
@@ -80,6 +81,7 @@ class PolicyActor(Trainee):
         self.policy_loss = loss_of(actor)
         if self.rollout_correction.bypass_mode and not own_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
+        self.step: OptimizerStep | None = None
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
@@ -149,6 +151,7 @@ class PolicyActor(Trainee):
             assert mini.old_logprobs is not None
             assert mini.advantages is not None
             mini.chosen = self.policy_loss.choose(mini.old_logprobs, mini.advantages, mini.mask, self.shuffling)
+        self.step = OptimizerStep.of(mini.mask, mini.cu_seqlens, self.divisor)
         return token_weights(
             mini.mask,
             mini.cu_seqlens,
@@ -165,11 +168,22 @@ class PolicyActor(Trainee):
         beside = self.reference.readout(micro) if self.reference else None
         logprobs, entropy, *exact = self.score(micro, other=beside)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
-        losses, details = self.policy_loss(
-            logprobs, old, micro.advantages, mask=micro.mask, cu_seqlens=micro.cu_seqlens, chosen=micro.chosen
-        )
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        losses = corrected(losses, drawn_by, micro, self.rollout_correction, details)
+        importance, capped = importance_of(micro, drawn_by, self.rollout_correction)
+        losses, details = self.policy_loss(
+            logprobs,
+            old,
+            micro.advantages,
+            mask=micro.mask,
+            cu_seqlens=micro.cu_seqlens,
+            chosen=micro.chosen,
+            weights=micro.weights,
+            importance=importance,
+            step=self.step,
+        )
+        if importance is not None and capped is not None:
+            details |= {"rollout_is": importance, "rollout_is_capped": capped}
+            losses = losses if self.policy_loss.corrects else losses * importance
         details |= {"pg_loss": losses, "entropy": entropy, "old": old, "logprobs": logprobs}
         if actor.entropy_coeff != 0:
             losses = losses - actor.entropy_coeff * entropy
@@ -187,7 +201,7 @@ class PolicyActor(Trainee):
     def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""
         everything = list(range(mini.num_sequences))
-        if self.actor.use_kl_loss or self.actor.entropy_coeff != 0:
+        if self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in:
             return everything, []
         assert mini.advantages is not None
         moving = (mini.advantages != 0) & mini.mask

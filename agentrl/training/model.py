@@ -1,6 +1,5 @@
 """Loading the policy and its tokenizer, and writing them back in Hugging Face format."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.errors import UserError
 from agentrl.media import Processor
 from agentrl.media.loading import load_processor as processor_of
+from agentrl.plugins import import_external
 from agentrl.remote import in_shared_memory, local_copy
 from agentrl.training.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
 from agentrl.training.attention import use_packed_attention
@@ -36,7 +36,7 @@ from agentrl.training.liger import use_liger_kernels
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
-    _import_external(model.external_lib, "model")
+    import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
     if model.chat_template is not None:
@@ -128,7 +128,7 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, w
     is a skeleton on the meta device. Raises UserError.
     """
     transformers_logging.disable_progress_bar()  # it would write over the live view
-    _import_external(model.external_lib, section)
+    import_external(model.external_lib, section)
     config = _model_config(model, place, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
     try:
@@ -218,15 +218,6 @@ def _dtype(name: str, section: str) -> torch.dtype:
     if name not in STORED:
         raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
     return DTYPES[name]
-
-
-def _import_external(name: str | None, section: str) -> None:
-    if name is None:
-        return
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        raise UserError(f"{section}.external_lib: {name} does not import: {first_line(error)}") from error
 
 
 def _drop_dropout(module: PreTrainedModel) -> None:

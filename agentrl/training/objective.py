@@ -19,4 +19,5 @@ def loss_of(actor: Actor) -> PolicyLoss:
         clip_cov_ub=policy_loss.clip_cov_ub,
         kl_cov_ratio=policy_loss.kl_cov_ratio,
         ppo_kl_coef=policy_loss.ppo_kl_coef,
+        config=actor,
     )

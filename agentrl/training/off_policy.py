@@ -64,18 +64,10 @@ def weights_of(
     return weights, capped
 
 
-def corrected(
-    losses: Tensor,
-    logprobs: Tensor,
-    micro: Batch,
-    rollout_correction: RolloutCorrection,
-    details: dict[str, Tensor],
-) -> Tensor:
-    """The losses f32 [T] times their importance weights, where they have some; `details` learns of it."""
-    weights, capped = micro.importance, micro.capped
-    if weights is None or capped is None:
-        weights, capped = weights_of(micro, logprobs, rollout_correction)
-    if weights is None or capped is None:
-        return losses
-    details |= {"rollout_is": weights, "rollout_is_capped": capped}
-    return losses * weights
+def importance_of(
+    micro: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """As `weights_of`, of a micro-batch: those that were settled before, where they were."""
+    if micro.importance is not None and micro.capped is not None:
+        return micro.importance, micro.capped
+    return weights_of(micro, logprobs, rollout_correction)

@@ -124,7 +124,7 @@ class PolicyReport(Report):
             metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
-        means = {NAMES[name]: value for name, value in self.means("pg_loss").items()}
+        means = {_metric(name): value for name, value in self.means("pg_loss").items()}
         return metrics | means | self._gap_metrics()
 
     def _gap_metrics(self) -> dict[str, float]:
@@ -140,6 +140,11 @@ class PolicyReport(Report):
             "rollout_gap/p99": _quantile(size, 0.99),
             "rollout_gap/k3": float(k3(-gap).mean()),
         }
+
+
+def _metric(name: str) -> str:
+    """A loss of the user's own may have figures of its own."""
+    return NAMES.get(name, name if "/" in name else f"actor/{name}")
 
 
 def _quantile(values: Tensor, q: float) -> float:

@@ -87,7 +87,7 @@ class SftRun(Protocol):
     """A supervised run, in this process (`Run`) or on many."""
 
     def resume(self) -> tuple[int, int, int]:
-        """Go on from where `trainer.resume_mode` says: (steps taken, all steps, steps of an epoch). Raises UserError."""
+        """Go on from where `trainer.resume_mode` says: (steps taken, all, those of an epoch). Raises UserError."""
 
     def next_step(self) -> dict[str, float]:
         """One optimizer step, and the validation that is due after it: loss (nats a token), grad_norm, lr, tokens,

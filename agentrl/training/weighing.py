@@ -50,6 +50,7 @@ class Weighing:
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
             gamma=algorithm.gamma,
             lam=algorithm.lam,
+            config=algorithm,
         )
         if algorithm.mask_truncated_completions and batch.truncated is not None:
             batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]

@@ -1,28 +1,32 @@
-"""verl's own agent loops by name. They may be named, in a YAML say; what derives from them would override steps that
-agentrl's do not have, and is refused where it is written."""
+"""verl's single turn loop, for classes that derive from it."""
 
-from typing import Any
+from typing import Any, ClassVar
 
-from agentrl.errors import UserError
-from agentrl.rollout.loops import SingleTurn, ToolAgent
-
-
-def _refuse(kind: type, base: str) -> None:
-    raise UserError(
-        f"{kind.__name__} derives from verl's {base}, whose inner steps are not there; derive it from AgentLoopBase, "
-        "or from agentrl.rollout.loops.AgentLoop"
-    )
+from agentrl.rollout.loops import SingleTurn
+from agentrl.verl.agent_data import asked_of
+from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput
 
 
-class ToolAgentLoop(ToolAgent):
-    """agentrl's tool_agent."""
+class SingleTurnAgentLoop(AgentLoopBase):
+    """One answer. `run(sampling_params, **columns)`, or verl 0.5's `run(messages, sampling_params)`."""
 
-    def __init_subclass__(cls, **_: Any) -> None:
-        _refuse(cls, "ToolAgentLoop")
+    served_by: ClassVar[type] = SingleTurn
+    """agentrl's loop that stands for the class itself."""
 
-
-class SingleTurnAgentLoop(SingleTurn):
-    """agentrl's single_turn."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        _refuse(cls, "SingleTurnAgentLoop")
+    async def run(self, *asked: Any, **kwargs: Any) -> Any:
+        """Ask once."""
+        messages, sampling_params = asked_of(asked, kwargs)
+        prompt_ids = await self.apply_chat_template(messages)
+        seen = await self.process_vision_info(messages)
+        output = await self.server_manager.generate(
+            prompt_ids=prompt_ids, sampling_params=sampling_params, image_data=seen.get("images")
+        )
+        ids = list(output.token_ids)
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=ids,
+            response_mask=[1] * len(ids),
+            response_logprobs=output.log_probs,
+            multi_modal_data=seen,
+            num_turns=2,
+        )

@@ -9,13 +9,15 @@ import copy
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
 from agentrl.chat.ledger import Ledger, Source
 from agentrl.chat.template import LEAD
-from agentrl.errors import InfraError
+from agentrl.errors import InfraError, UserError
+from agentrl.plugins import blaming
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.trajectory import Trajectory
@@ -24,6 +26,7 @@ from agentrl.verl.agent_loop import DictConfigWrap
 from agentrl.verl.server import Drawn, ServerManager, media_for
 from agentrl.verl.settings import verl_config
 from agentrl.verl.tokenizer import normalize_token_ids, with_lists
+from agentrl.verl.tool_agent import ToolAgentLoop
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +53,28 @@ class VerlLoop(AgentLoop):
         manager = ServerManager(self.env, trajectory, sampling)
         if not self.shared:
             self.shared.update(self._given())
-        loop = made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
+        with blaming(f"agent loop {self.kind.__name__}(...)"):
+            loop = made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
+        async with AsyncExitStack() as partings:
+            if isinstance(loop, ToolAgentLoop):
+                partings.push_async_callback(loop.leave)
+            outputs = await self._converse(loop, trajectory, manager)
+            for each in outputs:
+                self._write(trajectory, each, manager.drawn)
+            if isinstance(loop, ToolAgentLoop):
+                await loop.collect()
+        self._conclude(trajectory, outputs[-1])
+
+    async def _converse(self, loop: Any, trajectory: Trajectory, manager: ServerManager) -> list[Any]:
+        """What the loop returned: at least one output."""
         if "messages" in inspect.signature(loop.run).parameters:  # verl 0.5
             output = await loop.run(copy.deepcopy(trajectory.row.prompt), manager.wishes)
         else:
             output = await loop.run(manager.wishes, **_columns(trajectory))
         outputs = output if isinstance(output, list) else [output]
-        for each in outputs:
-            self._write(trajectory, each, manager.drawn)
-        self._conclude(trajectory, outputs[-1])
+        if not outputs or any(not hasattr(each, "response_mask") for each in outputs):
+            raise UserError(f"agent loop {self.kind.__name__}: run() returned {output!r:.80}, no AgentLoopOutput")
+        return outputs
 
     def _given(self) -> dict[str, Any]:
         """Arguments of the constructor that are the same for all."""

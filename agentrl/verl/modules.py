@@ -27,6 +27,8 @@ from agentrl.verl.programs import PROGRAMS
 TABLE = Path(__file__).with_name("modules.yaml")
 VERSION = "0.9.1"
 """The newest verl whose names are served."""
+ALGORITHMS = "verl.trainer.ppo.core_algos"
+"""Where users register estimators and losses."""
 
 
 @cache
@@ -58,13 +60,16 @@ def ready_made(class_name: str) -> tuple[str, str] | None:
 class VerlModules(MetaPathFinder, Loader):
     """Finds and makes the modules; with `programs` also those that are run with `python -m`."""
 
-    def __init__(self, *, programs: bool = False) -> None:
-        self.programs = programs
+    def __init__(self, *, programs: bool = False, others: bool = False) -> None:
+        """`others`: not verl's names, but those that its files import besides."""
+        self.programs, self.others = programs, others
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec for verl's modules that users' files import; None for all others."""
+        if (fullname.partition(".")[0] != "verl") is not self.others:
+            return None
         package = fullname in packages() or (self.programs and any(p.startswith(f"{fullname}.") for p in PROGRAMS))
         if fullname not in table() and not package and not (self.programs and fullname in PROGRAMS):
             return None
@@ -101,6 +106,21 @@ def provide(*, programs: bool = False) -> None:
         return
     place = len(sys.meta_path) if _installed() and not programs else 0
     sys.meta_path.insert(place, VerlModules(programs=programs))
+    sys.meta_path.append(VerlModules(others=True))  # at the end: what is installed wins
+
+
+def adopt_registered() -> None:
+    """Take over the estimators and losses that users' modules registered with an installed verl."""
+    theirs = sys.modules.get(ALGORITHMS)
+    if theirs is None or isinstance(theirs.__loader__, VerlModules):
+        return
+    from agentrl.verl import estimators, policy_losses  # torch comes with them
+
+    registries = {"ADV_ESTIMATOR_REGISTRY": estimators.adopt, "POLICY_LOSS_REGISTRY": policy_losses.adopt}
+    for registry, adopt in registries.items():
+        for name, function in getattr(theirs, registry, {}).items():
+            if not function.__module__.startswith("verl."):
+                adopt(name, function)
 
 
 def _installed() -> bool:

@@ -2,9 +2,12 @@
 
 import os
 import shutil
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from agentrl.remote import is_remote
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def makedirs(name: str, mode: int = 0o777, exist_ok: bool = False, **_: Any) -> None:
@@ -53,3 +56,8 @@ def _filesystem(address: str) -> Any:
     import fsspec
 
     return fsspec.filesystem(address.partition("://")[0])
+
+
+def deprecated(replacement: str = "") -> Callable[[Function], Function]:
+    """A decorator that changes nothing."""
+    return lambda function: function

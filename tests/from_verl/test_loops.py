@@ -7,9 +7,11 @@ import pytest
 from agentrl.chat.ledger import Source
 from agentrl.config import compose
 from agentrl.errors import InfraError, UserError
+from agentrl.interactions import load_interactions
 from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import loop_class
 from agentrl.rollout.trajectory import Trajectory
+from agentrl.tools import load_tools
 from agentrl.verl.server import kept
 from tests.rollout.scripted import END, calls, environment, row, says
 
@@ -80,14 +82,20 @@ def run(tmp_path, monkeypatch):
         ["model.path=m", "data.train_files=x", "data.max_response_length=256"], config_name="train", checks=()
     )
 
-    async def run(source, name, script, *, yaml=None, more=None, **limits):
+    async def run(source, name, script, *, yaml=None, more=None, tools=None, interactions=None, **limits):
         stem = f"loops_{abs(hash((source, str(tmp_path))))}"
         (tmp_path / f"{stem}.py").write_text(source)
         (tmp_path / "agent.yaml").write_text((yaml or f"- name: {name}\n  _target_: STEM.KIND\n").replace("STEM", stem))
-        env, engine = environment(script, **limits)
+        env, engine = environment(script, tools=tools, interactions=interactions, **limits)
         object.__setattr__(env, "settings", more or settings)
         subject = row(index=7)
         subject.others["problem_id"] = "p7"
+        if tools:
+            kwargs = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "5"}}}
+            subject.extra_info["tools_kwargs"] = kwargs
+        if interactions:
+            kwargs = {"name": "gsm8k", "query": "2 + 3", "ground_truth": "5"}
+            subject.extra_info["interaction_kwargs"] = kwargs
         trajectory = Trajectory(subject, "0/r/0", 0)
         kind = loop_class(name, "agent.yaml")
         await kind(env).run(trajectory, Sampling(64, temperature=0.7, seed=1))
@@ -175,16 +183,232 @@ def test_a_registered_name_needs_no_yaml(tmp_path):
     assert loop_class("by_name_alone").kind.__name__ == "Old"
 
 
-def test_what_derives_from_verl_s_own_loops_is_refused(tmp_path, monkeypatch):
+DERIVED = """
+import asyncio
+from verl.experimental.agent_loop.agent_loop import register
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.tools.schemas import ToolResponse
+
+
+@register("plain_child")
+class PlainChild(ToolAgentLoop):
+    pass
+
+
+@register("caches")
+class Caches(ToolAgentLoop):
+    @classmethod
+    def init_class(cls, config, tokenizer, processor, **kwargs):
+        super().init_class(config, tokenizer, processor, **kwargs)
+        cls.known = sorted(cls.tools)
+
+    async def _call_tool(self, tool_call, tools_kwargs, agent_data):
+        response, reward, metrics = await super()._call_tool(tool_call, tools_kwargs, agent_data)
+        agent_data.extra_fields["calls"] = agent_data.extra_fields.get("calls", 0) + 1
+        return ToolResponse(text=f"[{','.join(self.known)}] {response.text}"), reward, metrics
+
+    async def _handle_processing_tools_state(self, agent_data):
+        state = await super()._handle_processing_tools_state(agent_data)
+        return AgentState.TERMINATED if agent_data.extra_fields["calls"] >= 2 else state
+
+
+@register("older_call")
+class OlderCall(ToolAgentLoop):
+    async def _call_tool(self, tool_call):
+        return {"role": "tool", "content": "older: " + tool_call.arguments}
+
+
+@register("own_tool_objects")
+class OwnToolObjects(ToolAgentLoop):
+    async def _call_tool(self, tool_call, tools_kwargs, agent_data):
+        tool = self.tools[tool_call.name]
+        key, _ = await tool.create(create_kwargs={"ground_truth": "5"})
+        try:
+            response, reward, _ = await tool.execute(key, {"answer": "5"}, agent_data=agent_data)
+        finally:
+            await tool.release(key)
+        return response, reward, {}
+
+
+@register("own_run")
+class OwnRun(ToolAgentLoop):
+    async def run(self, sampling_params, **kwargs):
+        data = AgentData(
+            messages=list(kwargs["raw_prompt"]), image_data=None, metrics={}, request_id="r",
+            tools_kwargs=kwargs.get("tools_kwargs", {}), interaction=None, interaction_kwargs={},
+        )
+        await self._handle_pending_state(data, sampling_params)
+        state = await self._handle_generating_state(data, sampling_params)
+        assert state == AgentState.PROCESSING_TOOLS and data.tool_calls[0].name == "calc_gsm8k_reward"
+        return self._output(data)
+
+
+@register("thinks_first")
+class ThinksFirst(ToolAgentLoop):
+    async def _handle_pending_state(self, agent_data, sampling_params):
+        agent_data.messages = [{"role": "system", "content": "Think ."}, *agent_data.messages]
+        return await super()._handle_pending_state(agent_data, sampling_params)
+
+
+@register("wrong_state")
+class WrongState(ToolAgentLoop):
+    async def _handle_pending_state(self, agent_data, sampling_params):
+        await super()._handle_pending_state(agent_data, sampling_params)
+
+
+@register("partial_rollouts")
+class Partial(ToolAgentLoop):
+    def __init__(self, trainer_config, **kwargs):
+        super().__init__(trainer_config, **kwargs)
+        self.partial = trainer_config.config.async_training.partial_rollout
+
+
+@register("of_0_5")
+class Of05(ToolAgentLoop):
+    async def run(self, messages, sampling_params):
+        return await super().run(messages, sampling_params)
+
+
+@register("one_turn")
+class OneTurn(SingleTurnAgentLoop):
+    async def run(self, sampling_params, **kwargs):
+        output = await super().run(sampling_params, **kwargs)
+        output.extra_fields["mine"] = 1
+        return output
+
+
+@register("no_output")
+class NoOutput(ToolAgentLoop):
+    async def run(self, sampling_params, **kwargs):
+        return None
+"""
+
+CALL = calls("calc_gsm8k_reward", '{"answer": "5"}')
+
+
+@pytest.fixture
+def derived(run, tmp_path):
+    """The same with verl's GSM8K tool, of a class of DERIVED."""
+
+    async def derived(kind, *turns, interactions=None, **limits):
+        (tmp_path / "tools.yaml").write_text(
+            "tools:\n  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n    config: {type: native}\n"
+        )
+        tools = load_tools("tools.yaml", None, max_response=256, unit="characters", side="middle")
+        target = "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop" if kind == "Parent" else f"STEM.{kind}"
+        yaml = f"- name: derived\n  _target_: {target}\n"
+        settings = compose(
+            [
+                "model.path=m",
+                "data.train_files=x",
+                "rollout.multi_turn.enable=true",
+                "rollout.multi_turn.tool_config_path=tools.yaml",
+                "data.max_response_length=256",
+            ],
+            config_name="train",
+            checks=(),
+        )
+        given = {"tools": tools, "more": settings, "interactions": interactions}
+        return await run(DERIVED, "derived", says(*turns), yaml=yaml, **given, **limits)
+
+    return derived
+
+
+def tool_text(trajectory, env):
+    ledger = trajectory.ledgers[-1]
+    return env.chat.decode([t for t, source in zip(ledger.ids, ledger.sources, strict=True) if source == Source.TOOL])
+
+
+async def test_a_child_of_the_tool_agent_keeps_its_tokens(derived):
+    trajectory, env, engine = await derived("PlainChild", CALL, "The answer is 5 .")
+    ledger = trajectory.ledgers[0]
+    assert trained(trajectory, env) == f"{CALL}{END}The answer is 5 .{END}"
+    assert "has the reward 1.0" in tool_text(trajectory, env)
+    assert engine.prompts["0/r/0"][1] == ledger.ids[: -len(env.chat.tokenizer.encode(f"The answer is 5 .{END}"))]
+    assert trajectory.tool_rewards == {"calc_gsm8k_reward": 1.0}
+    assert [(call.name, call.turn) for call in trajectory.tool_calls] == [("calc_gsm8k_reward", 0)]
+    assert all(logprob == -0.25 for logprob, mask in zip(ledger.logprobs, ledger.mask, strict=True) if mask)
+
+
+async def test_its_tokens_are_those_of_agentrl_s_own_loop(derived):
+    mine, *_ = await derived("PlainChild", CALL, "The answer is 5 .")
+    own, *_ = await derived("Parent", CALL, "The answer is 5 .")
+    assert (mine.ledgers[0].ids, mine.ledgers[0].mask) == (own.ledgers[0].ids, own.ledgers[0].mask)
+
+
+async def test_overridden_handlers_and_class_state(derived):
+    trajectory, env, _ = await derived("Caches", CALL, CALL, "never")
+    assert "[calc_gsm8k_reward] " in tool_text(trajectory, env)
+    assert trajectory.extra["calls"] == 2
+    assert trained(trajectory, env) == f"{CALL}{END}{CALL}{END}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"), [("OlderCall", 'older: {"answer": "5"}'), ("OwnToolObjects", "has the reward"), ("Of05", "1.0")]
+)
+async def test_calls_under_every_version_s_signature(derived, kind, seen):
+    trajectory, env, _ = await derived(kind, CALL, "5")
+    assert seen in tool_text(trajectory, env)
+    assert trained(trajectory, env) == f"{CALL}{END}5{END}"
+
+
+async def test_a_run_of_its_own_over_the_handlers(derived):
+    trajectory, env, _ = await derived("OwnRun", CALL)
+    assert trained(trajectory, env) == f"{CALL}{END}"
+
+
+async def test_a_prompt_of_its_own(derived):
+    trajectory, env, _ = await derived("ThinksFirst", "5")
+    assert "Think ." in env.chat.decode(trajectory.ledgers[0].ids)
+
+
+async def test_a_child_of_the_single_turn(derived):
+    trajectory, env, _ = await derived("OneTurn", "5")
+    assert (trained(trajectory, env), trajectory.extra) == (f"5{END}", {"mine": 1})
+
+
+async def test_limits_end_a_child_s_conversation(derived):
+    trajectory, env, engine = await derived("PlainChild", CALL, "never", response_length=8)
+    assert len(trained(trajectory, env)) > 0
+    assert trajectory.ledgers[0].response_length == 8
+    assert len(engine.prompts["0/r/0"]) == 1
+
+
+async def test_a_child_with_a_simulated_user(derived, tmp_path):
+    kind = "verl.interactions.gsm8k_interaction.Gsm8kInteraction"
+    (tmp_path / "interaction.yaml").write_text(
+        f"interaction:\n  - name: gsm8k\n    class_name: {kind}\n    config: {{}}\n"
+    )
+    users = load_interactions(str(tmp_path / "interaction.yaml"))
+    trajectory, env, _ = await derived("PlainChild", "#### 4", "#### 5", interactions=users)
+    assert trained(trajectory, env) == f"#### 4{END}#### 5{END}"
+    assert [reward.value for reward in trajectory.turn_rewards] == [0.0, 1.0]
+    assert trajectory.extra["turn_scores"] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("WrongState", InfraError, "WrongState: a handler returned None, which is no AgentState"),
+        ("Partial", UserError, r"agent loop Partial\(...\): .*async_training"),
+        ("NoOutput", UserError, r"agent loop NoOutput: run\(\) returned None, no AgentLoopOutput"),
+    ],
+)
+async def test_what_cannot_be_served_is_one_line(derived, kind, error, message):
+    with pytest.raises(error, match=message) as found:
+        await derived(kind, "5")
+    assert "\n" not in str(found.value)
+
+
+def test_verl_s_own_loop_is_agentrl_s(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    importing = "from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop"
-    (tmp_path / "deriving.py").write_text(f"{importing}\n\n\nclass Mine(ToolAgentLoop):\n    pass\n")
-    with pytest.raises(UserError, match="derive it from AgentLoopBase"):
-        loop_class("deriving.Mine")
     (tmp_path / "agent.yaml").write_text(
         "- name: t\n  _target_: verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop\n"
+        "- name: s\n  _target_: verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop\n"
     )
-    assert loop_class("t", "agent.yaml").__name__ == "ToolAgentLoop"
+    assert loop_class("t", "agent.yaml").__name__ == "ToolAgent"
+    assert loop_class("s", "agent.yaml").__name__ == "SingleTurn"
 
 
 def test_stop_strings_end_an_answer_after_the_token_that_completes_them():

@@ -167,7 +167,7 @@ def test_the_chat_template_may_be_another(folder, tmp_path):
 def test_an_external_library_is_imported_first(folder, tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match="my_models does not import: imported"):
+    with pytest.raises(UserError, match="my_models does not import: RuntimeError: imported"):
         load(folder, external_lib="my_models")
 
 

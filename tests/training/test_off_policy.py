@@ -11,7 +11,7 @@ from agentrl.algorithms import bind_loss, token_weights
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import PolicyActor, Weighing
 from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.off_policy import corrected, own_ratio, settled, settles
+from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
 from agentrl.training.ranks import ALONE
 from agentrl.training.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
@@ -96,7 +96,8 @@ def our_loss(preset, batch, old, now, mode):
     if correction.bypass_mode and not own_ratio(correction):
         loss = bind_loss("gpg")
     losses, _ = loss(now, before, batch.advantages, mask=batch.mask, cu_seqlens=batch.cu_seqlens)
-    losses = corrected(losses, drawn_by, batch, correction, {})
+    importance, _ = importance_of(batch, drawn_by, correction)
+    losses = losses if importance is None else losses * importance
     total = (losses * token_weights(batch.mask, batch.cu_seqlens, mode)).sum()
     total.backward()
     return total.detach(), now.grad

@@ -5,7 +5,6 @@ what else they read as keywords. They give (loss f32 [T], to be minimised, and d
 `ratio`; `clipped`, 1 where a clip acts; `clipped_dual`, 1 where the dual clip does.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,15 @@ from agentrl.algorithms.losses.clipped import Details, ppo_clip_loss
 from agentrl.algorithms.losses.covariance import choose_between, choose_largest, clip_cov, kl_cov
 from agentrl.algorithms.losses.sequence import geo_mean, gspo
 from agentrl.algorithms.losses.weighted import cispo, gpg, sapo
+from agentrl.algorithms.own import blamed, check_signature, checked_column, function_of, keywords_of
+from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.errors import UserError
+
+KEY = "actor.policy_loss.loss_mode"
+COLUMNS = ("logprobs", "old_logprobs", "advantages")
+SETTINGS = ("low", "high", "c", "tau_pos", "tau_neg", "config")
+OFFERED = (*SETTINGS, "mask", "cu_seqlens", "weights", "importance", "step")
+"""What a loss may name as keywords. `config` is the section `actor`."""
 
 POLICY_LOSSES: dict[str, Callable[..., tuple[Tensor, Details]]] = {
     "vanilla": ppo_clip_loss,
@@ -31,6 +38,8 @@ POLICY_LOSSES: dict[str, Callable[..., tuple[Tensor, Details]]] = {
 }
 """Losses by `actor.policy_loss.loss_mode`."""
 
+BUILT_IN = dict(POLICY_LOSSES)
+
 CHOICES: dict[str, Callable[..., Tensor]] = {"clip_cov": choose_between, "kl_cov": choose_largest}
 """How losses that single out tokens choose them: (old_logprobs, advantages, mask, ...) -> bool [T]."""
 
@@ -39,11 +48,30 @@ BY_SEQUENCE = ("gspo", "geo_mean", "sapo")
 
 
 @dataclass(frozen=True)
+class OptimizerStep:
+    """The mini-batch of an optimizer step, of which a loss sees a part: what its mean is taken over."""
+
+    tokens: int
+    """Model tokens."""
+    sequences: int
+    """Sequences that have some."""
+    norm: float = 1.0
+    """The divisor of seq-mean-token-sum-norm."""
+
+    @classmethod
+    def of(cls, mask: Tensor, cu_seqlens: Tensor, norm: float = 1.0) -> "OptimizerStep":
+        """That of a mini-batch: `mask` bool [T], `cu_seqlens` int32 [B+1]."""
+        made = sum_by(mask.long(), sequence_of(cu_seqlens), cu_seqlens.numel() - 1)
+        return cls(int(made.sum()), int((made > 0).sum()), norm)
+
+
+@dataclass(frozen=True)
 class PolicyLoss:
     """One of the losses with its settings."""
 
     name: str
     options: dict[str, Any]
+    function: Callable[..., Any]
 
     def __call__(
         self,
@@ -54,16 +82,47 @@ class PolicyLoss:
         mask: Tensor,
         cu_seqlens: Tensor,
         chosen: Tensor | None = None,
+        weights: Tensor | None = None,
+        importance: Tensor | None = None,
+        step: OptimizerStep | None = None,
     ) -> tuple[Tensor, Details]:
-        """(loss f32 [T], diagnostics) of whole sequences. `chosen` bool [T] as `choose` gave it."""
-        function = POLICY_LOSSES[self.name]
+        """(loss f32 [T], diagnostics) of whole sequences. `chosen` bool [T] as `choose` gave it.
+
+        A function of the user's own may read more: `weights` f32 [T], each token's share of the loss; `importance`
+        f32 [T] or None, the importance weights, which it then multiplies itself; `step`.
+        """
         given = self.options | {"mask": mask, "cu_seqlens": cu_seqlens, "chosen": chosen}
-        return function(logprobs, old_logprobs, advantages, **_read_by(function, given))
+        given |= {"weights": weights, "importance": importance, "step": step}
+        columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.function, given)
+        if self.built_in:
+            return self.function(*columns, **wanted)  # type: ignore[no-any-return]
+        return self._own(columns, mask, wanted)
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is agentrl's: where the advantage is 0, no token has a gradient."""
+        return BUILT_IN.get(self.name) is self.function
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it multiplies the importance weights itself."""
+        return "importance" in keywords_of(self.function)
+
+    def _own(
+        self, columns: tuple[Tensor, Tensor, Tensor], mask: Tensor, wanted: dict[str, Any]
+    ) -> tuple[Tensor, Details]:
+        where = f"{KEY}={self.name}"
+        result = blamed(self.function, where)(*columns, **wanted)
+        losses, details = result if isinstance(result, tuple) else (result, {})
+        losses = checked_column(losses, columns[0], mask, where=where, what="losses")
+        if columns[0].requires_grad and not losses.requires_grad:
+            raise UserError(f"{where}: its losses have no gradient; compute them from logprobs")
+        return losses, dict(details)
 
     @property
     def chooses(self) -> bool:
         """Whether it singles out tokens of a mini-batch, and so needs the log-probs from before the step."""
-        return self.name in CHOICES
+        return self.built_in and self.name in CHOICES
 
     def choose(self, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
         """The tokens of a whole mini-batch that it singles out: bool [T]. Chance comes from the CPU `generator`."""
@@ -73,18 +132,18 @@ class PolicyLoss:
 
     def aggregation(self, loss_agg_mode: str) -> str:
         """`loss_agg_mode`, or the one that is part of the loss's definition."""
-        return "seq-mean-token-mean" if self.name in BY_SEQUENCE else loss_agg_mode
+        return "seq-mean-token-mean" if self.built_in and self.name in BY_SEQUENCE else loss_agg_mode
 
 
 def bind_loss(name: str, **options: Any) -> PolicyLoss:
-    """The loss `name`. `options`: low, high, c, tau_pos, tau_neg, ppo_kl_coef, kl_cov_ratio, clip_cov_ratio,
-    clip_cov_lb, clip_cov_ub, of which it takes those it reads. Raises UserError for an unknown name."""
-    if name not in POLICY_LOSSES:
-        known = ", ".join(POLICY_LOSSES)
-        raise UserError(f"actor.policy_loss.loss_mode {name!r} does not exist; it is one of {known}")
-    return PolicyLoss(name, options)
+    """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, tau_pos,
+    tau_neg, ppo_kl_coef, kl_cov_ratio, clip_cov_ratio, clip_cov_lb, clip_cov_ub, config, of which it takes those it
+    reads. Raises UserError for an unknown name, and for a function that does not keep the contract."""
+    function = function_of(name, POLICY_LOSSES, KEY)
+    if BUILT_IN.get(name) is not function:
+        check_signature(function, COLUMNS, OFFERED, where=f"{KEY}={name}")
+    return PolicyLoss(name, options, function)
 
 
 def _read_by(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: given[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {name: given[name] for name in keywords_of(function) if name in given}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.choices import CRITIC_ESTIMATORS, GROUP_ESTIMATORS, REWARD_MANAGERS
+from agentrl.config.choices import CRITIC_ESTIMATORS, ESTIMATORS, GROUP_ESTIMATORS, REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.errors import UserError
 
@@ -170,7 +170,7 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
     )
     if critic.enable is False and needed:
         raise UserError(f"critic.enable=false: {estimator} compares with its values; leave critic.enable out")
-    if critic.enable and not needed:
+    if critic.enable and not needed and algorithm.adv_estimator in ESTIMATORS:
         raise UserError(
             f"critic.enable=true: {estimator} asks for no values; set it to gae, or leave critic.enable out"
         )

@@ -37,7 +37,8 @@ class PolicyLoss:
 
     loss_mode: str = "vanilla"
     """vanilla (PPO), gspo, cispo, gpg, sapo, geo_mean, clip_cov or kl_cov. gspo, geo_mean and sapo aggregate by
-    seq-mean-token-mean, whatever `loss_agg_mode` says."""
+    seq-mean-token-mean, whatever `loss_agg_mode` says. Or a function of your own: `file.py:function`, or the name under
+    which a module in `model.external_lib` registers it."""
     clip_cov_ratio: float = 0.0002
     """clip_cov: share of the tokens that get no gradient (arXiv 2505.22617)."""
     clip_cov_lb: float = 1.0

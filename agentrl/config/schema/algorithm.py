@@ -80,7 +80,8 @@ class Algorithm:
 
     adv_estimator: str = "grpo"
     """grpo, grpo_turn, grpo_passk, rloo, opo, gpg, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, gae,
-    gae_turn, reward or none; docs/algorithms.md says which to take."""
+    gae_turn, reward or none; docs/algorithms.md says which to take. Or a function of your own: `file.py:function`, or
+    the name under which a module in `model.external_lib` registers it."""
     norm_adv_by_std_in_grpo: bool = True
     """grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
     gamma: float = 1.0

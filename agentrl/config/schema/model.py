@@ -13,7 +13,7 @@ class Pretrained:
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     external_lib: str | None = None
-    """Module imported first, to register models."""
+    """Module or Python file imported first, for what it registers: models, reward managers, estimators, losses."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Fields of the model's own configuration to change."""
     use_shm: bool = False

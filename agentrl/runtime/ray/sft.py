@@ -35,7 +35,7 @@ class RaySft:
             self.stack = stack.pop_all()
 
     def resume(self) -> tuple[int, int, int]:
-        place: tuple[int, int] = self.ranks.call("call", "resume")
+        place: tuple[int, int, int] = self.ranks.call("call", "resume")
         return place
 
     def next_step(self) -> dict[str, float]:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl.errors import InfraError, UserError
-from agentrl.plugins import Entry
+from agentrl.plugins import Entry, blaming
 from agentrl.tools.mcp.pool import Loop, Pool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
 PER_TRAJECTORY = "per_trajectory"
+READY_MADE = ("verl.tools.mcp_base_tool.MCPBaseTool", "verl.tools.mcp_search_tool.MCPSearchTool")
 
 
 class McpServers:
@@ -42,15 +43,15 @@ class McpServers:
             self._loop = None
 
 
-def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[McpTool]:
+def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
     """The tools of an entry's servers, those that `tool_selected_list` names or all. Raises UserError."""
     written = entry.fields.get("mcp")
     if not isinstance(written, dict):
         raise UserError(f"{entry.where}: config.type mcp: write `mcp:` with mcp_servers_config_path below it")
     sessions, kind = _sessions(entry), _kind(entry)
     if not sessions:
-        kind = type(kind.__name__, (OwnSessionMcpTool, kind), {})
-    offered: dict[str, McpTool] = {}
+        kind = _with_own_sessions(kind, entry)
+    offered: dict[str, Any] = {}
     for spec in read_specs(written, entry.file.parent, entry.where):
         pool = Pool(spec, servers.loop, sessions)
         servers.pools.append(pool)
@@ -59,8 +60,29 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[McpTool]:
                 raise UserError(
                     f"{entry.where}: two MCP servers have a tool named {tool.name!r}: give each its own entry"
                 )
-            offered[tool.name] = kind(_config(entry.config, tool.name), _schema(tool), pool)
+            offered[tool.name] = _made(kind, entry, tool, pool)
     yield from _selected(offered, written.get("tool_selected_list"), entry.where)
+
+
+def _made(kind: type, entry: Entry, tool: Any, pool: Pool) -> Any:
+    """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
+    given = _config(entry.config, tool.name), _schema(tool)
+    with blaming(f"{entry.where}: {entry.class_name}(...)"):
+        if issubclass(kind, McpTool):
+            return kind(*given, pool)
+        from agentrl.verl.mcp import ClientManager
+
+        ClientManager.know(tool.name, pool)
+        return kind(*given)
+
+
+def _with_own_sessions(kind: type, entry: Entry) -> type:
+    if not issubclass(kind, McpTool):
+        raise UserError(
+            f"{entry.where}: config.sessions is {PER_TRAJECTORY}: {entry.class_name} shares its sessions; derive it "
+            "from agentrl.tools.mcp.McpTool"
+        )
+    return type(kind.__name__, (OwnSessionMcpTool, kind), {})
 
 
 def _listed(pool: Pool, where: str) -> list[Any]:
@@ -70,7 +92,7 @@ def _listed(pool: Pool, where: str) -> list[Any]:
         raise UserError(f"{where}: {error}; run the command or open the URL by hand") from None
 
 
-def _selected(offered: dict[str, McpTool], wanted: list[str] | None, where: str) -> Iterator[McpTool]:
+def _selected(offered: dict[str, Any], wanted: list[str] | None, where: str) -> Iterator[Any]:
     if wanted is None:
         yield from offered.values()
         return
@@ -100,12 +122,12 @@ def _sessions(entry: Entry) -> int:
     return sessions
 
 
-def _kind(entry: Entry) -> type[McpTool]:
-    """verl's own class names mean ours."""
-    if not entry.class_name or entry.class_name.startswith("verl."):
+def _kind(entry: Entry) -> type:
+    """verl's own class names mean ours; a class with `execute` was written for verl."""
+    if not entry.class_name or entry.class_name in READY_MADE:
         return McpTool
     kind = entry.load_class()
-    if not issubclass(kind, McpTool):
+    if not issubclass(kind, McpTool) and not hasattr(kind, "execute"):
         raise UserError(
             f"{entry.where}: {entry.class_name} is no agentrl.tools.mcp.McpTool: derive it, or drop class_name"
         )

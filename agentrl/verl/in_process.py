@@ -1,0 +1,240 @@
+"""Ray's actors within this process, for tools written for verl that keep a pool of them: threads, and no cluster.
+
+verl's tools wrap each call in an actor, for Ray to limit how many run at once. Here a tool's calls are limited by its
+rollout worker, so a thread does the same work without a second process, pickled arguments or an installed Ray. Limits
+that actors keep hold within one rollout worker. What is not here comes from Ray itself, where it is installed.
+"""
+
+import asyncio
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from agentrl.errors import UserError
+from agentrl.threads import DaemonThreads
+
+THREADS = DaemonThreads()
+MISSING = "a tool asks for ray.{}, which takes Ray itself: pip install 'agentrl[ray]'"
+
+
+class Reference:
+    """What `.remote()` gives: to be awaited, or asked for with `get`."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+
+    def future(self) -> "Future[Any]":
+        """As concurrent.futures has it."""
+        return self._future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self._future).__await__()
+
+
+def started(function: Callable[..., Any], limit: threading.Semaphore | None, args: Any, kwargs: Any) -> Reference:
+    """Run `function` in a thread, when `limit` has room."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        if limit is not None:
+            limit.acquire()
+        try:
+            value = function(*(_value(arg) for arg in args), **{k: _value(v) for k, v in kwargs.items()})
+            future.set_result(asyncio.run(value) if asyncio.iscoroutine(value) else value)
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            if limit is not None:
+                limit.release()
+
+    THREADS.run(work)
+    return Reference(future)
+
+
+def _value(given: Any) -> Any:
+    return given.future().result() if isinstance(given, Reference) else given
+
+
+class RemoteMethod:
+    """A function, or an actor's method, with `.remote`."""
+
+    def __init__(self, function: Callable[..., Any], limit: threading.Semaphore | None = None) -> None:
+        self._function, self._limit = function, limit
+
+    def remote(self, *args: Any, **kwargs: Any) -> Reference:
+        """Start it."""
+        return started(self._function, self._limit, args, kwargs)
+
+    def options(self, **_: Any) -> "RemoteMethod":
+        """Where it runs is no choice here."""
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+class Actor:
+    """An object whose methods run in threads: at most `max_concurrency` of each concurrency group at once."""
+
+    def __init__(self, target: Any, groups: dict[str, int], max_concurrency: int) -> None:
+        self._target = target
+        self._limits = {name: threading.Semaphore(most) for name, most in groups.items()}
+        self._limits[""] = threading.Semaphore(max_concurrency)
+
+    def __getattr__(self, name: str) -> RemoteMethod:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        method = getattr(self._target, name)
+        return RemoteMethod(method, self._limits[getattr(method, "concurrency_group", "")])
+
+
+class ActorClass:
+    """A class with `.remote`."""
+
+    def __init__(self, kind: type, **options: Any) -> None:
+        self._kind, self._options = kind, options
+
+    def options(self, **options: Any) -> "ActorClass":
+        """The same with other options."""
+        return ActorClass(self._kind, **(self._options | options))
+
+    def remote(self, *args: Any, **kwargs: Any) -> Actor:
+        """An actor: the one of that `name` with `get_if_exists`, or a new one."""
+        name, options = self._options.get("name"), self._options
+        if name in ACTORS and options.get("get_if_exists"):
+            return ACTORS[name]
+        actor = Actor(
+            self._kind(*args, **kwargs), options.get("concurrency_groups") or {}, options.get("max_concurrency") or 1
+        )
+        if name is not None:
+            ACTORS[name] = actor
+        return actor
+
+
+ACTORS: dict[str, Actor] = {}
+"""By name."""
+
+
+def remote(*args: Any, **options: Any) -> Any:
+    """`ray.remote`, as a decorator with or without options."""
+    if args:
+        (target,) = args
+        return ActorClass(target, **options) if isinstance(target, type) else RemoteMethod(target)
+    return lambda target: remote(target, **options)
+
+
+def method(concurrency_group: str = "", **_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`ray.method`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        vars(function)["concurrency_group"] = concurrency_group
+        return function
+
+    return decorate
+
+
+def get(references: Any, *, timeout: float | None = None) -> Any:
+    """`ray.get`: values of one reference, or of a list."""
+    if isinstance(references, Reference):
+        return references.future().result(timeout)
+    return [get(reference, timeout=timeout) for reference in references]
+
+
+def put(value: Any) -> Reference:
+    """`ray.put`."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return Reference(future)
+
+
+def wait(
+    references: list[Reference], *, num_returns: int = 1, timeout: float | None = None, **_: Any
+) -> tuple[list[Reference], list[Reference]]:
+    """`ray.wait`: (those that are done, the others)."""
+    enough = "FIRST_COMPLETED" if num_returns < len(references) else "ALL_COMPLETED"
+    wait_for([reference.future() for reference in references], timeout, enough)
+    done = [reference for reference in references if reference.future().done()][:num_returns]
+    return done, [reference for reference in references if reference not in done]
+
+
+def get_actor(name: str, *_: Any, **__: Any) -> Any:
+    """`ray.get_actor`: one of this process, else of Ray's."""
+    return ACTORS[name] if name in ACTORS else _of_ray("get_actor")(name)
+
+
+def kill(actor: Actor, **_: Any) -> None:
+    """`ray.kill`: its name is free again."""
+    for name in [name for name, known in ACTORS.items() if known is actor]:
+        del ACTORS[name]
+
+
+def is_initialized() -> bool:
+    """There is nothing to initialize."""
+    return True
+
+
+def init(*_: Any, **__: Any) -> None:
+    """Nothing."""
+
+
+def _of_ray(name: str) -> Any:
+    with _names_of(REAL):
+        try:
+            return getattr(importlib.import_module("ray"), name)
+        except ImportError:
+            raise UserError(MISSING.format(name)) from None
+
+
+def _modules() -> dict[str, ModuleType]:
+    top, actor = ModuleType("ray"), ModuleType("ray.actor")
+    names = ("remote", "method", "get", "put", "wait", "get_actor", "kill", "is_initialized", "init")
+    vars(top).update({name: globals()[name] for name in names}, ObjectRef=Reference, actor=actor, __path__=[])
+    vars(actor).update(ActorHandle=Actor, ActorClass=ActorClass)
+
+    def rest(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _of_ray(name)
+
+    vars(top)["__getattr__"] = rest
+    return {"ray": top, "ray.actor": actor}
+
+
+MODULES = _modules()
+
+
+REAL: dict[str, ModuleType] = {}
+"""Ray's own modules of these names, once they are imported."""
+
+
+@contextmanager
+def _names_of(modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Within, the names of MODULES mean `modules`, or are not imported yet."""
+    inside = sys.modules.get("ray") is MODULES["ray"]
+    _take(keep=not inside)
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        _take(keep=modules is not MODULES)
+        sys.modules.update(MODULES if inside else REAL)
+
+
+def _take(*, keep: bool) -> None:
+    """Take the names out of those that are imported; `keep`: they are Ray's."""
+    taken = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
+    if keep:
+        REAL.update(taken)
+
+
+@contextmanager
+def actors_in_process() -> Iterator[None]:
+    """Within, `import ray` gives this module's; whoever imported Ray before keeps it."""
+    with _names_of(MODULES):
+        yield
