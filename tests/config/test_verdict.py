@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.config import guess_command
+from agentrl.cli.check import guess_command
 from agentrl.cli.main import main
 from agentrl.config import resolve
 from agentrl.config.keys import home, schema_keys
