@@ -22,7 +22,7 @@ from agentrl.errors import UserError
 
 STEPS = 20_000
 """Commands after which a script is taken to have no end."""
-DEPTH = 50
+DEPTH = 30
 """Functions and scripts within one another."""
 
 
@@ -73,8 +73,11 @@ class Shell:
             text = self.file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{self.file} is no shell script: {error}") from error
-        with self.leaving("exit"):
-            self.body(parse(text))
+        try:
+            with self.leaving("exit", "return", "break", "continue"):
+                self.body(parse(text))
+        except RecursionError:
+            raise UserError(f"{self.file}: its commands stand within one another without an end") from None
 
     @contextmanager
     def leaving(self, *kinds: str) -> Iterator[None]:
@@ -135,7 +138,7 @@ class Shell:
         held, outer, self.printed = self.state, self.printed, []
         self.state = held.copy()
         try:
-            with self.leaving("exit", "return"):
+            with self.leaving("exit", "return", "break", "continue"), self._deeper():
                 self.body(parse(text))
             found = "".join(self.printed)
         finally:
