@@ -2,9 +2,10 @@
 
     python benchmarks/verl_scripts.py CHECKOUT [CHECKOUT ...]
 
-Each shell script of each checkout is read by `agentrl config check`'s code, and run by bash in a bubblewrap sandbox
-where `python3`, `torchrun`, `ray` and all that touches the world only note their arguments. Those arguments are composed
-as `agentrl verl` composes them. A verdict is wrong when the words differ from bash's, or when only one of the two stops.
+Each shell script of each checkout is read by the code of `agentrl config check`, and run by bash in a bubblewrap
+sandbox where `python3`, `torchrun`, `ray` and all that touches the world only note their arguments. Those arguments are
+composed as `agentrl verl` composes them. A verdict is wrong when the words differ from bash's, or when only one of the
+two stops.
 """
 
 import argparse
@@ -39,17 +40,23 @@ from agentrl.config.validate import TRAINING
 from agentrl.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
 
-STUBS = ["python", "python3", "torchrun", "ray", "pip", "pip3", "uv", "conda", "git", "wget", "curl", "hf", "huggingface-cli", "modelscope", "nvidia-smi", "npu-smi", "sleep", "srun", "scontrol", "sbatch", "docker", "apt", "apt-get", "ssh", "kill", "pkill", "ps", "nsys", "accelerate", "deepspeed", "tar", "unzip", "telnet", "hostname", "npu"]
-REAL = ["basename", "dirname", "realpath", "readlink", "cat", "date", "tee", "mkdir", "rm", "mv", "cp", "ls", "touch", "sed", "awk", "grep", "tr", "head", "tail", "sort", "cut", "wc", "seq", "env", "mktemp", "find", "nproc", "uname", "chmod", "expr", "true", "false", "timeout", "nohup", "whoami", "id"]
+NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi
+sleep srun scontrol sbatch docker apt apt-get ssh kill pkill ps nsys accelerate deepspeed tar unzip telnet hostname"""
+"""Commands that only note their arguments."""
+REAL = """basename dirname realpath readlink cat date tee mkdir rm mv cp ls touch sed awk grep tr head tail sort cut wc
+seq env mktemp find nproc uname chmod expr true false timeout nohup whoami id"""
+"""Commands that run, in the sandbox."""
+SANDBOXED = """bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /home --dir /home/user --unshare-all
+--die-with-parent --clearenv --setenv HOME /home/user"""
 STUB = """#!/bin/bash
 printf '%s\\0' "${{0##*/}}" "$@" >> "{log}"
 printf '\\n\\0' >> "{log}"
 for word in "$@"; do [ "$word" = "import torch_npu" ] && exit 1; done
 exit 0
 """
-MACHINE = tuple(
-    check for check in TRAINING if check.__module__ not in (files.__name__, ready.__name__)
-)
+ASKED = ("8", "/tmp/save")
+"""Arguments for scripts that ask for some."""
+MACHINE = tuple(check for check in TRAINING if check.__module__ not in (files.__name__, ready.__name__))
 """Checks that do not depend on the files of this machine."""
 
 
@@ -71,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--list", metavar="OUTCOME", help="list the scripts of this outcome; `wrong` for those read wrongly")
+    parser.add_argument("--list", metavar="OUTCOME", help="list scripts: composed, refused, stopped or wrong")
     args = parser.parse_args()
     console = Console(width=200, highlight=False)
     known: Known = {}
@@ -80,7 +87,7 @@ def main() -> None:
     console.print(reasons(results))
     for result in results:
         if args.list == result.outcome or (args.list == "wrong" and result.wrong):
-            console.print(f"{result.version}/{result.script} [{result.kind}] {result.program}: {result.reason}", markup=False)
+            console.print(f"{result.version}/{result.script} {result.program}: {result.reason}", markup=False)
             for text in result.wrong:
                 console.print(f"    {text}", markup=False)
 
@@ -114,22 +121,23 @@ def key_of(checkout: Path, script: Path) -> str:
 def look(tree: Path, script: Path) -> list[Result]:
     """The programs of one script."""
     os.chdir(tree)
-    version = ""
     os.environ["HOME"] = "/home/user"
     for name in [name for name in os.environ if name not in ("HOME", "PATH", "LANG", "TMPDIR")]:
         del os.environ[name]
     try:
         sources = read_sources(script)
     except UserError as error:
-        return [Result(version, str(script), "other", "", "stopped", f"config check: {error}")]
+        return [Result("", str(script), "other", "", "stopped", f"config check: {error}")]
     others = [source for source in sources if source.program and kind_of(script, source) != "FSDP"]
     sources = [source for source in sources if source not in others]
-    skipped = [Result(version, str(script), kind_of(script, source), source.program, "not looked at") for source in others]
-    truth = launches(tree, script) if sources and not others else []
-    return [*skipped, *compared(version, script, list(check_sources(sources)), truth)]
+    skipped = [Result("", str(script), kind_of(script, one), one.program, "not looked at") for one in others]
+    truth = run_bash(tree, script, ()) if sources and not others else []
+    if sources and not others and not truth:
+        truth, sources = run_bash(tree, script, ASKED), read_sources(script, ASKED) or sources
+    return [*skipped, *compared(script, list(check_sources(sources)), truth)]
 
 
-def compared(version: str, script: Path, checked: Sequence[Checked], truth: list[list[str]]) -> Iterator[Result]:
+def compared(script: Path, checked: Sequence[Checked], truth: list[list[str]]) -> Iterator[Result]:
     """Pair what was read with what bash started, in order."""
     left = list(truth)
     for one in checked:
@@ -139,16 +147,14 @@ def compared(version: str, script: Path, checked: Sequence[Checked], truth: list
         match = next((words for words in left if pairs(source, words)), None)
         if match is not None:
             left = left[left.index(match) + 1 :]
-        kind = kind_of(script, source)
-        outcome, reason = outcome_of(one)
-        result = Result(version, str(script), kind, source.program, outcome, reason)
+        result = Result("", str(script), kind_of(script, source), source.program, *outcome_of(one))
         if match is not None:
             result.wrong = list(differences(one, match))
         elif truth and source.certain and not any(MARK.search(word) for word in [source.program]):
             result.wrong = ["bash starts no such program"]
         yield result
     if not checked and any(words[0].startswith(("verl.trainer", "recipe.")) for words in truth):
-        yield Result(version, str(script), "FSDP", truth[0][0], "stopped", "not read", ["bash starts it; nothing was read"])
+        yield Result("", str(script), "FSDP", truth[0][0], "stopped", "not read", ["bash starts it"])
 
 
 def pairs(source: Source, words: list[str]) -> bool:
@@ -165,14 +171,15 @@ def differences(one: Checked, words: list[str]) -> Iterator[str]:
     if one.served:
         stops = stopped(one, passed)
         if bool(stops) != one.stops:
-            yield f"check says {'stop: ' + one.troubles[0] if one.stops else 'fine'}, a run {'stops: ' + stops if stops else 'goes on'}"
+            yield f"check says {one.troubles[0] if one.stops else 'fine'}, a run says {stops or 'fine'}"
 
 
 def alike(read: Sequence[str], passed: Sequence[str]) -> bool:
     """Whether words are the same but for their marks; a word that is a mark alone may be several or none."""
     separator = "\x01"
     shape = "".join(
-        f"(?:[^{separator}]*{separator})*" if MARK.fullmatch(word)
+        f"(?:[^{separator}]*{separator})*"
+        if MARK.fullmatch(word)
         else "(?s:.*)".join(re.escape(part) for part in MARK.split(word)[::2]) + separator
         for word in read
     )
@@ -217,28 +224,33 @@ def outcome_of(one: Checked) -> tuple[str, str]:
     return ("refused" if refused else "stopped"), one.troubles[0]
 
 
-def launches(tree: Path, script: Path) -> list[list[str]]:
-    """(program, words) of everything that bash starts: with no arguments, or else with some."""
-    return run_bash(tree, script, ()) or run_bash(tree, script, ("8", "/tmp/save"))
-
-
 def run_bash(tree: Path, script: Path, arguments: Sequence[str]) -> list[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         log, stubs = Path(folder) / "log", Path(folder) / "bin"
         stubs.mkdir()
-        for name in STUBS:
+        for name in NOTING.split():
             (stubs / name).write_text(STUB.format(log=log))
             (stubs / name).chmod(0o755)
-        for name in REAL:
+        for name in REAL.split():
             if real := shutil.which(name, path="/usr/bin:/bin"):
                 (stubs / name).symlink_to(real)
         for name in ("bash", "sh"):
             (stubs / name).symlink_to("/bin/bash")
-        command = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/home", "--dir", "/home/user"]
-        command += ["--unshare-all", "--die-with-parent", "--clearenv", "--setenv", "PATH", str(stubs), "--setenv", "HOME", "/home/user"]
-        command += ["--bind", folder, folder, "--bind", str(tree), str(tree), "--chdir", str(tree)]
+        command = [
+            *SANDBOXED.split(),
+            "--setenv",
+            "PATH",
+            str(stubs),
+            "--bind",
+            folder,
+            folder,
+            "--bind",
+            str(tree),
+            str(tree),
+        ]
+        command += ["--chdir", str(tree), "/bin/bash", str(script), *arguments]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run([*command, "/bin/bash", str(script), *arguments], timeout=20, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+            subprocess.run(command, timeout=20, capture_output=True, check=False, stdin=subprocess.DEVNULL)
         return list(noted(log.read_text(errors="replace") if log.exists() else ""))
 
 
@@ -268,7 +280,8 @@ def table(results: Sequence[Result]) -> Table:
 def reasons(results: Sequence[Result]) -> Table:
     """Why programs are not composed, for FSDP."""
     shown = Table("FSDP programs", "outcome", "reason")
-    found = Counter((result.outcome, result.reason) for result in results if result.kind == "FSDP" and result.outcome != "composed")
+    left = [result for result in results if result.kind == "FSDP" and result.outcome != "composed"]
+    found = Counter((result.outcome, result.reason) for result in left)
     for (outcome, reason), count in found.most_common():
         shown.add_row(str(count), outcome, reason)
     return shown

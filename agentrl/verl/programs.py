@@ -117,11 +117,12 @@ def arguments_of(program: Program, args: Sequence[str], started: Sequence[str] =
 
 
 def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(options, settings): a folder beside the program's own file, as Hydra finds it, is found in a checkout too."""
+    """(options, settings): a folder beside the program's own file, where Hydra looks, is found in a checkout too."""
     options = [arg for arg in args if arg.startswith("--config-path=")]
-    folder = options[-1].partition("=")[2] if options else ""
+    named = [arg.partition("=")[2].removesuffix(".yaml") for arg in args if arg.startswith("--config-name=")]
+    folder = options[-1].partition("=")[2] if options else "config"
     beside = Path(*program.name.split(".")[:-1], folder)
-    if not folder or Path(folder).is_dir() or not beside.is_dir():
+    if not named or (options and Path(folder).is_dir()) or not (beside / f"{named[-1]}.yaml").is_file():
         return [], list(args)
     return [f"--config-path={beside}"], [arg for arg in args if arg not in options]
 

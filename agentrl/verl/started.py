@@ -10,7 +10,7 @@ THEIRS = ("verl", "recipe")
 
 
 def job_words(argv: Sequence[str]) -> list[str]:
-    """`ray job submit ... -- COMMAND` with `agentrl verl` before the command, which runs elsewhere, without our names."""
+    """`ray job submit ... -- COMMAND` with `agentrl verl` before the command, which runs on another machine."""
     words = list(argv)
     if not words or PurePath(words[0]).name != "ray" or words[1:3] != ["job", "submit"] or "--" not in words:
         return words

@@ -137,9 +137,9 @@ def test_the_file_that_a_script_chooses_is_read(tmp_path: Path, monkeypatch: pyt
     read = [(given.file.name, given.path.rpartition(".")[2], given.value) for given in read_source(file).settings]
     assert read == [("multiturn.yaml", "n", 3), ("multiturn.yaml", "formt", "x"), ("run.sh", "n", 8)]
     (tmp_path / "config" / "multiturn.yaml").unlink()
-    ((line, name),) = read_source(file).includes
+    ((line, text),) = read_source(file).mistakes
     assert line == 2
-    assert "multiturn.yaml" in name
+    assert "--config-name=multiturn: no such file" in text
 
 
 def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_check_names_programs_that_are_not_served(tmp_path: Path, capsys: pytest
 def test_check_takes_the_scripts_arguments_and_each_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "run.sh"
     run = "python3 -m verl.trainer.main_ppo"
-    script.write_text(f'for lr in 1e-6 2e-6; do {run} actor.optim.lr=$lr rollout.n=${{1:-4}} data.shuffle=True; done\n')
+    script.write_text(f"for lr in 1e-6 2e-6; do {run} actor.optim.lr=$lr rollout.n=${{1:-4}} data.shuffle=True; done\n")
     assert main(["config", "check", str(script), "16"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("verl.trainer.main_ppo as settings of agentrl train") == 2

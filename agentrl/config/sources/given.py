@@ -37,3 +37,5 @@ class Source:
     """What the program gets, as the shell would pass it, with marks for what is not known."""
     lost: list[tuple[int, str]] = field(default_factory=list)
     """Line and text of words that stand behind the command, and that it does not get."""
+    unset: frozenset[str] = frozenset()
+    """Variables that the script reads and that nobody sets."""

@@ -6,19 +6,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from agentrl.config.presets import shipped
 from agentrl.config.sources.given import Given, Source
 from agentrl.config.sources.launches import Launch, find_launch
 from agentrl.config.sources.shell import Command, Ended, Shell
 from agentrl.config.sources.shell.builtins import find_script
-from agentrl.config.sources.shell.marks import MARK
+from agentrl.config.sources.shell.marks import MARK, unsure
 from agentrl.config.sources.shell.state import Field
 from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.errors import UserError
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
 """A setting among the words of any command: its name has a dot or a slash, a shell variable's has none."""
-HYDRA = re.compile(r"(verl|recipe|agentrl)\.(?!model_merger)")
+DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.\w+)+=.*", re.DOTALL)
+"""A setting among the words of a command that starts no Python: nothing that `sed` gets looks like it."""
+HYDRA = re.compile(r"(verl\.(trainer|experimental)|recipe\.(\w+\.)*main_\w+$|recipe\.(\w+\.)*\w+_main|agentrl)\b")
 """Programs whose every word is a setting or an option."""
+EMPTY = "an empty word is passed here: remove the blank behind a \\, or the quotes around a variable that is empty"
 OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "folder", "-cp": "folder", "--config-dir": "folder"}
 
 
@@ -51,9 +55,9 @@ class _Programs:
         if launch is not None and launch.code:
             return _imports(launch.code)
         settings = [word for word in words if SETTING.fullmatch(word.text)]
-        if launch is None and settings:
-            self._without_program(command, settings)
-        elif launch is not None and (settings or HYDRA.match(launch.program)):
+        if launch is None:
+            self._without_program(command)
+        elif launch is not None and (settings or HYDRA.match(launch.program) or "model_merger" in launch.program):
             self.found.append(_read_program(shell, command, launch))
         return Ended()
 
@@ -69,10 +73,12 @@ class _Programs:
         shell.script(script, words[1:], same=False)
         return Ended()
 
-    def _without_program(self, command: Command, settings: Sequence[Field]) -> None:
+    def _without_program(self, command: Command) -> None:
         """Settings that stand where a program should: those of a line that a comment cut off, most often."""
-        if SETTING.fullmatch(command.words[0].text) and self.found:
-            self.found[-1].lost += [(command.line, word.text) for word in command.words]
+        settings = [word for word in command.words if DOTTED.fullmatch(word.text)]
+        if settings and DOTTED.fullmatch(command.words[0].text) and self.found:
+            self.found[-1].lost += [(command.line, MARK.sub(r"$\1", word.text)) for word in command.words]
+        if not settings or DOTTED.fullmatch(command.words[0].text):
             return
         source = Source(program="", line=command.line, certain=command.certain)
         for word in settings:
@@ -90,9 +96,9 @@ def _imports(code: str) -> Ended:
 
 def _read_program(shell: Shell, command: Command, launch: Launch) -> Source:
     words = tuple(word.text for word in launch.arguments)
-    source = Source(
-        program=launch.program, line=command.line, launcher=launch.launcher, certain=command.certain, words=words
-    )
+    unset = frozenset(shell.expander.unset)
+    source = Source(program=launch.program, line=command.line, launcher=launch.launcher, words=words, unset=unset)
+    source.certain = command.certain
     options: dict[str, Field] = {}
     rest = list(_without_options(launch.arguments, options))
     _read_chosen(source, shell, launch, options)
@@ -133,13 +139,19 @@ def _read_chosen(source: Source, shell: Shell, launch: Launch, options: Mapping[
         if (file := place / folder / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
             YamlFiles(source, file.parent).read(file, "")
             return
-    source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
+    if unsure(name.text) or unsure(str(folder)) or name.text.removesuffix(".yaml") in shipped()[""]:
+        source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
+        return
+    source.mistakes.append((name.line, f"--config-name={name.text}: no such file in {folder}, nor beside the program"))
 
 
 def _add(source: Source, file: Path, word: Field) -> None:
     """What a word sets."""
     from agentrl.config.overrides import parse_override
 
+    if not word.text.strip():
+        source.mistakes.append((word.line, EMPTY))
+        return
     try:
         override = parse_override(MARK.sub(r"${oc.env:\1}", word.text))
     except UserError as error:
