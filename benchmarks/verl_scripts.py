@@ -132,7 +132,8 @@ def look(tree: Path, script: Path) -> list[Result]:
     sources = [source for source in sources if source not in others]
     skipped = [Result("", str(script), kind_of(script, one), one.program, "not looked at") for one in others]
     truth = run_bash(tree, script, ()) if sources and not others else []
-    if sources and not others and not truth:
+    asks = any("ARG_" in word for source in sources for word in source.words)
+    if asks and not others and not truth:
         truth, sources = run_bash(tree, script, ASKED), read_sources(script, ASKED) or sources
     return [*skipped, *compared(script, list(check_sources(sources)), truth)]
 
@@ -220,7 +221,7 @@ def outcome_of(one: Checked) -> tuple[str, str]:
         return "not served", one.reason
     if not one.stops:
         return "composed", ""
-    refused = all(verdict.kind not in ("unknown", "wrong") for verdict in one.verdicts)
+    refused = all(each.kind not in ("unknown", "wrong") or each.text.startswith("choose ") for each in one.verdicts)
     return ("refused" if refused else "stopped"), one.troubles[0]
 
 

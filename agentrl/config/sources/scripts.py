@@ -31,9 +31,12 @@ def read_script(file: Path, arguments: Sequence[str] = ()) -> list[Source]:
 
     A script that starts nothing without arguments is read once more as if it had some, which nobody knows.
     """
-    found = _Programs(file).read(arguments)
+    programs = _Programs(file)
+    found = programs.read(arguments)
     if not found and not arguments:
         found = _Programs(file).read(None)
+        for source in found:
+            source.mistakes += [(line, text) for line, text in programs.missing if not text[0].isdigit()]
     return found
 
 
@@ -42,9 +45,12 @@ class _Programs:
 
     def __init__(self, file: Path) -> None:
         self.file, self.found = file, list[Source]()
+        self.missing: list[tuple[int, str]] = []
 
     def read(self, arguments: Sequence[str] | None) -> list[Source]:
-        Shell(self.file, dict(os.environ), arguments, self._started).run()
+        shell = Shell(self.file, dict(os.environ), arguments, self._started)
+        shell.run()
+        self.missing = shell.missing
         return self.found
 
     def _started(self, shell: Shell, command: Command) -> Ended:

@@ -120,6 +120,9 @@ def _shift(shell: "Shell", words: list[Field], stdin: str | None) -> Status:
 
 def _set(shell: "Shell", words: list[Field], stdin: str | None) -> Status:
     texts = [word.text for word in words]
+    options = [text for text in texts[1:] if text[:1] in ("-", "+") and text != "--"]
+    for sign in [text[0] for text in options if "u" in text] + ["-" if "nounset" in texts else ""]:
+        shell.state.nounset = sign == "-" if sign else shell.state.nounset
     if "--" in texts:
         shell.state.arguments, shell.state.arguments_known = tuple(words[texts.index("--") + 1 :]), True
     return "ok"

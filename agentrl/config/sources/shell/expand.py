@@ -77,6 +77,8 @@ class Expander:
         return self._lacking(name) if self.state.get(name) is None else self.state.scalar(name)
 
     def _lacking(self, name: str) -> str:
+        if self.state.nounset and self.state.arguments_known and name not in ("@", "*"):
+            raise Missing(f"{name} is not set, and set -u ends the script")
         marked = mark(name)
         self.unset.add(marked[1:-1])
         return marked

@@ -65,7 +65,9 @@ class Shell:
         self.expander = Expander(lambda: self.state, self.output)
         self.printed: list[str] = []
         """What has been written to stdout."""
-        self.steps, self.unknowns, self.depth = 0, 0, 0
+        self.missing: list[tuple[int, str]] = []
+        """Line and text where a variable that is not set ended the script, or a part of it."""
+        self.steps, self.unknowns, self.depth, self.line = 0, 0, 0, 0
 
     def run(self) -> None:
         """All of the script. Raises UserError when it does not end, or is no text."""
@@ -88,9 +90,10 @@ class Shell:
             self.state.status = left.status
             if left.kind not in kinds:
                 raise
-        except Missing:
+        except Missing as missing:
             if "exit" not in kinds:
                 raise
+            self.missing.append((self.line, str(missing)))
 
     def script(self, file: Path, arguments: Sequence[Field], *, same: bool) -> None:
         """Another script: `source` in the `same` shell, `bash` in one of its own, with what is exported."""
@@ -182,6 +185,7 @@ class Shell:
         return "unknown"
 
     def _simple(self, node: Simple) -> Status:
+        self.line = node.line
         if not node.words:
             self.state.status = "0"
             for assignment in node.assignments:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +51,8 @@ class State:
     """What the variables of each running function held before it."""
     status: str = "0"
     """$?"""
+    nounset: bool = False
+    """`set -u`: a variable that is not set ends the script."""
 
     def copy(self) -> "State":
         """One that changes on its own."""
@@ -118,13 +121,18 @@ def merged(states: Sequence[State]) -> State:
 
 
 def _either(name: str, ours: Value | None, theirs: Value | None) -> Value:
-    """Arrays keep what one of them holds, so that no setting goes unseen."""
+    """Of arrays the elements that both begin with, and a mark."""
     if isinstance(ours, tuple) or isinstance(theirs, tuple):
-        both = [value for value in (ours, theirs) if isinstance(value, tuple)]
-        return max(both, key=len)
+        pairs = zip(_elements(ours), _elements(theirs), strict=False)
+        common = takewhile(lambda pair: pair[0].text == pair[1].text, pairs)
+        return (*(one for one, _ in common), Field(mark(name), 0))
     if isinstance(ours, str) and unsure(ours) and theirs is None:
         return ours
     return mark(name)
+
+
+def _elements(value: Value | None) -> Array:
+    return value if isinstance(value, tuple) else ()
 
 
 def start(file: Path, environment: dict[str, str], arguments: Sequence[str] | None) -> State:
