@@ -10,6 +10,7 @@ from agentrl.cli.check import check_sources
 from agentrl.cli.main import main
 from agentrl.config import resolve
 from agentrl.config.sources import read_sources
+from agentrl.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program, started_module, table
 from agentrl.verl.started import job_words
 
@@ -137,3 +138,64 @@ def test_check_takes_the_scripts_arguments_and_each_program(tmp_path: Path, caps
     assert shown.count("verl.trainer.main_ppo as settings of agentrl train") == 2
     assert shown.count("rollout.n=16") == 1
     assert "3 settings: 3 stay as they are, 2 as above" in shown
+
+
+def test_a_file_beside_the_program_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Hydra looks: `config` beside the program's own file, and what --config-path names there."""
+    for folder in ("config", "more"):
+        (tmp_path / "recipe/dapo" / folder).mkdir(parents=True)
+        (tmp_path / "recipe/dapo" / folder / "mine.yaml").write_text(f"trainer: {{project_name: {folder}}}\n")
+    monkeypatch.chdir(tmp_path)
+    program = find_program("recipe.dapo.main_dapo")
+    assert program is not None
+    for words, folder in (([], "config"), (["--config-path=more"], "more")):
+        given = [*words, "--config-name=mine.yaml", "rollout.n=4"]
+        assert f"--config-path=recipe/dapo/{folder}" in arguments_of(program, given)
+        script = tmp_path / "run.sh"
+        script.write_text(f"python3 -m recipe.dapo.main_dapo {' '.join(given)}\n")
+        (source,) = read_sources(script)
+        assert [one.value for one in source.settings] == [folder, 4]
+    assert "--config-path=recipe/dapo/config" not in arguments_of(program, ["--config-name=other"])
+    script.write_text("python3 -m recipe.dapo.main_dapo --config-name=other\n")
+    assert "no such file" in read_sources(script)[0].mistakes[0][1]
+
+
+def test_a_variable_that_is_not_set_stops_where_a_run_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("GPUS", "KL", "FILE"):
+        monkeypatch.delenv(name, raising=False)
+    script = tmp_path / "run.sh"
+    run = "python3 -m verl.trainer.main_ppo"
+    script.write_text(
+        f"{run} actor.use_kl_loss=$KL data.train_files=$FILE \\\n  trainer.n_gpus_per_node=$GPUS rollout.n=4\n"
+    )
+    assert main(["config", "check", str(script)]) == 1
+    assert "$GPUS is not set, so the shell passes nothing; must be int" in capsys.readouterr().out
+    with pytest.raises(UserError, match="must be int"):
+        resolve(["trainer.n_gpus_per_node="], checks=())
+    monkeypatch.setenv("GPUS", "4")
+    assert main(["config", "check", str(script)]) == 0
+    assert resolve(["actor.use_kl_loss=", "data.train_files="], checks=()).config.actor.use_kl_loss is False
+
+
+def test_what_bash_does_not_pass_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo \\\n  rollout.n=4 \\ \n  data.shuffle=False\n")
+    assert main(["config", "check", str(script)]) == 1
+    shown = capsys.readouterr().out
+    assert "2 ✗ an empty word is passed here" in shown
+    assert "3 ! data.shuffle=False  is not passed: the command ends above it" in shown
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "reward_model.use_reward_loop=True",
+        "reward.custom_reward_function.name=null",
+        "+actor_rollout_ref.rollout.sglang_rollout_mode=server",
+        "+actor_rollout_ref.model.torch_dtype=bfloat16",
+    ],
+)
+def test_keys_of_scripts_compose(setting: str) -> None:
+    assert resolve([setting], checks=()).config

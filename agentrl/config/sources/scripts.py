@@ -136,19 +136,21 @@ def _read_chosen(source: Source, shell: Shell, launch: Launch, options: Mapping[
     """The YAML that is chosen, where it can be found: its settings come first."""
     if "name" not in options:
         return
-    name, folder = options["name"], Path(options["folder"].text if "folder" in options else ".")
-    places = [Path(shell.state.folder), shell.file.parent, *shell.file.resolve().parents]
-    if "." in launch.program:  # Hydra looks beside the program's own file
-        beside = Path(*launch.program.split(".")[:-1])
-        places += [place / beside for place in [Path(shell.state.folder), *shell.file.resolve().parents]]
+    name, folder = options["name"], options["folder"].text if "folder" in options else ""
+    around = [Path(shell.state.folder), *shell.file.resolve().parents]
+    beside = Path(*launch.program.split(".")[:-1])  # where Hydra looks
+    places = [place / folder for place in (*around, shell.file.parent)] if folder else []
+    places += [place / beside / (folder or "config") for place in around]
     for place in places:
-        if (file := place / folder / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
+        if (file := place / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
             YamlFiles(source, file.parent).read(file, "")
             return
-    if unsure(name.text) or unsure(str(folder)) or name.text.removesuffix(".yaml") in shipped()[""]:
+    if unsure(name.text) or unsure(folder) or name.text.removesuffix(".yaml") in shipped()[""]:
         source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
         return
-    source.mistakes.append((name.line, f"--config-name={name.text}: no such file in {folder}, nor beside the program"))
+    source.mistakes.append(
+        (name.line, f"--config-name={name.text}: no such file in {folder or 'config'}, beside the program or here")
+    )
 
 
 def _add(source: Source, file: Path, word: Field) -> None:
