@@ -367,7 +367,7 @@ class Shell:
     def _case(self, node: tree.Case) -> Status:
         text = self.expander.known(self.expander.text(node.word.raw))
         if unsure(text):
-            return self.either(*(lambda body=body: self.body(body) for _, body in node.branches), lambda: "ok")  # type: ignore[misc]
+            return self.either(*(lambda body=body: self.body(body) for _, body in node.branches), lambda: "ok")
         for words, body in node.branches:
             if any(matches(text, self.expander.pattern(word.raw)) for word in words):
                 return self.body(body)

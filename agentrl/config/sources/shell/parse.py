@@ -194,7 +194,7 @@ class Parser:
             declaring = isinstance(first, Word) and first.raw in DECLARING
             if assigned and (not command.words or declaring):
                 command_words = command.words if declaring else command.assignments
-                command_words.append(self._assignment(assigned))  # type: ignore[arg-type]
+                command_words.append(self._assignment(assigned))
             else:
                 command.words.append(self._word())
 
