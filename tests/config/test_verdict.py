@@ -282,5 +282,5 @@ def test_meanings_are_of_real_keys() -> None:
     keys = {**schema_keys(SCHEMAS["sft"]), **schema_keys(Config)}
     for name, text in meanings().items():
         assert home(name.partition("=")[0], keys), name
-        assert lookup(name.partition("=")[0], None, keys) is None
+        assert lookup(name.partition("=")[0], "any", keys) is None
         assert len(text) < 200

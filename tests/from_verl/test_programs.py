@@ -195,6 +195,9 @@ def test_what_bash_does_not_pass_is_shown(tmp_path: Path, capsys: pytest.Capture
         "reward.custom_reward_function.name=null",
         "+actor_rollout_ref.rollout.sglang_rollout_mode=server",
         "+actor_rollout_ref.model.torch_dtype=bfloat16",
+        "actor_rollout_ref.rollout.server.max_attempts=3",
+        "reward_model.model.type=discriminative",
+        "+trainer.tensorboard_dir=logs",
     ],
 )
 def test_keys_of_scripts_compose(setting: str) -> None:
