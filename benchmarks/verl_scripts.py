@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -289,4 +288,4 @@ def reasons(results: Sequence[Result]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
