@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from agentrl.cli.check import Checked
     from agentrl.config.explain import Explanation
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
@@ -53,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a name of verl's")
     check = commands.add_parser("check", help="report line by line what becomes of a verl YAML or shell script")
     check.add_argument("file", type=Path, metavar="FILE", help="YAML (its defaults are followed) or a shell script")
+    check.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="what the script is started with; more settings, say"
+    )
     check.add_argument(
         "--command", choices=["train", "sft", "eval"], help="what it is meant for (default: what it looks like)"
     )
@@ -125,42 +129,49 @@ def _print_explanation(console: "Console", name: str, found: "Explanation") -> N
 
 def _check(args: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.text import Text
 
-    from agentrl.config.schema.commands import SCHEMAS
-    from agentrl.config.sources import read_source
-    from agentrl.config.verdict import FATAL, judge, together
-    from agentrl.config.verl_defaults import of_source
+    from agentrl.cli.check import check_sources
+    from agentrl.config.sources import read_sources
     from agentrl.resources import find
 
     file = find(args.file, what="agentrl config check")
-    source = read_source(file)
-    command = args.command or guess_command(source)
-    verdicts = judge(source, SCHEMAS[command])
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{file.name}[/] as settings of [bold]agentrl {command}[/]\n")
-    for line in _lines(verdicts, source, file, quiet=args.only == "trouble"):
+    found = list(check_sources(read_sources(file, args.arguments), args.command))
+    if not found:
+        console.print(f"[bold]{file.name}[/] starts no program that has settings")
+    shown: set[tuple[str, str, str]] = set()
+    for checked in found:
+        _print_checked(console, checked, file, shown, quiet=args.only == "trouble")
+    return int(not found or any(checked.stops for checked in found))
+
+
+def _print_checked(
+    console: "Console", checked: "Checked", file: Path, shown: set[tuple[str, str, str]], *, quiet: bool
+) -> None:
+    """A program's settings; those that an earlier one of the same script has too are left out."""
+    from rich.text import Text
+
+    if not checked.served:
+        console.print(Text.assemble((f"{file.name}:{checked.source.line} ", "dim"), (checked.reason, "bold red")))
+        return
+    keys = [(checked.command, one.given.path, str(one.given.value)) for one in checked.verdicts]
+    fresh = [one for one, key in zip(checked.verdicts, keys, strict=True) if key not in shown]
+    shown.update(keys)
+    console.print(f"[bold]{_title(checked, file)}[/] as settings of [bold]agentrl {checked.command}[/]\n")
+    for line in _lines(fresh, checked.source, file, quiet=quiet):
         console.print(line)
-    whole = together(verdicts, SCHEMAS[command], of_source(source, SCHEMAS[command]))
-    for note in whole.unset:
+    for note in checked.unset:
         console.print(Text.assemble(("unset  ", "yellow"), note))
-    complaints = list(whole)
-    for text, stops in complaints:
+    for text, stops in checked.complaints:
         console.print(Text.assemble(("together  ", "bold red" if stops else "yellow"), text))
-    _summary(console, verdicts, source)
-    stops = any(verdict.kind in FATAL for verdict in verdicts) or any(stops for _, stops in complaints)
-    return int(stops or bool(source.mistakes))
+    _summary(console, checked.verdicts, checked.source, len(checked.verdicts) - len(fresh))
 
 
-def guess_command(source: "Source") -> str:
-    """The command that a file's settings belong to, by the program a script calls or by the sections that it has."""
-    roots = {given.path.split(".")[0] for given in source.settings}
-    paths = {given.path for given in source.settings}
-    if "sft" in source.program or "optim" in roots:
-        return "sft"
-    if source.program.endswith(("main_eval", "eval")) or paths & {"data.response_key", "data.path"}:
-        return "eval"
-    return "train"
+def _title(checked: "Checked", file: Path) -> str:
+    source = checked.source
+    by_ray = ", by ray job submit" if source.launcher == "ray" else ""
+    perhaps = "" if source.certain else ", if the machine is as a condition asks"
+    return f"{file.name}:{source.line} {source.program}{by_ray}{perhaps}" if source.program else file.name
 
 
 def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bool) -> "list[Text]":
@@ -172,6 +183,8 @@ def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bo
         for line, name in source.includes
     ]
     rows += [(str(line), "✗", "bold red", text, "") for line, text in source.mistakes]
+    lost = "is not passed: the command ends above it, at a comment or at a line without \\"
+    rows += [(str(line), "!", "yellow", text, lost) for line, text in source.lost]
     for verdict in verdicts:
         if not quiet or verdict.kind not in ("same", "moved", "anyway"):
             given = verdict.given
@@ -204,9 +217,10 @@ def _outcome(verdict: "Verdict") -> str:
     return "; ".join(part for part in (new, reason) if part)
 
 
-def _summary(console: "Console", verdicts: "list[Verdict]", source: "Source") -> None:
+def _summary(console: "Console", verdicts: "list[Verdict]", source: "Source", again: int) -> None:
     counts = Counter(verdict.kind for verdict in verdicts)
     found = {kind: counts[kind] for kind in COUNTED if counts[kind]}  # type: ignore[index]
     parts = [f"{number} {COUNTED[kind][number > 1]}" for kind, number in found.items()]
     parts += [f"{len(source.mistakes)} cannot be read"] if source.mistakes else []
+    parts += [f"{again} as above"] if again else []
     console.print(f"\n{len(verdicts)} settings: {', '.join(parts)}")

@@ -131,5 +131,6 @@ def _likeness(path: str, key: str) -> float:
     return _ratio(leaf, other) + len(words & others) / len(words) + _ratio(path, key)
 
 
+@cache
 def _ratio(text: str, other: str) -> float:
     return difflib.SequenceMatcher(None, text.lower(), other.lower()).ratio()

@@ -92,6 +92,8 @@ class Reader:
 
     def _coerced(self, path: str, value: Any) -> Any:
         key = self.keys.get(path)
+        if key and key.type_name == "bool" and value == "":
+            return False  # a variable of a script that is not set
         bare = key and key.is_list and isinstance(value, str) and not INTERPOLATION.search(value)
         return [value] if bare else value
 

@@ -4,7 +4,8 @@ Invariant: a verdict is what a run would do with the setting, and comes from the
 a run would stop, the verdict is one of FATAL.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ Kind = Literal["same", "moved", "differs", "anyway", "ignored", "refused", "unkn
 FATAL = ("refused", "unknown", "wrong")
 TEXTS = ("str", "str or null", "any")
 """Types of keys that any text may be."""
+VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
 UNKNOWABLE = object()
 """Stands for a value that a reference hides."""
 
@@ -143,7 +145,17 @@ class Judge:
 def judge(source: Source, schema: type) -> list[Verdict]:
     """A verdict for each setting, in the order of the file."""
     found = Judge(schema, source.settings)
-    return [found.verdict(given) for given in source.settings]
+    return [_with_unset(found.verdict(given), source.unset, found.keys) for given in source.settings]
+
+
+def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key]) -> Verdict:
+    """Wrong where the shell passes nothing, for its variable is not set, and the key takes no empty text."""
+    variable = VARIABLE.fullmatch(str(verdict.given.value))
+    key = keys.get(verdict.home or "")
+    if variable is None or variable[1] not in unset or key is None or key.type_name in (*TEXTS, "bool"):
+        return verdict
+    text = f"${variable[1]} is not set, so the shell passes nothing; must be {key.type_name}"
+    return Verdict(verdict.given, "wrong", verdict.home, text)
 
 
 @dataclass(frozen=True)

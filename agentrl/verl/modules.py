@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from agentrl.verl.programs import PROGRAMS
+from agentrl.verl.programs import programs_of, started_module
 
 TABLE = Path(__file__).with_name("modules.yaml")
 VERSION = "0.9.1"
@@ -62,16 +62,19 @@ class VerlModules(MetaPathFinder, Loader):
 
     def __init__(self, *, programs: bool = False, others: bool = False) -> None:
         """`others`: not verl's names, but those that its files import besides."""
-        self.programs, self.others = programs, others
+        self.programs = programs_of(sys.orig_argv) if programs else frozenset()
+        self.others = others
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec for verl's modules that users' files import; None for all others."""
-        if (fullname.partition(".")[0] != "verl") is not self.others:
+        leads_on = any(name.startswith(f"{fullname}.") for name in self.programs)
+        ours = fullname.partition(".")[0] == "verl" or leads_on or fullname in self.programs
+        if ours is self.others:
             return None
-        package = fullname in packages() or (self.programs and any(p.startswith(f"{fullname}.") for p in PROGRAMS))
-        if fullname not in table() and not package and not (self.programs and fullname in PROGRAMS):
+        package = fullname in packages() or leads_on
+        if fullname not in table() and not package and fullname not in self.programs:
             return None
         spec = ModuleSpec(fullname, self, origin="agentrl", is_package=package)
         if package:
@@ -100,6 +103,19 @@ class VerlModules(MetaPathFinder, Loader):
         vars(module).update(__getattr__=find, __all__=[*table().get(name, ())])
 
 
+class UnknownPrograms(VerlModules):
+    """The last to be asked: a program of verl's that nobody has is run, and says that it is not served."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for the module that `python -m` names, and the packages that it lies in."""
+        started = started_module(sys.orig_argv)
+        if started.partition(".")[0] not in ("verl", "recipe") or not f"{started}.".startswith(f"{fullname}."):
+            return None
+        return ModuleSpec(fullname, self, origin="agentrl", is_package=fullname != started)
+
+
 def provide(*, programs: bool = False) -> None:
     """Make the names importable from now on; again is fine."""
     if any(isinstance(finder, VerlModules) for finder in sys.meta_path):
@@ -107,6 +123,8 @@ def provide(*, programs: bool = False) -> None:
     place = len(sys.meta_path) if _installed() and not programs else 0
     sys.meta_path.insert(place, VerlModules(programs=programs))
     sys.meta_path.append(VerlModules(others=True))  # at the end: what is installed wins
+    if programs:
+        sys.meta_path.append(UnknownPrograms())
 
 
 def adopt_registered() -> None:

@@ -1,51 +1,124 @@
-"""verl's programs, for launch scripts: `python3 -m verl.trainer.main_ppo KEY=VALUE ...` under `agentrl verl`."""
+"""verl's programs, for launch scripts: `python3 -m verl.trainer.main_ppo KEY=VALUE ...` under `agentrl verl`.
+
+Invariant: `agentrl config check` and a run ask the same table, `programs.yaml`, and get the same arguments.
+"""
 
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from agentrl.errors import UserError
 
-PROGRAMS = {
-    "verl.trainer.main_ppo": "train",
-    "verl.trainer.main_ppo_sync": "train",
-    "verl.trainer.fsdp_sft_trainer": "sft",
-    "verl.trainer.sft_trainer": "sft",
-    "verl.trainer.sft_trainer_ray": "sft",
-    "verl.trainer.main_generation": "generate",
-    "verl.trainer.main_generation_server": "generate",
-    "verl.trainer.main_eval": "eval",
-    "verl.model_merger.__main__": "merge",
-}
-"""The command that does what a program of verl's does."""
+TABLE = Path(__file__).with_name("programs.yaml")
 TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
 """What torchrun tells its processes. Left in place, ours would wait for its store, which knows nothing of them."""
 
 
-def run(program: str, args: Sequence[str]) -> int:
-    """Run the command that stands for `program`; the exit code.
+@dataclass(frozen=True)
+class Program:
+    """What becomes of a program of verl's."""
+
+    name: str
+    command: str = ""
+    """The command that does the same; "" where none does."""
+    reason: str = ""
+    """Why none does."""
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """What programs.yaml says."""
+    found: Mapping[str, Any] = yaml.safe_load(TABLE.read_text())
+    return found
+
+
+def find_program(name: str) -> Program | None:
+    """The program of a module's name; None for one that is not in the table."""
+    served, refused = table()["served"], table()["refused"]
+    if command := served.get(name, served.get(f"{name}.__main__")):
+        return Program(name, command)
+    return next((Program(name, reason=refused[above]) for above in _ancestry(name) if above in refused), None)
+
+
+def programs_of(argv: Sequence[str]) -> frozenset[str]:
+    """Modules that `python -m` runs as commands of agentrl's; of those refused the one that `argv` names."""
+    started = started_module(argv)
+    program = find_program(started)
+    return frozenset({*table()["served"], *([started] if program is not None and program.reason else [])})
+
+
+def started_module(argv: Sequence[str]) -> str:
+    """The module after `-m` in Python's own arguments; "" where there is none."""
+    words = iter(argv[1:])
+    for word in words:
+        if word == "-m" or not word.startswith("-"):
+            return next(words, "") if word == "-m" else ""
+        if word in ("-X", "-W"):
+            next(words, "")
+    return ""
+
+
+def _ancestry(module: str) -> Iterator[str]:
+    """a.b.c, a.b, a."""
+    parts = module.split(".")
+    yield from (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+
+def run(name: str, args: Sequence[str]) -> int:
+    """Run the command that stands for the program `name`; the exit code.
 
     torchrun starts a program many times: the first is enough, for agentrl starts as many processes by itself.
     """
-    from agentrl.cli.main import main
+    from agentrl.cli.main import main, report
 
     if int(os.environ.get("RANK", 0)):
         return 0
     started = {name: os.environ.pop(name) for name in filter(TORCHRUN.fullmatch, list(os.environ))}
-    command = PROGRAMS[program]
-    try:
-        arguments = merge_arguments(args) if command == "merge" else [arg.removeprefix("++") for arg in args]
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+    program = find_program(name)
+    if program is None or not program.command:
+        report(not_served(name, program))
         return 2
-    if command == "sft":
-        world, local = (int(started.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        arguments = [*processes(world, local), *arguments]
-    sys.stderr.write(f"agentrl verl: {program} runs as `agentrl {command}`\n")
-    stands_for = [] if command == "merge" else [f"--verl-program={program}"]
-    return main([command, *stands_for, *arguments])
+    world, local = (int(started.get(key, 1)) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    try:
+        arguments = arguments_of(program, args, processes(world, local))
+    except UserError as error:
+        report(str(error))
+        return 2
+    sys.stderr.write(f"agentrl verl: {name} runs as `agentrl {program.command}`\n")
+    return main([program.command, *arguments])
+
+
+def not_served(name: str, program: Program | None) -> str:
+    """One line on a program that nothing stands for."""
+    served = "verl.trainer.main_ppo, recipe.dapo.main_dapo and verl.trainer.sft_trainer are"
+    return f"{name} is not served: {program.reason if program else served}"
+
+
+def arguments_of(program: Program, args: Sequence[str], started: Sequence[str] = ()) -> list[str]:
+    """The command's arguments for the program's. Raises UserError."""
+    if program.command == "merge":
+        return merge_arguments(args)
+    options, settings = _chosen_file(program, [arg.removeprefix("++") for arg in args])
+    begun = started if program.command == "sft" else ()
+    return [f"--verl-program={program.name}", *options, *begun, *settings]
+
+
+def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(options, settings): a folder beside the program's own file, where Hydra looks, is found in a checkout too."""
+    options = [arg for arg in args if arg.startswith("--config-path=")]
+    named = [arg.partition("=")[2].removesuffix(".yaml") for arg in args if arg.startswith("--config-name=")]
+    folder = options[-1].partition("=")[2] if options else "config"
+    beside = Path(*program.name.split(".")[:-1], folder)
+    if not named or (options and Path(folder).is_dir()) or not (beside / f"{named[-1]}.yaml").is_file():
+        return [], list(args)
+    return [f"--config-path={beside}"], [arg for arg in args if arg not in options]
 
 
 def processes(world: int, local: int) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.config import guess_command
+from agentrl.cli.check import guess_command
 from agentrl.cli.main import main
 from agentrl.config import resolve
 from agentrl.config.keys import home, schema_keys
@@ -137,9 +137,9 @@ def test_the_file_that_a_script_chooses_is_read(tmp_path: Path, monkeypatch: pyt
     read = [(given.file.name, given.path.rpartition(".")[2], given.value) for given in read_source(file).settings]
     assert read == [("multiturn.yaml", "n", 3), ("multiturn.yaml", "formt", "x"), ("run.sh", "n", 8)]
     (tmp_path / "config" / "multiturn.yaml").unlink()
-    ((line, name),) = read_source(file).includes
+    ((line, text),) = read_source(file).mistakes
     assert line == 2
-    assert "multiturn.yaml" in name
+    assert "--config-name=multiturn: no such file" in text
 
 
 def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
@@ -282,5 +282,5 @@ def test_meanings_are_of_real_keys() -> None:
     keys = {**schema_keys(SCHEMAS["sft"]), **schema_keys(Config)}
     for name, text in meanings().items():
         assert home(name.partition("=")[0], keys), name
-        assert lookup(name.partition("=")[0], None, keys) is None
+        assert lookup(name.partition("=")[0], "any", keys) is None
         assert len(text) < 200

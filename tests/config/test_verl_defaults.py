@@ -155,9 +155,10 @@ def test_the_table_is_of_real_keys() -> None:
 
 
 def test_every_program_that_is_served_has_a_file() -> None:
-    from agentrl.verl.programs import PROGRAMS
+    from agentrl.verl import programs
 
-    assert {name for name in PROGRAMS if "model_merger" not in name} <= table()["programs"].keys()
+    served = programs.table()["served"]
+    assert {name for name in served if "model_merger" not in name} <= table()["programs"].keys()
     assert set(table()["programs"].values()) <= table()["files"].keys()
 
 

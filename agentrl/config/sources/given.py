@@ -18,7 +18,7 @@ class Given:
 
 @dataclass
 class Source:
-    """What a file sets, and what it leans on."""
+    """What a file sets, or one program that a script starts, and what it leans on."""
 
     settings: list[Given] = field(default_factory=list)
     includes: list[tuple[int, str]] = field(default_factory=list)
@@ -26,4 +26,16 @@ class Source:
     mistakes: list[tuple[int, str]] = field(default_factory=list)
     """Line and what is wrong with it, where nothing can be read."""
     program: str = ""
-    """The module that a script starts."""
+    """The module, or the file, that a script starts."""
+    line: int = 0
+    """Where it is started."""
+    launcher: str = ""
+    """python, torchrun or ray."""
+    certain: bool = True
+    """Whether the script starts it whatever its conditions turn out to be."""
+    words: tuple[str, ...] = ()
+    """What the program gets, as the shell would pass it, with marks for what is not known."""
+    lost: list[tuple[int, str]] = field(default_factory=list)
+    """Line and text of words that stand behind the command, and that it does not get."""
+    unset: frozenset[str] = frozenset()
+    """Variables that the script reads and that nobody sets."""

@@ -1,146 +1,175 @@
-"""Shell scripts, read word by word: no shell runs.
+"""Shell scripts: the programs that they start, with the settings that those get. No shell runs."""
 
-Variables that the script sets, and sums of numbers, are worked out; what only a shell knows is marked.
-"""
-
-import ast
-import operator
+import importlib.util
+import os
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from agentrl.config.presets import shipped
 from agentrl.config.sources.given import Given, Source
+from agentrl.config.sources.launches import Launch, find_launch
+from agentrl.config.sources.shell import Command, Ended, Shell
+from agentrl.config.sources.shell.builtins import find_script
+from agentrl.config.sources.shell.marks import MARK, unsure
+from agentrl.config.sources.shell.state import Field
 from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.errors import UserError
 
-ARGUMENT = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
-"""A setting has a dot or a slash in its name; shell variables have none."""
-ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$")
-VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^{}$]*))?\}|\$([A-Za-z_]\w*)")
-"""The innermost first: a default may hold other variables."""
-UNSET = re.compile("\x02(\\w+)\x03")
-"""What only a shell knows, marked."""
-ARITHMETIC = re.compile(r"\$\(\((.+?)\)\)(?!\))")
-LAUNCHED = re.compile(r"--(nnodes|nproc[-_]per[-_]node)=(\d+)")
-"""How many processes torchrun starts."""
-PWD = re.compile(r"\$\(pwd\)|`pwd`")
-COMMAND = re.compile(r"\$\([^()]*\)|`[^`]*`")
+SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
+"""A setting among the words of any command: its name has a dot or a slash, a shell variable's has none."""
+DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.\w+)+=.*", re.DOTALL)
+"""A setting among the words of a command that starts no Python: nothing that `sed` gets looks like it."""
+HYDRA = re.compile(r"(verl\.(trainer|experimental)|recipe\.(\w+\.)*main_\w+$|recipe\.(\w+\.)*\w+_main|agentrl)\b")
+"""Programs whose every word is a setting or an option."""
+EMPTY = "an empty word is passed here: remove the blank behind a \\, or the quotes around a variable that is empty"
+OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "folder", "-cp": "folder", "--config-dir": "folder"}
 
 
-class Script:
-    """A shell script, read word by word: no shell runs."""
+def read_script(file: Path, arguments: Sequence[str] = ()) -> list[Source]:
+    """Each program that a script starts, in order. Raises UserError when it does not end, or is no text.
+
+    A script that starts nothing without arguments is read once more as if it had some, which nobody knows.
+    """
+    programs = _Programs(file)
+    found = programs.read(arguments)
+    if not found and not arguments:
+        found = _Programs(file).read(None)
+        for source in found:
+            source.mistakes += [(line, text) for line, text in programs.missing if not text[0].isdigit()]
+    return found
+
+
+class _Programs:
+    """Collects what a script starts."""
 
     def __init__(self, file: Path) -> None:
-        self.file = file
-        self.source = Source()
-        self.variables: dict[str, str] = {}
-        self.options: dict[str, tuple[int, str]] = {}
-        """Line and value of --config-path and --config-name."""
+        self.file, self.found = file, list[Source]()
+        self.missing: list[tuple[int, str]] = []
 
-    def read(self) -> Source:
-        """Settings among its words, with variables of the script's own filled in."""
-        for first, text in _commands(self.file.read_text(encoding="utf-8")):
-            assigned = ASSIGNMENT.match(text)
-            if assigned and "\n" not in text and not ARGUMENT.match(text.strip()):
-                self.variables[assigned[1]] = self._filled(assigned[2].strip().strip("\"'"))
-                continue
-            for line, word in _words(self._filled(text), first):
-                self._word(line, word)
-        self._chosen_file()
-        return self.source
+    def read(self, arguments: Sequence[str] | None) -> list[Source]:
+        shell = Shell(self.file, dict(os.environ), arguments, self._started)
+        shell.run()
+        self.missing = shell.missing
+        return self.found
 
-    def _chosen_file(self) -> None:
-        """Read the YAML that the script names, where it can be found: its settings come first."""
-        line, name = self.options.get("--config-name", (0, ""))
-        if not name:
+    def _started(self, shell: Shell, command: Command) -> Ended:
+        words = command.words
+        if words[0].text in ("bash", "sh") and (inner := self._inner_script(shell, words[1:])):
+            return inner
+        launch = find_launch(words)
+        if launch is not None and launch.code:
+            return _imports(launch.code)
+        settings = [word for word in words if SETTING.fullmatch(word.text)]
+        if launch is None:
+            self._without_program(command)
+        elif launch is not None and (settings or HYDRA.match(launch.program) or "model_merger" in launch.program):
+            self.found.append(_read_program(shell, command, launch))
+        return Ended()
+
+    def _inner_script(self, shell: Shell, words: Sequence[Field]) -> Ended | None:
+        """`bash -c text`, `bash file arguments`."""
+        words = [word for word in words if not re.fullmatch(r"-[a-bd-z]+", word.text)]
+        if len(words) > 1 and re.fullmatch(r"-[a-z]*c", words[0].text):
+            shell.inner(words[1].text, words[1].line, words[3:])
+            return Ended()
+        script = find_script(shell, words[0].text) if words else None
+        if script is None:
+            return None
+        shell.script(script, words[1:], same=False)
+        return Ended()
+
+    def _without_program(self, command: Command) -> None:
+        """Settings that stand where a program should: those of a line that a comment cut off, most often."""
+        settings = [word for word in command.words if DOTTED.fullmatch(word.text)]
+        if settings and DOTTED.fullmatch(command.words[0].text) and self.found:
+            self.found[-1].lost += [(command.line, MARK.sub(r"$\1", word.text)) for word in command.words]
+        if not settings or DOTTED.fullmatch(command.words[0].text):
             return
-        folder = Path(self.options.get("--config-path", (0, "."))[1])
-        for place in (folder, self.file.parent / folder):
-            if (file := place / f"{name.removesuffix('.yaml')}.yaml").is_file():
-                own, self.source.settings = self.source.settings, []
-                YamlFiles(self.source, file.parent).read(file, "")
-                self.source.settings += own
-                return
-        self.source.includes.append((line, f"{name}.yaml, which --config-name names"))
+        source = Source(program="", line=command.line, certain=command.certain)
+        for word in settings:
+            _add(source, command.file, word)
+        self.found.append(source)
 
-    def _word(self, line: int, word: str) -> None:
-        if word.startswith(("verl.", "agentrl.")):
-            self.source.program = word
-        elif word.startswith(("--config-name=", "--config-path=")):
-            option, _, value = word.partition("=")
-            self.options[option] = (line, value)
-        elif launched := LAUNCHED.fullmatch(word):
-            key = "nnodes" if launched[1] == "nnodes" else "n_gpus_per_node"
-            self.source.settings.append(Given(self.file, line, f"trainer.{key}", int(launched[2])))
-        elif ARGUMENT.fullmatch(word) and not word.startswith("-"):
-            self._setting(line, word)
 
-    def _setting(self, line: int, text: str) -> None:
-        from agentrl.config.overrides import parse_override
+def _imports(code: str) -> Ended:
+    """How `python -c 'import name'` ends is known; what other code prints is not."""
+    found = re.fullmatch(r"\s*import (\w+)\s*", code)
+    if found is None:
+        return Ended()
+    return Ended("", "ok" if importlib.util.find_spec(found[1]) else "failed")
 
-        try:
-            override = parse_override(_hydra_safe(text))
-        except UserError as error:
-            self.source.mistakes.append((line, str(error)))
+
+def _read_program(shell: Shell, command: Command, launch: Launch) -> Source:
+    words = tuple(word.text for word in launch.arguments)
+    unset = frozenset(shell.expander.unset)
+    source = Source(program=launch.program, line=command.line, launcher=launch.launcher, words=words, unset=unset)
+    source.certain = command.certain
+    options: dict[str, Field] = {}
+    rest = list(_without_options(launch.arguments, options))
+    _read_chosen(source, shell, launch, options)
+    for key, value in launch.processes:
+        if value.text.isdigit():
+            source.settings.append(Given(command.file, value.line, f"trainer.{key}", int(value.text)))
+    for word in rest:
+        if SETTING.fullmatch(word.text) or (HYDRA.match(launch.program) and not MARK.fullmatch(word.text)):
+            _add(source, command.file, word)
+    return source
+
+
+def _without_options(words: Sequence[Field], options: dict[str, Field]) -> Iterator[Field]:
+    """The words that are no options; those that choose a file go to `options`."""
+    waiting = ""
+    for word in words:
+        option, sign, value = word.text.partition("=")
+        if waiting:
+            options[waiting], waiting = word, ""
+        elif option in OPTIONS and sign:
+            options[OPTIONS[option]] = Field(value, word.line)
+        elif option in OPTIONS:
+            waiting = OPTIONS[option]
+        elif not word.text.startswith("-"):
+            yield word
+
+
+def _read_chosen(source: Source, shell: Shell, launch: Launch, options: Mapping[str, Field]) -> None:
+    """The YAML that is chosen, where it can be found: its settings come first."""
+    if "name" not in options:
+        return
+    name, folder = options["name"], options["folder"].text if "folder" in options else ""
+    around = [Path(shell.state.folder), *shell.file.resolve().parents]
+    beside = Path(*launch.program.split(".")[:-1])  # where Hydra looks
+    places = [place / folder for place in (*around, shell.file.parent)] if folder else []
+    places += [place / beside / (folder or "config") for place in around]
+    for place in places:
+        if (file := place / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
+            YamlFiles(source, file.parent).read(file, "")
             return
-        name = override.get_key_element().lstrip("+~")
-        if "@" in name or "/" in name:
-            self.source.includes.append((line, text))  # the choice of a file
-        elif not override.is_delete():
-            self.source.settings += _flat(Given(self.file, line, name, override.value()))
-
-    def _filled(self, text: str) -> str:
-        """The text with variables, sums and commands worked out as far as that goes; marks where it does not."""
-
-        def value(match: re.Match[str]) -> str:
-            default = match[2].strip("\"'") if match[2] is not None else _mark(match[1] or match[3])
-            return self.variables.get(match[1] or match[3], default)
-
-        text = PWD.sub(lambda _: str(Path.cwd()), text)
-        text = COMMAND.sub(_mark("COMMAND"), ARITHMETIC.sub(lambda match: self._worked_out(match[1]), text))
-        while VARIABLE.search(text):
-            text = VARIABLE.sub(value, text)
-        return text
-
-    def _worked_out(self, expression: str) -> str:
-        """`1024 * (n + 1)`, where it is made of numbers and the script's own variables."""
-        named = re.sub(r"\$?([A-Za-z_]\w*)", lambda match: self.variables.get(match[1], match[0]), expression)
-        if not re.fullmatch(r"[\d\s+*/%()-]+", named):
-            return _mark("NUMBER")
-        try:
-            return str(_arithmetic(ast.parse(named.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError):
-            return _mark("NUMBER")
+    if unsure(name.text) or unsure(folder) or name.text.removesuffix(".yaml") in shipped()[""]:
+        source.includes.append((name.line, f"{name.text}.yaml, which --config-name names"))
+        return
+    source.mistakes.append(
+        (name.line, f"--config-name={name.text}: no such file in {folder or 'config'}, beside the program or here")
+    )
 
 
-OPERATORS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+def _add(source: Source, file: Path, word: Field) -> None:
+    """What a word sets."""
+    from agentrl.config.overrides import parse_override
 
-
-def _arithmetic(node: ast.expr) -> int:
-    """Raises ValueError for what a shell could not work out either."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_arithmetic(node.operand)
-    raise ValueError(f"{ast.dump(node)} is no arithmetic")
-
-
-def _mark(name: str) -> str:
-    return f"\x02{name}\x03"
-
-
-def _hydra_safe(text: str) -> str:
-    """What only a shell knows as a word that Hydra can read."""
-    return UNSET.sub(r"${oc.env:\1}", text)
+    if not word.text.strip():
+        source.mistakes.append((word.line, EMPTY))
+        return
+    try:
+        override = parse_override(MARK.sub(r"${oc.env:\1}", word.text))
+    except UserError as error:
+        source.mistakes.append((word.line, str(error)))
+        return
+    name = override.get_key_element().lstrip("+~")
+    if "@" in name or ("/" in name and not name.startswith("hydra/")):
+        source.includes.append((word.line, MARK.sub(r"$\1", word.text)))  # the choice of a file
+    elif not override.is_delete():
+        source.settings += _flat(Given(file, word.line, name, override.value()))
 
 
 def _flat(given: Given) -> Iterator[Given]:
@@ -150,26 +179,3 @@ def _flat(given: Given) -> Iterator[Given]:
         return
     for name, value in given.value.items():
         yield from _flat(Given(given.file, given.line, f"{given.path}.{name}", value))
-
-
-def _commands(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, text) of each command; continued lines stay together, comments are gone."""
-    held: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = re.sub(r"(^|\s)#.*$", r"\1", line).rstrip()
-        held.append(line.removesuffix("\\"))
-        if not line.endswith("\\"):
-            yield number - len(held) + 1, "\n".join(held)
-            held = []
-    if held:
-        yield number - len(held) + 1, "\n".join(held)
-
-
-def _words(text: str, first: int) -> Iterator[tuple[int, str]]:
-    """Words with the line that each is on; a line whose quotes do not close is cut at blanks."""
-    for number, line in enumerate(text.split("\n"), start=first):
-        try:
-            words = shlex.split(line, posix=True)
-        except ValueError:
-            words = line.replace('"', " ").replace("'", " ").split()
-        yield from ((number, word.strip("()")) for word in words)

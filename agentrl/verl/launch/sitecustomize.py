@@ -12,8 +12,11 @@ from pathlib import Path
 
 with suppress(ImportError):  # another interpreter, such as an engine's: nothing there asks for verl
     from agentrl.verl.modules import provide
+    from agentrl.verl.started import explain_missing, job_words
 
     provide(programs=True)
+    sys.argv = job_words(sys.argv)
+    sys.excepthook = explain_missing
 
 _others = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent.resolve()]
 if (_spec := PathFinder.find_spec("sitecustomize", _others)) is not None and _spec.loader is not None:

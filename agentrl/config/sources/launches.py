@@ -1,0 +1,87 @@
+"""The Python program that a command line starts, behind whatever launches it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from agentrl.config.sources.shell.marks import unsure
+from agentrl.config.sources.shell.state import Field
+
+PYTHON = re.compile(r"python[\d.]*")
+VALUED = ("-X", "-W", "--check-hash-based-pycs")
+"""Python's options with a value of their own."""
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+FLAGS = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env", "--use_env")
+"""torchrun's options without a value."""
+PROCESSES = re.compile(r"--(nnodes|nproc[-_]per[-_]node)")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program and what it is given."""
+
+    program: str
+    """A module's name, or a file; "" for `python -c`."""
+    arguments: tuple[Field, ...]
+    launcher: str
+    processes: tuple[tuple[str, Field], ...] = ()
+    """nnodes and n_gpus_per_node, where torchrun is told."""
+    code: str = ""
+    """What follows `-c`."""
+
+
+def find_launch(words: Sequence[Field]) -> Launch | None:
+    """The program of a command such as `nohup env A=1 python3 -u -m verl.trainer.main_ppo a=b`."""
+    by_ray = [word.text for word in words[:3]] == ["ray", "job", "submit"]
+    for number, word in enumerate(words):
+        name = PurePosixPath(word.text).name
+        if PYTHON.fullmatch(name):
+            launch = _python(words[number + 1 :])
+        elif name in TORCHRUN:
+            launch = _torchrun(words[number + 1 :])
+        else:
+            continue
+        if launch is not None and by_ray:
+            return Launch(launch.program, launch.arguments, "ray", launch.processes, launch.code)
+        return launch
+    return None
+
+
+def _python(words: Sequence[Field]) -> Launch | None:
+    at = 0
+    while at < len(words):
+        text = words[at].text
+        if text == "-m" and at + 1 < len(words):
+            module, rest = words[at + 1].text, words[at + 2 :]
+            return _torchrun(rest) if module in TORCHRUN else Launch(module, tuple(rest), "python")
+        if text == "-c" and at + 1 < len(words):
+            return Launch("", tuple(words[at + 2 :]), "python", code=words[at + 1].text)
+        if not text.startswith("-"):
+            return Launch(module_of(text), tuple(words[at + 1 :]), "python")
+        at += 2 if text in VALUED else 1
+    return None
+
+
+def _torchrun(words: Sequence[Field]) -> Launch | None:
+    at, processes = 0, list[tuple[str, Field]]()
+    while at < len(words):
+        option, sign, value = words[at].text.partition("=")
+        if option in ("-m", "--module") and at + 1 < len(words):
+            return Launch(words[at + 1].text, tuple(words[at + 2 :]), "torchrun", tuple(processes))
+        if not option.startswith("-"):
+            return Launch(module_of(words[at].text), tuple(words[at + 1 :]), "torchrun", tuple(processes))
+        if not sign and option not in FLAGS:
+            at += 1
+            value = words[at].text if at < len(words) else ""
+        if (found := PROCESSES.fullmatch(option)) and not unsure(value):
+            key = "nnodes" if found[1] == "nnodes" else "n_gpus_per_node"
+            processes.append((key, Field(value, words[min(at, len(words) - 1)].line)))
+        at += 1
+    return None
+
+
+def module_of(file: str) -> str:
+    """verl.trainer.main_ppo for any/path/verl/trainer/main_ppo.py; other files stay as they are."""
+    found = re.search(r"(?:^|/)((?:verl|recipe)/[\w/]+)\.py$", file)
+    return found[1].replace("/", ".") if found else file
