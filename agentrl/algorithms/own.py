@@ -40,7 +40,7 @@ def function_of(name: str, table: Mapping[str, Function], key: str) -> Function 
     found = load_attribute(path, attribute, what=key)
     if not callable(found) or isinstance(found, type) or inspect.iscoroutinefunction(found):
         raise UserError(f"{key}: {name} is no plain function: write it with def")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def check_signature(

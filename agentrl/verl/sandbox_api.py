@@ -34,7 +34,7 @@ def call_sandbox_api(
     language: str = "python",
 ) -> tuple[dict[str, Any] | None, str | None]:
     """(the server's answer, None), or (None, why there is none)."""
-    asked = {"code": code, "stdin": stdin, "language": language, "files": {}, "fetch_files": []}
+    asked: dict[str, Any] = {"code": code, "stdin": stdin, "language": language, "files": {}, "fetch_files": []}
     asked |= {"compile_timeout": compile_timeout, "run_timeout": run_timeout, "memory_limit_MB": memory_limit_mb}
     request = Request(sandbox_fusion_url, json.dumps(asked).encode(), {"Content-Type": "application/json"})
     patience, trouble = compile_timeout + run_timeout + MARGIN, ""
@@ -75,7 +75,7 @@ def process_single_case(
     if fn_name and language == "python":
         generation += CALL_FUNCTION.format(name=fn_name)
     if isinstance(memory_limit_mb, str):  # verl 0.4 has no such argument, and the language stands here
-        memory_limit_mb, language = 1024, memory_limit_mb
+        language, memory_limit_mb = memory_limit_mb, 1024
     stdin = None if stdin_data is None else str(stdin_data)
     with concurrent_semaphore or nullcontext():
         limits = timeout, timeout, memory_limit_mb

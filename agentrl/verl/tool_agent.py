@@ -31,6 +31,15 @@ class ToolAgentLoop(AgentLoopBase):
 
     served_by: ClassVar[type] = ToolAgent
     """agentrl's loop that stands for the class itself."""
+    max_user_turns: int | None
+    max_assistant_turns: int | None
+    max_parallel_calls: int
+    max_tool_response_length: int
+    tools: dict[str, Any]
+    tool_schemas: list[dict[str, Any]]
+    tool_parser_name: str
+    response_length: int
+    interaction_map: dict[str, Any]
 
     def __init__(
         self, trainer_config: DictConfigWrap, server_manager: Any, tokenizer: Any, processor: Any = None, **kwargs: Any
@@ -175,7 +184,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def _answer(self, call: FunctionCall, agent_data: AgentData) -> tuple[dict[str, Any], float | None]:
         """(message, reward) of a call; `_call_tool` may be one of an older verl, with fewer arguments."""
-        given = (call, agent_data.tools_kwargs, agent_data)
+        given: tuple[Any, ...] = (call, agent_data.tools_kwargs, agent_data)
         taken = inspect.signature(self._call_tool).parameters
         said: Any = await self._call_tool(*given[: len(taken)])
         response, reward = (said[0], said[1]) if isinstance(said, tuple) else (said, None)

@@ -95,7 +95,7 @@ class PolicyLoss:
         given |= {"weights": weights, "importance": importance, "step": step}
         columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.function, given)
         if self.built_in:
-            return self.function(*columns, **wanted)  # type: ignore[no-any-return]
+            return self.function(*columns, **wanted)
         return self._own(columns, mask, wanted)
 
     @property

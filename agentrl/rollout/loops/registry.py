@@ -94,7 +94,7 @@ def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> ty
             raise UserError(f"{where}: run() is not async: write `{RUN}`")
         return found
     if ready := vars(found).get("served_by"):  # verl's own loop, and not one that derives from it
-        return ready  # type: ignore[no-any-return]
+        return ready
     if not any(base.__name__ == "AgentLoopBase" for base in found.__mro__):
         raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
     from agentrl.verl.loops import adapted

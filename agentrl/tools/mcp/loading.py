@@ -64,7 +64,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
     yield from _selected(offered, written.get("tool_selected_list"), entry.where)
 
 
-def _made(kind: type, entry: Entry, tool: Any, pool: Pool) -> Any:
+def _made(kind: type[Any], entry: Entry, tool: Any, pool: Pool) -> Any:
     """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
     given = _config(entry.config, tool.name), _schema(tool)
     with blaming(f"{entry.where}: {entry.class_name}(...)"):
