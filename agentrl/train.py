@@ -75,9 +75,10 @@ class Training:
                 metrics |= self._validate_unless_stopped(step)
             # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
             self.journal.step(step, metrics)
-            if step == last or self.stop.requested or self.checkpoints.due(step):
-                self._save(step, last=step == last or self.stop.requested)
-            if step < last:
+            stopping = self.stop.requested  # looked at once: the next step saves for a request that comes later
+            if step == last or stopping or self.checkpoints.due(step):
+                self._save(step, last=step == last or stopping)
+            if stopping and step < last:
                 self.stop.check()
 
     def step(self, step: int) -> Metrics:

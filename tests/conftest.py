@@ -1,7 +1,31 @@
 """Settings that hold for every test: no model hub, and a thread count that does not depend on the machine."""
 
 import os
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def untuned() -> Iterator[None]:
+    """A run in this process sets PyTorch up for itself; other tests find it as it was."""
+    before = _tuning() or (1, "none")
+    yield
+    if _tuning() not in (None, before):
+        import torch
+
+        torch.set_num_threads(before[0])
+        torch.backends.mkldnn.matmul.fp32_precision = before[1]
+
+
+def _tuning() -> tuple[int, str] | None:
+    """Threads and precision, where PyTorch is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "backends"):
+        return None
+    return torch.get_num_threads(), torch.backends.mkldnn.matmul.fp32_precision

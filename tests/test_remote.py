@@ -115,7 +115,7 @@ def test_checkpoints_go_elsewhere_and_another_machine_resumes_from_there(elsewhe
 
 def run_of(folder, *steps, number, **trainer):
     """A run in `folder` that saves these steps; the number that it went on with, and its step."""
-    settings = Trainer(default_local_dir=str(folder), default_hdfs_dir="memory://ckpt/run", **trainer)
+    settings = Trainer(default_local_dir=str(folder), default_hdfs_dir="memory://ckpt/run", save_freq=1, **trainer)
     learner = Learner(settings)
     run = Checkpoints(settings, learner, {})
     begun = run.resume(), learner.number

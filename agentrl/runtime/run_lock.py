@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 def locked(run_dir: Path, key: str) -> Iterator[None]:
     """The body runs as the only writer to `run_dir`, which is made. `key`: the setting that names the folder.
 
-    A file system without locks costs a warning. Raises UserError where another run has the lock, or where the folder
-    cannot be made.
+    A folder that holds nothing at the end, but for the lock, is removed. A file system without locks costs a warning.
+    Raises UserError where another run has the lock, or where the folder cannot be made.
     """
+    made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
     with _open(run_dir, key) as file:
         try:
             # A record lock, not flock: a forked child that outlives this process does not keep it, and NFS knows it.
@@ -41,7 +42,20 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
             log.warning("%s cannot be locked (%s): make sure that no other run writes there", run_dir, error.strerror)
         with suppress(OSError):  # a full disk: the lock holds without the note
             _sign(file)
-        yield
+        try:
+            yield
+        finally:
+            _remove_empty(run_dir, made)
+
+
+def _remove_empty(run_dir: Path, made: Sequence[Path]) -> None:
+    """Leave no trace of a run that was refused before it wrote anything: `made` are the folders that it made."""
+    if run_dir not in made or [file.name for file in run_dir.iterdir()] != [LOCK]:
+        return
+    (run_dir / LOCK).unlink()
+    for place in made:
+        with suppress(OSError):  # not empty
+            place.rmdir()
 
 
 def _open(run_dir: Path, key: str) -> IO[str]:

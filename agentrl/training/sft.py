@@ -148,10 +148,11 @@ class SftSteps:
             self.taken = step
             self.loggers.log(step, {LOGGED[name]: value for name, value in metrics.items()})
             self.on_step(step, total, metrics)
-            if schedule.due(step) or self.stop.requested or (step == total and self._ends_with_one()):
+            stopping = self.stop.requested  # looked at once: a request that comes later waits for the next step's save
+            if schedule.due(step) or stopping or (step == total and self._ends_with_one()):
                 with schedule.saving():
                     self.run.save()
-            if step < total:
+            if stopping and step < total:
                 self.stop.check()
 
     def _ends_with_one(self) -> bool:

@@ -10,7 +10,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from agentrl.cli.config import guess_command
+from agentrl.cli.check import guess_command
 from agentrl.cli.main import main
 from agentrl.config import SETTINGS, compose, resolve
 from agentrl.config.explain import explain
@@ -66,6 +66,7 @@ OURS: Mapping[str, str] = {
     "lora_merge": "speed",
     "reshard_after_forward": "memory",
     "rollout.name": "placement",
+    "save_freq": "minutes are lost, not hours",
     "rollout_data_dir": "what `agentrl view` shows",
     "rollout.seed": "draws are not verl's in any case",
     "tensor_model_parallel_size": "placement",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.name: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-KINDS = {"bash", "console", "python", "yaml", "json", "text"}
+KINDS = {"bash", "console", "csv", "python", "yaml", "json", "text"}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ABOVE = re.compile(r"`([\w./-]+\.(?:py|yaml|json|jsonl|sh))`(?:,[^`\n]*)?:\s*$")
 COMMENT = re.compile(r"#\s?([\w./-]+\.(?:py|yaml|sh))\b")

@@ -78,6 +78,11 @@ class Story:
     def text(self, block: Block) -> None:
         """Nothing to do."""
 
+    def csv(self, block: Block) -> None:
+        """A file's rows."""
+        if block.file:
+            self.write(block.file, block.text)
+
     def bash(self, block: Block) -> None:
         self.exports.clear()
         if block.file:

@@ -13,7 +13,6 @@ from agentrl.cli.main import FIRST_STEPS
 from agentrl.rollout.engines.remote.place import environments
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
-from tests.e2e.conftest import untuned  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from agentrl.cli.main import main
 from agentrl.models import smollm2
 from agentrl.tracking import read_metrics
 from tests.docs.pages import PAGES, blocks
-from tests.e2e.conftest import untuned  # noqa: F401
 
 TRAIN = "agentrl train --config-dir . --config-name run"
 

@@ -3,11 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 
 def agentrl(
@@ -26,16 +24,6 @@ def command(*args: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     return os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
-
-
-@pytest.fixture(autouse=True)
-def untuned() -> Iterator[None]:
-    """A run in this process sets PyTorch up for itself; other tests find it as it was."""
-    threads, matmul = torch.get_num_threads(), torch.backends.mkldnn.matmul
-    precision = matmul.fp32_precision
-    yield
-    torch.set_num_threads(threads)
-    matmul.fp32_precision = precision
 
 
 @pytest.fixture(scope="session")

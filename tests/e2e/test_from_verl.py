@@ -86,7 +86,7 @@ def test_an_sft_script(checkout: Path, task: Path) -> None:
     run = verl(checkout, "bash", "run_gsm8k_sft.sh", "2", "out/sft", *here, *small)
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("agentrl verl: verl.trainer.sft_trainer runs as `agentrl sft`\n") == 1
-    assert "8 conversations, 1 steps" in run.stderr
+    assert "8 conversations, 1 step" in run.stderr
     adapter = json.loads((checkout / "out/sft/adapter_config.json").read_text())
     assert (adapter["r"], adapter["lora_alpha"]) == (8, 16)
 

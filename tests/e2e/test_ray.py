@@ -3,6 +3,7 @@
 One Ray cluster serves all of these tests; each run starts its own workers on it.
 """
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -117,7 +118,7 @@ def supervised(
     def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
         seen.append([metrics[name] for name in ("loss", "grad_norm", "val_loss")])
         if step == stop_at:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     try:
         return seen, sft(config, on_step, open_sft)

@@ -140,7 +140,7 @@ async def test_a_react_loop_with_a_tool(run, tmp_path):
     ledger = trajectory.ledgers[0]
     assert trained(trajectory, env) == f"{call}{END}5{END}"
     seen = env.chat.decode([t for t, source in zip(ledger.ids, ledger.sources, strict=True) if source == Source.TOOL])
-    assert "has the reward 1.0" in seen
+    assert "reward=1.0" in seen
     assert engine.prompts["0/r/0"][1] == ledger.ids[: -len(env.chat.tokenizer.encode(f"5{END}"))]
     assert trajectory.turns == 2
     assert ledger.turns[-1] == 1
@@ -324,7 +324,7 @@ async def test_a_child_of_the_tool_agent_keeps_its_tokens(derived):
     trajectory, env, engine = await derived("PlainChild", CALL, "The answer is 5 .")
     ledger = trajectory.ledgers[0]
     assert trained(trajectory, env) == f"{CALL}{END}The answer is 5 .{END}"
-    assert "has the reward 1.0" in tool_text(trajectory, env)
+    assert "reward=1.0" in tool_text(trajectory, env)
     assert engine.prompts["0/r/0"][1] == ledger.ids[: -len(env.chat.tokenizer.encode(f"The answer is 5 .{END}"))]
     assert trajectory.tool_rewards == {"calc_gsm8k_reward": 1.0}
     assert [(call.name, call.turn) for call in trajectory.tool_calls] == [("calc_gsm8k_reward", 0)]
@@ -345,7 +345,7 @@ async def test_overridden_handlers_and_class_state(derived):
 
 
 @pytest.mark.parametrize(
-    ("kind", "seen"), [("OlderCall", 'older: {"answer": "5"}'), ("OwnToolObjects", "has the reward"), ("Of05", "1.0")]
+    ("kind", "seen"), [("OlderCall", 'older: {"answer": "5"}'), ("OwnToolObjects", "reward="), ("Of05", "1.0")]
 )
 async def test_calls_under_every_version_s_signature(derived, kind, seen):
     trajectory, env, _ = await derived(kind, CALL, "5")

@@ -119,9 +119,9 @@ def test_a_conversation_too_long(tmp_path, real):
         ledger.check()
     with pytest.raises(UserError, match=f"parquet:1: a conversation of {size} tokens is over data.max_length={limit}"):
         cut(truncation="error")
-    with pytest.raises(UserError, match="none of 1 conversations fits"):
+    with pytest.raises(UserError, match="none of 1 conversation fits"):
         cut()
-    with pytest.raises(UserError, match="none of 1 conversations fits"):  # nothing is left to train on
+    with pytest.raises(UserError, match="none of 1 conversation fits"):  # nothing is left to train on
         read(tmp_path, real, [GSM8K], **KEYS, max_length=prompt, truncation="right")
     tail = read(tmp_path, real, [GSM8K], **KEYS, max_length=4, truncation="left").ledgers[0]
     assert tail.mask == [0, 1, 1, 1]  # nothing predicts the first

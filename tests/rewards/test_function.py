@@ -14,13 +14,13 @@ import math_rules
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return math_rules.WEIGHT * kwargs.get("scale", 1)
 
-async def later(data_source, solution_str, ground_truth, extra_info=None, scale=1.0): ...
-def structured(data_source, solution_str, ground_truth, trajectory): ...
-def batched(data_sources, solution_strs, ground_truths, extra_infos): ...
-def greedy(data_source, solution_str, ground_truth, extra_info, judge): ...
-def short(solution_str, ground_truth): ...
+async def later(data_source, solution_str, ground_truth, extra_info=None, scale=1.0): return 1.0
+def structured(data_source, solution_str, ground_truth, trajectory): return 1.0
+def batched(data_sources, solution_strs, ground_truths, extra_infos): return 1.0
+def greedy(data_source, solution_str, ground_truth, extra_info, judge): return 1.0
+def short(solution_str, ground_truth): return 1.0
 class Judge:
-    def __call__(self, data_source, solution_str, ground_truth, extra_info=None): ...
+    def __call__(self, data_source, solution_str, ground_truth, extra_info=None): return 1.0
 judge = Judge()
 table = {}
 """

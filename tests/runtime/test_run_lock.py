@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cli.main import main
 from agentrl.config.schema import Config, Trainer
 from agentrl.errors import UserError
 from agentrl.runtime.run_lock import LOCK, locked
@@ -29,7 +28,7 @@ with locked(Path(sys.argv[1]), "trainer.default_local_dir"):
 """
 
 
-def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -41,11 +40,9 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path, capsys:
         message = str(caught.value)
         assert message.startswith(f"{tmp_path} is in use by another run (process {holder.pid} on {os.uname().nodename}")
         assert message.endswith("give this run trainer.output_dir=FOLDER")
-        rows = tmp_path / "rows.jsonl"
-        rows.write_text("{}\n")
-        sft = ["sft", f"trainer.output_dir={tmp_path}", f"data.train_files={rows}", f"model.path={tmp_path}"]
-        assert main(sft) == 2
-        assert f"(process {holder.pid} on" in " ".join(capsys.readouterr().err.split())
+        config = Config(trainer=Trainer(default_local_dir=str(tmp_path)))
+        with pytest.raises(UserError, match=f"process {holder.pid} on .* give this run trainer.experiment_name=NAME"):
+            supervise(lambda _: None, config, "trainer.default_local_dir")
         holder.kill()
         holder.wait()
         with locked(tmp_path, "trainer.output_dir"):
@@ -77,3 +74,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     key = "trainer.default_local_dir"
     with pytest.raises(UserError, match=f"{key}=.*file/run: nothing can be written there"):
         locked(tmp_path / "file" / "run", key).__enter__()
+
+
+def test_a_run_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "one"
+    with pytest.raises(UserError, match="refused"), locked(run_dir, "trainer.default_local_dir"):
+        raise UserError("refused")
+    assert list(tmp_path.iterdir()) == []
+    run_dir.mkdir(parents=True)
+    with locked(run_dir, "trainer.default_local_dir"):
+        (run_dir / "metrics.jsonl").touch()
+    assert (run_dir / LOCK).exists()

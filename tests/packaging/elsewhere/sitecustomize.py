@@ -27,7 +27,7 @@ for package in [
 
 LINUX: dict[Any, str] = {
     os: """sched_getaffinity sched_setaffinity pidfd_open memfd_create unshare setns eventfd splice posix_fadvise
-        posix_fallocate O_TMPFILE O_PATH getxattr setxattr listxattr removexattr fdatasync pipe2""",
+        posix_fallocate O_PATH getxattr setxattr listxattr removexattr fdatasync pipe2""",
     signal: "pidfd_send_signal SIGPWR SIGSTKFLT sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX",
     resource: "prlimit RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_RTTIME RLIMIT_SIGPENDING",
     socket: "SO_PEERCRED AF_NETLINK SOCK_CLOEXEC AF_VSOCK",
