@@ -149,10 +149,17 @@ def judge(source: Source, schema: type) -> list[Verdict]:
 
 
 def _with_unset(verdict: Verdict, unset: Collection[str], keys: Mapping[str, Key]) -> Verdict:
-    """Wrong where the shell passes nothing, for its variable is not set, and the key takes no empty text."""
+    """Wrong where the shell passes nothing, for its variable is not set, and the key takes no empty text.
+
+    Nothing of a key that is refused is refused.
+    """
     variable = VARIABLE.fullmatch(str(verdict.given.value))
+    if variable is None or variable[1] not in unset:
+        return verdict
+    if verdict.kind == "refused":
+        return Verdict(verdict.given, "anyway", None, f"not set while ${variable[1]} is not")
     key = keys.get(verdict.home or "")
-    if variable is None or variable[1] not in unset or key is None or key.type_name in (*TEXTS, "bool"):
+    if key is None or key.type_name in (*TEXTS, "bool"):
         return verdict
     text = f"${variable[1]} is not set, so the shell passes nothing; must be {key.type_name}"
     return Verdict(verdict.given, "wrong", verdict.home, text)

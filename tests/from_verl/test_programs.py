@@ -175,15 +175,18 @@ def test_a_file_beside_the_program_is_chosen(tmp_path: Path, monkeypatch: pytest
 def test_a_variable_that_is_not_set_stops_where_a_run_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("GPUS", "KL", "FILE"):
+    for name in ("GPUS", "KL", "FILE", "SCHEDULER"):
         monkeypatch.delenv(name, raising=False)
     script = tmp_path / "run.sh"
     run = "python3 -m verl.trainer.main_ppo"
     script.write_text(
-        f"{run} actor.use_kl_loss=$KL data.train_files=$FILE \\\n  trainer.n_gpus_per_node=$GPUS rollout.n=4\n"
+        f"{run} actor.use_kl_loss=$KL data.train_files=$FILE \\\n  trainer.n_gpus_per_node=$GPUS rollout.n=4 "
+        "rollout.chat_scheduler=$SCHEDULER\n"
     )
     assert main(["config", "check", str(script)]) == 1
-    assert "$GPUS is not set, so the shell passes nothing; must be int" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "$GPUS is not set, so the shell passes nothing; must be int" in said
+    assert "not set while $SCHEDULER is not" in said
     with pytest.raises(UserError, match="must be int"):
         resolve(["trainer.n_gpus_per_node="], checks=())
     monkeypatch.setenv("GPUS", "4")
