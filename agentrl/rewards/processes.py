@@ -37,7 +37,7 @@ class Processes:
             worker = self._idle.pop() if self._idle else await self._start()
             outcome, value = await _ask(worker, dict(given), self.timeout)
             self._idle.append(worker)
-        return _result(outcome, value)
+        return result(outcome, value)
 
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare: workers start when they are needed."""
@@ -63,7 +63,7 @@ class Processes:
         outcome, value = await _ask(worker, self.fn.origin, START)
         if outcome != "done":
             await _kill(worker)
-            _result(outcome, value)
+            result(outcome, value)
         return worker
 
 
@@ -99,7 +99,8 @@ async def _answer(worker: asyncio.subprocess.Process, message: Any) -> tuple[str
     return answer
 
 
-def _result(outcome: str, value: Any) -> Any:
+def result(outcome: str, value: Any) -> Any:
+    """What a worker answers. Raises UserError and InfraError where the answer says so."""
     if outcome == "refused":
         raise UserError(value)
     if outcome == "failed":

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from agentrl.verl.programs import programs_of, started_module
+from agentrl.verl.programs import ancestry, programs_of, started_module
 
 TABLE = Path(__file__).with_name("modules.yaml")
 VERSION = "0.9.1"
@@ -47,7 +47,7 @@ def table() -> Mapping[str, Mapping[str, tuple[str, str]]]:
 @cache
 def packages() -> frozenset[str]:
     """Modules that have others below them."""
-    return frozenset(name.rpartition(".")[0] for module in table() for name in _ancestry(module) if "." in name)
+    return frozenset(name.rpartition(".")[0] for module in table() for name in ancestry(module) if "." in name)
 
 
 def ready_made(class_name: str) -> tuple[str, str] | None:
@@ -157,9 +157,3 @@ def _look_up(module: str, name: str) -> Any:
         raise AttributeError(f"agentrl, which stands in for verl, has no {module}.{name}")
     found = load_module(share() / source) if source.endswith(".py") else importlib.import_module(source)
     return getattr(found, ours)
-
-
-def _ancestry(module: str) -> list[str]:
-    """a.b.c, a.b, a."""
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]

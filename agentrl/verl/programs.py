@@ -44,7 +44,7 @@ def find_program(name: str) -> Program | None:
     served, refused = table()["served"], table()["refused"]
     if command := served.get(name, served.get(f"{name}.__main__")):
         return Program(name, command)
-    return next((Program(name, reason=refused[above]) for above in _ancestry(name) if above in refused), None)
+    return next((Program(name, reason=refused[above]) for above in ancestry(name) if above in refused), None)
 
 
 def programs_of(argv: Sequence[str]) -> frozenset[str]:
@@ -65,7 +65,7 @@ def started_module(argv: Sequence[str]) -> str:
     return ""
 
 
-def _ancestry(module: str) -> Iterator[str]:
+def ancestry(module: str) -> Iterator[str]:
     """a.b.c, a.b, a."""
     parts = module.split(".")
     yield from (".".join(parts[:end]) for end in range(len(parts), 0, -1))

@@ -13,8 +13,8 @@ import time
 from threading import BoundedSemaphore, Lock
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.rewards.processes import LENGTH
+from agentrl.errors import InfraError
+from agentrl.rewards.processes import LENGTH, result
 
 AT_ONCE = 4
 """Processes for one function."""
@@ -44,7 +44,7 @@ class Apart:
             outcome, value = _ask(worker, given, self.timeout if timeout is None else timeout)
             with self._lock:
                 self._idle.append(worker)
-        return _result(outcome, value)
+        return result(outcome, value)
 
     def close(self) -> None:
         """End the processes that are idle."""
@@ -58,7 +58,7 @@ class Apart:
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
         )
-        _result(*_ask(worker, self.origin, START))
+        result(*_ask(worker, self.origin, START))
         return worker
 
 
@@ -92,14 +92,6 @@ def _read(worker: "subprocess.Popen[bytes]", size: int, until: float) -> bytes:
             raise BrokenPipeError("the process ended")
         found += part
     return found
-
-
-def _result(outcome: str, value: Any) -> Any:
-    if outcome == "refused":
-        raise UserError(value)
-    if outcome == "failed":
-        raise InfraError(f"failed: {value}")
-    return value
 
 
 def _kill(worker: "subprocess.Popen[bytes]") -> None:
