@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = ["torch", "transformers.models.llama.modeling_llama", "agentrl.train", "agentrl.cli.train", __name__]
-CONTEXT = get_context("forkserver")
+START_METHOD = "forkserver"
+CONTEXT = get_context(START_METHOD)
 CONTEXT.set_forkserver_preload(IMPORTED)
 
 
