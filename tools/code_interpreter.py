@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.client import RemoteSession
 from agentrl.sandbox.job import CommandResult, Job, Limits, Unavailable
 from agentrl.sandbox.pool import Session

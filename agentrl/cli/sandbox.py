@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.resources import read_text
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.resources import read_text
 from agentrl.sandbox.job import SESSIONS
 
 if TYPE_CHECKING:

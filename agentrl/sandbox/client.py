@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.sandbox.http import JsonClient, Unreachable
 from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavailable
 

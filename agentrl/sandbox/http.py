@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 
 LARGEST = 256 << 20
 """Bytes of an answer."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 
 Status = Literal["Finished", "Error", "TimeLimitExceeded"]
 LimitHit = Literal["time", "cpu", "memory", "output", "processes", "disk"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox import wire
 
 _ROOT = Path(__file__).parents[2]

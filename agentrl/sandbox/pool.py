@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.files import allow_files
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.open_files import allow_files
 from agentrl.sandbox import isolation as tiers
 from agentrl.sandbox import plan as plans
 from agentrl.sandbox import probes, roots, wire

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox.job import Unavailable
 from agentrl.sandbox.kernel.mounts import SYSTEM
 from agentrl.sandbox.languages import RECIPES

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools.response import ToolResponse
 from agentrl.tools.schemas import OpenAIFunctionToolSchema

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.chat.ledger import Source
 from agentrl.config.names import table
-from agentrl.rollout.engine import Sampling
+from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops import loop_class
-from agentrl.rollout.trajectory import Outcome, ToolCallRecord, Trajectory
 from agentrl.tracking import rollout_metrics
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 from tests.rollout.scripted import environment, row, says
 
 DOCS = Path(__file__).parents[2] / "docs"

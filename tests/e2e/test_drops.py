@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.rollout.drops import TooManyDrops
 from agentrl.tracking import is_wall_clock, load_trajectories, read_metrics
 from agentrl.train import train
+from agentrl.trajectory.drops import TooManyDrops
 
 REWARD = """
 from pathlib import Path

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
 from agentrl.sandbox.pool import ALLOW, Pool
 from agentrl.sandbox.turnstile import Turnstile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox import mends, probes
 from agentrl.sandbox.job import CommandResult, Job, Result
 from agentrl.sandbox.pool import ALLOW, Pool

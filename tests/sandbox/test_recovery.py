@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.isolation import descendants
 from agentrl.sandbox.job import Job, Limits
 from agentrl.sandbox.pool import Pool

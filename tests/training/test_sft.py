@@ -15,13 +15,13 @@ from agentrl.chat import Chat
 from agentrl.cli.main import main
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
-from agentrl.errors import UserError
-from agentrl.models import tiny as tiny_model
-from agentrl.stopping import Interrupted
+from agentrl.core.errors import UserError
+from agentrl.core.stopping import Interrupted
+from agentrl.tasks.models import tiny as tiny_model
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.sft import Run, read_conversations, sft
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.sft.run import Run, read_conversations, sft
 from tests.training.tiny import CPU
 
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}

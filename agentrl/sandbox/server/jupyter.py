@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from pydantic import ValidationError
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.job import Busy, CommandResult, Job, Limits
 from agentrl.sandbox.server.replies import Reply, command_reply, encoded, pod_name, succeeded, text, trouble_reply
 from agentrl.sandbox.server.schema import Cell, RunJupyter

@@ -1,6 +1,6 @@
 """POST /run_code: one program, run once or once a test."""
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.job import Busy
 from agentrl.sandbox.server.replies import Reply, result_reply, trouble_reply
 from agentrl.sandbox.server.schema import RunCode

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agentrl.errors import UserError
-from agentrl.files import allow_files
+from agentrl.core.errors import UserError
+from agentrl.core.open_files import allow_files
 from agentrl.sandbox.server.settings import Settings
 
 if TYPE_CHECKING:

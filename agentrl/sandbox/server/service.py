@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.job import Busy, Job, Limits, Result, Unavailable
 from agentrl.sandbox.languages import OTHERS, RECIPES
 from agentrl.sandbox.server.metrics import Metrics

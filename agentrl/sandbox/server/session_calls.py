@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.job import Busy
 from agentrl.sandbox.server.replies import Reply, command_reply
 from agentrl.sandbox.server.schema import OpenSession, RunCell, SessionId

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavailable
 from agentrl.sandbox.languages import RECIPES
 from agentrl.sandbox.server.custom import extract_by_logic

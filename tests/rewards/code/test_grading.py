@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards.code import grade, read_cases
 from agentrl.sandbox.job import CommandResult, Job, Limits, Result, Unavailable
 from tests.rewards.code.conftest import Grade

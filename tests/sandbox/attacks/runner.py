@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.sandbox.isolation import children
 from agentrl.sandbox.job import CommandResult, Job, Result, Unavailable
 from agentrl.sandbox.pool import Pool

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.sandbox.client import Client
 from agentrl.sandbox.job import Job, Unavailable
 from tests.sandbox.attacks.attack import Attack

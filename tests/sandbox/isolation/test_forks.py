@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox.isolation.landlock import Landlock
 from agentrl.sandbox.job import Job, Limits
 from agentrl.sandbox.pool import Pool

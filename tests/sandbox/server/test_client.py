@@ -7,7 +7,7 @@ import json
 import pytest
 from starlette.exceptions import HTTPException
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.sandbox.client import Client
 from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
 from agentrl.sandbox.sandbox import Sandbox

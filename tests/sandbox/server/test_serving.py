@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.sandbox.server.serve import check_bind, is_loopback
 from agentrl.sandbox.server.settings import Settings
 
