@@ -10,6 +10,7 @@ from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.tracking.run_tracker import RunTracker
 from agentrl.training import pack
+from agentrl.training.packing import advantages_by_key
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
@@ -39,7 +40,7 @@ def rolled() -> list[Trajectory]:
 
 
 @pytest.fixture
-def journal(tmp_path):
+def tracker(tmp_path):
     config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
     return RunTracker(config, 1, 0, lambda ids: "x" * len(ids))
 
@@ -49,40 +50,40 @@ def written(tmp_path):
     return [[sample["columns"].get("advantages") for sample in record["samples"]] for record in records]
 
 
-def test_advantages_are_written_with_what_was_packed(journal, rolled, tmp_path):
+def test_advantages_are_written_with_what_was_packed(tracker, rolled, tmp_path):
     kept = rolled[::-1]  # a sampler may hand on others than were rolled, in another order
     batch = pack(kept, tool_turn_weight=1, interaction_turn_weight=1)
     batch.advantages = torch.arange(batch.num_tokens) * batch.mask.float()
-    with journal:
-        journal.rolled(1, rolled)
-        journal.weighed(kept, batch)
-        journal.written()
+    with tracker:
+        tracker.rolled(1, rolled)
+        tracker.trained(lambda: advantages_by_key(kept, batch))
+        tracker.written()
         assert written(tmp_path) == [
             [None],
             [[[2, 0.0], [1, 7.0], [1, 8.0], [1, 9.0], [1, 0.0]], None, [[2, 0.0], [1, 13.0], [1, 0.0]]],
             [[[2, 0.0], [1, 2.0], [1, 3.0], [1, 0.0]]],
         ]
-        journal.step(1, {"x": 1.0})
+        tracker.step(1, {"x": 1.0})
     assert "time/dump" in read_metrics(tmp_path / "metrics.jsonl")[0]
 
 
-def die_in_a_step(journal, rolled):
-    with journal:
-        journal.rolled(1, rolled)
+def die_in_a_step(tracker, rolled):
+    with tracker:
+        tracker.rolled(1, rolled)
         raise MemoryError
 
 
-def test_what_was_sampled_is_kept_when_the_step_fails(journal, rolled, tmp_path):
+def test_what_was_sampled_is_kept_when_the_step_fails(tracker, rolled, tmp_path):
     with pytest.raises(MemoryError):
-        die_in_a_step(journal, rolled)
+        die_in_a_step(tracker, rolled)
     assert written(tmp_path) == [[None], [None, None, None], [None]]
 
 
-def test_nothing_to_learn_is_written_at_the_end_of_the_step(journal, rolled, tmp_path):
-    with journal:
-        journal.rolled(1, rolled)
-        journal.step(1, {})
-        journal.written()
+def test_nothing_to_learn_is_written_at_the_end_of_the_step(tracker, rolled, tmp_path):
+    with tracker:
+        tracker.rolled(1, rolled)
+        tracker.step(1, {})
+        tracker.written()
         assert len(written(tmp_path)) == 3
 
 
@@ -91,40 +92,40 @@ def test_a_run_says_where_it_goes_on_and_that_nothing_is_left(tmp_path, capfd, r
     config = compose([f"trainer.default_local_dir={tmp_path}", "trainer.live=false"], checks=())
     with RunTracker(config, 3, resumed, str):
         out = capfd.readouterr().out
-        assert ("All 3 steps are taken" in out) is told
-        assert ("Going on from the checkpoint of step 2" in out) is (resumed == 2)
+        assert ("The checkpoint has taken all 3 steps" in out) is told
+        assert ("Resuming from step 2" in out) is (resumed == 2)
 
 
-def test_the_rate_is_that_of_all_batches_a_step_sampled(journal, rolled, tmp_path):
-    with journal:
+def test_the_rate_is_that_of_all_batches_a_step_sampled(tracker, rolled, tmp_path):
+    with tracker:
         for _ in range(2):
-            with journal.rolling("rollout", 1) as count:
+            with tracker.rolling("rollout", 1) as count:
                 count(rolled[1])
-        journal.step(1, {})
+        tracker.step(1, {})
     (metrics,) = read_metrics(tmp_path / "metrics.jsonl")
     assert metrics["perf/rollout_tokens_per_s"] * metrics["time/rollout"] == pytest.approx(2 * (3 + 0 + 1))
 
 
-def test_the_run_does_not_wait_for_what_it_writes(journal, rolled, tmp_path):
+def test_the_run_does_not_wait_for_what_it_writes(tracker, rolled, tmp_path):
     going_on = Event()
-    journal._texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
-    with journal:
-        journal.rolled(1, rolled)
-        journal.step(1, {})
+    tracker._texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
+    with tracker:
+        tracker.rolled(1, rolled)
+        tracker.step(1, {})
         assert not (tmp_path / "rollouts/1.jsonl").exists()
         going_on.set()
-        journal.written()
+        tracker.written()
         assert len(written(tmp_path)) == 3
 
 
-def test_a_dump_that_fails_costs_a_warning_and_is_counted(journal, rolled, tmp_path, caplog, capsys):
+def test_a_dump_that_fails_costs_a_warning_and_is_counted(tracker, rolled, tmp_path, caplog, capsys):
     (tmp_path / "rollouts").write_text("in the way")
-    with journal:
+    with tracker:
         for step in (1, 2, 3):
-            journal.rolled(step, rolled)
-            journal.step(step, {})
-            journal.written()
-        journal.step(4, {})
+            tracker.rolled(step, rolled)
+            tracker.step(step, {})
+            tracker.written()
+        tracker.step(4, {})
     told = [record for record in caplog.records if "cannot be written" in record.message]
     assert len(told) == 1
     assert "1.jsonl cannot be written" in told[0].message
@@ -138,7 +139,7 @@ class Unwritable:
         raise RuntimeError("no words for it")
 
 
-def test_whatever_a_trajectory_holds_is_written(journal, tmp_path):
+def test_whatever_a_trajectory_holds_is_written(tracker, tmp_path):
     deep: list = []
     for _ in range(5000):
         deep = [deep]
@@ -147,10 +148,10 @@ def test_whatever_a_trajectory_holds_is_written(journal, tmp_path):
     odd = {"half": "\ud83d", "long": 10**5000, "deep": deep, "ring": ring, "nan": math.nan, (1, "\ud83d"): {1}}
     call = ToolCallRecord(0, "f\udc80", odd, "said \ud83d \0", Outcome.OK, 0.1)
     bad = trajectory(0, [ledger(2)], extra={"x": Unwritable(), "y": Lock()}, tool_calls=[call], error="\ud83d")
-    with journal:
-        journal.rolled(1, [bad, trajectory(1, [ledger(2)])])
-        journal.step(1, {})
-        journal.written()
+    with tracker:
+        tracker.rolled(1, [bad, trajectory(1, [ledger(2)])])
+        tracker.step(1, {})
+        tracker.written()
     one, two = load_trajectories(tmp_path / "rollouts/1.jsonl")
     assert "perf/dumps_failed" not in read_metrics(tmp_path / "metrics.jsonl")[0]
     assert one["tool_calls"][0]["arguments"]["half"] == "\ufffd"
@@ -160,9 +161,9 @@ def test_whatever_a_trajectory_holds_is_written(journal, tmp_path):
     assert [row["calls"] for row in Table(lambda: {1: tmp_path / "rollouts/1.jsonl"}).rows({})] == [1, 0]
 
 
-def test_what_ended_the_run_is_told_though_a_dump_failed_besides(journal, rolled, tmp_path, capsys):
+def test_what_ended_the_run_is_told_though_a_dump_failed_besides(tracker, rolled, tmp_path, capsys):
     (tmp_path / "rollouts").write_text("in the way")
 
     with pytest.raises(MemoryError):
-        die_in_a_step(journal, rolled)
+        die_in_a_step(tracker, rolled)
     assert "1.jsonl cannot be written" in capsys.readouterr().out

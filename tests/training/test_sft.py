@@ -263,10 +263,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(home, tmp_path, caplog):
     assert not (tmp_path / "model.safetensors").exists()
     sft(copy.deepcopy(settings), on_step)
     assert taken == [1, 2, 3, 4]
-    assert "Going on from the checkpoint of step 2" in caplog.text
+    assert "Resuming from step 2" in caplog.text
     # Once more: it says that all is done, and leaves the model as it is.
     assert sft(copy.deepcopy(settings), on_step).final_loss is None
-    assert "All 4 steps are taken" in caplog.text
+    assert "The checkpoint has taken all 4 steps" in caplog.text
     assert taken == [1, 2, 3, 4]
 
 
