@@ -3,10 +3,10 @@
 from functools import cache
 from typing import Any
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.errors import UserError
 from agentrl.rewards.function import RewardFn, load_reward_function
 from agentrl.rewards.ready_made import FUNCTIONS, function_for
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.usercode import UserFunction
 
 TIMEOUT = 120.0

@@ -8,6 +8,7 @@ import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.core.sandbox import Sandbox
 from agentrl.errors import UserError
 from agentrl.interactions import load_interactions
 from agentrl.plugins import load_attribute
@@ -20,7 +21,6 @@ from agentrl.rollout.engine import Engine
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
 from agentrl.runtime.dialects import model_length
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
 from agentrl.usercode import UserFunction

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.errors import UserError
-from agentrl.sandbox.sandbox import Sandbox
 
 
 class Sandboxes:

@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentrl.chat import Chat
+from agentrl.core.sandbox import Sandbox
 from agentrl.data import read_rows
 from agentrl.data.generate import Sizes, distinct, generate
 from agentrl.data.stage import Stage
@@ -20,7 +21,6 @@ from agentrl.interactions import load_interactions
 from agentrl.models import tiny
 from agentrl.rewards import scorers
 from agentrl.rewards.code import compute_score
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 
 NAMES = ["arithmetic", "bank", "lookup", "programs", "reasoning_gym:chain_sum"]

@@ -11,6 +11,7 @@ import pytest
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.config.verl_version import VARIABLE
+from agentrl.core.sandbox import Sandbox
 from agentrl.data.row import Row
 from agentrl.interactions import load_interactions
 from agentrl.rollout.engine import Sampling
@@ -18,7 +19,6 @@ from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime.environment import check_scores, scorer
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from tests.rollout.scripted import END, calls, environment, tokenizer
 

@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 from agentrl.chat.ledger import Source
+from agentrl.core.sandbox import Sandbox
 from agentrl.data.row import Row
 from agentrl.data.tasks import make_task
 from agentrl.rewards import Scorer, load_reward_function
@@ -13,7 +14,6 @@ from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.trajectory import Outcome, Trajectory
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from tests.rollout.scripted import END, calls, environment
 

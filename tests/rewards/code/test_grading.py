@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards.code import grade, read_cases
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result, Unavailable
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result, Unavailable
 from tests.rewards.code.conftest import Grade
 
 SUM = {"inputs": ["1 2\n", "3 4", "5 5"], "outputs": ["3\n", "7", "11"]}

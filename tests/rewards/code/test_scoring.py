@@ -18,13 +18,13 @@ import pytest
 from agentrl.chat.ledger import Ledger
 from agentrl.config.schema import Config, Data
 from agentrl.config.validate import validate
+from agentrl.core.sandbox import Sandbox
 from agentrl.data.row import Row
 from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.code import compute_score
 from agentrl.rewards.ready_made import CODE_FUNCTION, known_source
 from agentrl.rollout.trajectory import Outcome, Trajectory
-from agentrl.sandbox.sandbox import Sandbox
 
 Score = Callable[..., dict[str, float]]
 RIGHT = "Here it is:\n```python\nprint(int(input()) * 2)\n```"
