@@ -13,7 +13,7 @@ import yaml
 
 from agentrl.config.deprecations import DEPRECATED
 from agentrl.config.keys import Key, ancestors, home
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 TABLE = Path(__file__).with_name("verl_names.yaml")
 

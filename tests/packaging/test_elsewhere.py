@@ -13,8 +13,8 @@ ELSEWHERE = Path(__file__).with_name("elsewhere")
 def agentrl(folder: Path, *args: str, packages: str = "pyarrow.parquet") -> subprocess.CompletedProcess[str]:
     """`packages`: what the command imports that was built for Linux."""
     root = Path(__file__).parents[2]
-    path = {"PYTHONPATH": f"{ELSEWHERE}{os.pathsep}{root}", "BUILT_FOR_LINUX": packages}
-    environment = os.environ | path | {"COLUMNS": "160"}
+    path = os.pathsep.join(map(str, (ELSEWHERE, root, root / "sandbox")))
+    environment = os.environ | {"PYTHONPATH": path, "BUILT_FOR_LINUX": packages, "COLUMNS": "160"}
     return subprocess.run(
         [sys.executable, "-m", "agentrl", *args],
         cwd=folder,

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.errors import UserError
-from agentrl.training import checkpoints, lineage
-from agentrl.training.lineage import PLAN, complete_plan, set_aside, visible
-from agentrl.training.resuming import Resuming, newest
-from agentrl.training.shards import Piece
+from agentrl.core.errors import UserError
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint import lineage
+from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
+from agentrl.training.checkpoint.resuming import Resuming, newest
+from agentrl.training.parallel.shards import Piece
 from tests.warm import Process
 
 
