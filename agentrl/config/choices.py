@@ -1,5 +1,7 @@
 """Keys whose value is one of a few words. A test compares them with what the code behind each key offers."""
 
+from agentrl.core.dtypes import COMPUTED, STORED
+
 KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
 # What says nothing with one answer a prompt.
 GROUP_ESTIMATORS = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
@@ -7,7 +9,6 @@ GROUP_ESTIMATORS = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "re
 CRITIC_ESTIMATORS = ("gae", "gae_turn")
 ESTIMATORS = (*GROUP_ESTIMATORS, *CRITIC_ESTIMATORS, "reinforce_plus_plus", "remax", "reward", "none")
 POLICY_LOSSES = ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean", "clip_cov", "kl_cov")
-DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("constant", "linear", "cosine", "wsd")
 
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -52,8 +53,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "actor.optim.lr_scheduler_type": SCHEDULES,
     "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),
-    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "actor.fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
+    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "actor.fsdp_config.mixed_precision.reduce_dtype": STORED,
     "algorithm.adv_estimator": ESTIMATORS,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
@@ -64,21 +65,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "critic.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "critic.checkpoint.save_contents": ("model", "optimizer", "extra"),
     "critic.loss_agg_mode": LOSS_AGG_MODES,
-    "critic.model.dtype": DTYPES,
+    "critic.model.dtype": STORED,
     "critic.optim.lr_scheduler_type": SCHEDULES,
     "data.truncation": ("error", "left", "right", "middle"),
-    "fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
-    "model.dtype": DTYPES,
+    "fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "fsdp_config.mixed_precision.reduce_dtype": STORED,
+    "model.dtype": STORED,
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
     "optim.lr_scheduler_type": SCHEDULES,
-    "reward.reward_model.model.dtype": DTYPES,
+    "reward.reward_model.model.dtype": STORED,
     "reward.reward_manager.source": ("register", "importlib"),
     "rollout.multi_turn.format": FORMATS,
     "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
-    "rollout.dtype": ("auto", "bfloat16", "float16", "float32"),
+    "rollout.dtype": ("auto", *COMPUTED),
     "rollout.name": ("auto", "hf", "sglang", "vllm"),
     "rollout.weight_check": ("first", "always", "never"),
     "rollout.weight_sync": ("auto", "ipc", "nccl", "files"),

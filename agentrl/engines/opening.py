@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema import Config, Rollout
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import SHARED_MEMORY
 from agentrl.engines.backends import dialect, model_length, server_dtype
@@ -30,7 +31,6 @@ from agentrl.engines.servers.weights.ipc import IpcTransport, JointIpcTransport
 from agentrl.engines.servers.weights.nccl import BroadcastTransport
 from agentrl.engines.servers.weights.transport import Transport
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.perf.device import DTYPES
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def transport(
 ) -> Transport:
     """What carries `module`'s weights to servers. `way`: ipc, nccl, files or adapter; `scratch`: a folder for the
     latter two; `ranks`: the processes that have the module, each with a GPU of its own."""
-    rollout, dtype = config.rollout, DTYPES[server_dtype(config, device)]
+    rollout, dtype = config.rollout, torch_dtype(server_dtype(config, device))
     log.info("weights reach the engine by %s", way)
     if way == "adapter":
         return AdapterTransport(AdapterWeights(module, dtype=dtype), folder=scratch)
