@@ -12,7 +12,7 @@ from agentrl.core.errors import UserError
 from tests.chat.realia import tokenizer
 
 SOURCE = """
-from agentrl.chat import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed
 
 class Shout:
     stops = ("<|im_end|>",)
