@@ -10,6 +10,7 @@ from agentrl.config.names import destination, lookup, table, written
 from agentrl.config.verdict import meanings
 from agentrl.config.verl_defaults import by_version
 from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
 
 REASONS = ("silent", "ignored", "refused")
 
@@ -67,8 +68,8 @@ def _explain(path: str, schema: type) -> Explanation | None:
         return Explanation(
             key.path,
             key=key,
-            words=words_of(key.path),
             own=_own_form(key.path),
+            words=words_of(key.path),
             old_names=sorted(old_names(key.path, keys)),
             verl_defaults=[_verl_default(*found) for found in by_version(key.path, schema)],
             differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
@@ -84,6 +85,7 @@ def _explain(path: str, schema: type) -> Explanation | None:
 def _own_form(path: str) -> tuple[str, str] | None:
     if path not in OPEN:
         return None
+    load_plugins()
     registry = OPEN[path].registry
     return f"{registry.own_forms} with @{registry.decorator}", registry.contract.written
 
