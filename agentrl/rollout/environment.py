@@ -10,6 +10,7 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.core.sandbox import Sandbox
 from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
@@ -20,7 +21,6 @@ from agentrl.rewards.overlong import Overlong
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
 

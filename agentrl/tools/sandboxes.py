@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.sandbox.sandbox import Sandbox
+from agentrl.core.sandbox import Sandbox
 
 
 class Sandboxes:

@@ -55,7 +55,8 @@ def test_lines_quoted_are_said() -> None:
     table = (DOCS / "troubleshooting.md").read_text().partition("## It will not start")[2].partition("\n## ")[0]
     quoted = [line for row in table.splitlines()[4:] for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     assert len(quoted) > 15
-    texts = [text for file in (DOCS.parent / "agentrl").rglob("*.py") for text in said(file)]
+    folders = (DOCS.parent / "agentrl", DOCS.parent / "sandbox" / "agentrl_sandbox")
+    texts = [text for folder in folders for file in folder.rglob("*.py") for text in said(file)]
     for line in quoted:
         for part in filter(None, (part.strip(" :;") for part in line.split("..."))):
             assert any(part in text for text in texts), part

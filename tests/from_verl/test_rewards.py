@@ -11,12 +11,12 @@ import pytest
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.config.verl_version import VARIABLE
+from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
 from agentrl.rollout.environment import check_scores, scorer
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory

@@ -67,8 +67,10 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
         "agentrl/share/tools/calculator.yaml",
         "agentrl/share/tools/calculator.py",
         "agentrl/share/interactions/checker.yaml",
+        "agentrl_sandbox/py.typed",
+        "agentrl_sandbox/zygote/sitecustomize.py",
     } <= names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl", "agentrl_sandbox"}
     assert not [name for name in names if "__pycache__" in name]
 
 

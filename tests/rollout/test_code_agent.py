@@ -4,12 +4,12 @@ import json
 import random
 from typing import Any
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.ready_made import CODE_FUNCTION
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tasks.demo import make_task
 from agentrl.tools import load_tools
 from agentrl.trajectory.ledger import Source

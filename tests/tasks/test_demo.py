@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 
 from agentrl.chat import Chat
 from agentrl.core.errors import UserError
+from agentrl.core.sandbox import Sandbox
 from agentrl.data import read_rows
 from agentrl.interactions import load_interactions
 from agentrl.rewards import scorers
 from agentrl.rewards.code import compute_score
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tasks.demo import TASKS, Task, make_task, task_class
 from agentrl.tasks.demo.stage import Stage
 from agentrl.tasks.generate import Sizes, distinct, generate

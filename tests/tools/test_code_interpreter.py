@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.sandbox.job import CommandResult, Job, Result
-from agentrl.sandbox.sandbox import Sandbox
+from agentrl.core.sandbox import Sandbox
 from agentrl.tools import ToolSet, load_tools
 from agentrl.trajectory.trajectory import Outcome
+from agentrl_sandbox.job import CommandResult, Job, Result
 
 VERL = """
 tools:

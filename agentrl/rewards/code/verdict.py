@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import InfraError
-from agentrl.sandbox.job import CommandResult
+from agentrl_sandbox.job import CommandResult
 
 SANDBOX_ERROR, RUNTIME_ERROR, TIMEOUT, COMPILE_ERROR = -1, -2, -3, -4
 STATUS = {

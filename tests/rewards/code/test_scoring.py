@@ -18,11 +18,11 @@ import pytest
 from agentrl.config.schema import Config, Data
 from agentrl.config.validate import validate
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.sandbox import Sandbox
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.checks import RUN
 from agentrl.rewards.code import compute_score
 from agentrl.rewards.ready_made import CODE_FUNCTION, known_source
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
