@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core import points
+from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
 from agentrl.core.registry import Registry, is_path
 
 DTYPES = ("float32", "bfloat16")
@@ -68,8 +70,10 @@ class OpenChoice:
 
     def load(self, word: str, key: str) -> None:
         """Find what a word that is not built in names. Raises UserError."""
-        if word not in self.further:
-            self.registry.get(word.removesuffix(self.suffix), key)
+        load_plugins()
+        if trouble := self.trouble(word, key):
+            raise UserError(trouble)
+        self.registry.get(word.removesuffix(self.suffix), key)
 
 
 OPEN: dict[str, OpenChoice] = {

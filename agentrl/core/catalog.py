@@ -29,14 +29,14 @@ class Declared:
 
 @cache
 def declared(decorator: str, places: tuple[str, ...]) -> Mapping[str, Declared]:
-    """By name, what the modules and packages `places` declare with `decorator`; aliases come last."""
+    """By name, what the files and folders `places` of the package declare with `decorator`; aliases come last."""
     found = [item for place in places for file in _files(place) for item in _declared_in(file, decorator)]
     return {item.names[0]: item for item in found} | {name: item for item in found for name in item.names[1:]}
 
 
 def _files(place: str) -> list[Path]:
-    path = PACKAGE.joinpath(*place.split(".")[1:])
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    path = PACKAGE / place
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
 def _declared_in(file: Path, decorator: str) -> Iterator[Declared]:

@@ -1,7 +1,8 @@
 """The open edges: what a researcher can add to agentrl, and the decorator that names it.
 
-A built-in object stands under the same decorator in one of the registry's places, and keeps the same contract. To open
-another edge, add a registry here and its key to `agentrl.config.choices`.
+A built-in object stands under the same decorator in one of the registry's places, and keeps the same contract. Places
+are files and folders of the package, whose text is read: nothing here imports a room. To open another edge, add a
+registry here and its key to `agentrl.config.choices`.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ ESTIMATOR_COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
 ADVANTAGES: Registry[Any] = Registry(
     "an advantage estimator",
     decorator="advantage_estimator",
-    places=("agentrl.algorithms.advantages",),
+    places=("algorithms/advantages",),
     contract=FunctionContract(ESTIMATOR_COLUMNS, ("values", "baselines", "gamma", "lam", "norm_by_std", "config")),
     marks=("grouped",),
 )
@@ -30,7 +31,7 @@ advantages are 0."""
 POLICY_LOSSES: Registry[Any] = Registry(
     "a policy loss",
     decorator="policy_loss",
-    places=("agentrl.algorithms.losses",),
+    places=("algorithms/losses",),
     contract=FunctionContract(
         ("logprobs", "old_logprobs", "advantages"),
         (
@@ -46,7 +47,7 @@ sequences of means over their tokens, whatever `loss_agg_mode` says; `choose`, t
 KL_ESTIMATORS: Registry[Any] = Registry(
     "a KL estimator",
     decorator="kl_estimator",
-    places=("agentrl.algorithms.kl",),
+    places=("algorithms/kl.py",),
     contract=FunctionContract(("logprobs", "ref_logprobs")),
 )
 """`actor.kl_loss_type` and `algorithm.kl_penalty`."""
@@ -54,7 +55,7 @@ KL_ESTIMATORS: Registry[Any] = Registry(
 GROUP_FILTERS: Registry[Any] = Registry(
     "a filter of groups",
     decorator="group_filter",
-    places=("agentrl.algorithms.group_filters",),
+    places=("algorithms/group_filters.py",),
     contract=FunctionContract(("values",), ("trajectories",)),
 )
 """`algorithm.filter_groups.keep`."""
@@ -62,7 +63,7 @@ GROUP_FILTERS: Registry[Any] = Registry(
 PARSERS: Registry[Any] = Registry(
     "a tool-call parser",
     decorator="tool_parser",
-    places=("agentrl.chat.parsers",),
+    places=("chat/parsers",),
     contract=EitherContract(
         FunctionContract(("text", "tools")),
         ClassContract("", ("parse(text, tools)",), functions=False),
@@ -75,7 +76,7 @@ PARSERS: Registry[Any] = Registry(
 ROW_SAMPLERS: Registry[Any] = Registry(
     "a sampler of rows",
     decorator="row_sampler",
-    places=("agentrl.data.samplers",),
+    places=("data/samplers.py",),
     contract=FunctionContract(("rows",), ("seed", "epoch")),
 )
 """`data.row_sampler`."""
@@ -83,7 +84,7 @@ ROW_SAMPLERS: Registry[Any] = Registry(
 LR_SCHEDULES: Registry[Any] = Registry(
     "a learning-rate schedule",
     decorator="lr_schedule",
-    places=("agentrl.training.schedules",),
+    places=("training/schedules.py",),
     contract=FunctionContract(("progress",), ("step", "total", "num_cycles", "stable_ratio")),
 )
 """`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""
@@ -91,7 +92,7 @@ LR_SCHEDULES: Registry[Any] = Registry(
 LOGGERS: Registry[Any] = Registry(
     "a logger",
     decorator="run_logger",
-    places=("agentrl.tracking.loggers", "agentrl.tracking.services"),
+    places=("tracking/loggers.py", "tracking/services"),
     contract=ClassContract("run", ("log(step, metrics)", "generations(step, rows)", "close()")),
 )
 """`trainer.logger`."""
@@ -134,7 +135,7 @@ OF_A_SERVER = (
 ENGINES: Registry[Any] = Registry(
     "an engine",
     decorator="engine",
-    places=("agentrl.engines",),
+    places=("engines",),
     contract=EitherContract(ClassContract(*IN_PROCESS), ClassContract(*OF_A_SERVER), second=is_server),
 )
 """`rollout.name`: an `Engine` of this process, or the `Dialect` of a server, which has a method `command`."""
@@ -142,7 +143,7 @@ ENGINES: Registry[Any] = Registry(
 WEIGHT_TRANSPORTS: Registry[Any] = Registry(
     "a weight transport",
     decorator="weight_transport",
-    places=("agentrl.engines.servers.weights",),
+    places=("engines/servers/weights",),
     contract=ClassContract("link", ("async push(replicas)", "async close()")),
 )
 """`rollout.weight_sync`."""
@@ -150,7 +151,7 @@ WEIGHT_TRANSPORTS: Registry[Any] = Registry(
 TASKS: Registry[Any] = Registry(
     "a task",
     decorator="task",
-    places=("agentrl.tasks.demo",),
+    places=("tasks/demo",),
     contract=ClassContract(None, ("draw(rng)",), functions=False),
 )
 """`agentrl data NAME`."""

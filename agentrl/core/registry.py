@@ -41,7 +41,7 @@ class Registry(Generic[T]):
     def __init__(
         self, what: str, *, decorator: str, places: tuple[str, ...], contract: Contract, marks: tuple[str, ...] = ()
     ) -> None:
-        """`what`: "a policy loss". `places`: modules and packages with the built-in ones, each under `decorator`.
+        """`what`: "a policy loss". `places`: files and folders with the built-in ones, each under `decorator`.
         `marks`: keywords that the decorator takes."""
         self.what = what
         self.decorator = decorator
