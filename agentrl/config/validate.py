@@ -25,6 +25,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.batch_sizes,
     algorithm.one_kl,
     algorithm.critic_fits,
+    algorithm.loss_options,
     algorithm.bypassed,
     algorithm.correction_cap,
     algorithm.correction_words,

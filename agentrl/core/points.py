@@ -12,7 +12,7 @@ from agentrl.core.registry import Registry
 
 
 def is_server(engine: Any) -> bool:
-    """Whether an engine is the dialect of a server, and not an engine in this process."""
+    """Whether an engine is the backend of a server, and not an engine in this process."""
     return hasattr(engine, "command")
 
 
@@ -28,17 +28,16 @@ ADVANTAGES: Registry[Any] = Registry(
 """`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its
 advantages are 0."""
 
+POLICY_LOSS_OFFERED = (
+    *("low", "high", "c", "tau_pos", "tau_neg", "ppo_kl_coef", "config"),
+    *("mask", "cu_seqlens", "chosen", "weights", "importance", "step"),
+)
+
 POLICY_LOSSES: Registry[Any] = Registry(
     "a policy loss",
     decorator="policy_loss",
     places=("algorithms/losses",),
-    contract=FunctionContract(
-        ("logprobs", "old_logprobs", "advantages"),
-        (
-            *("low", "high", "c", "tau_pos", "tau_neg", "ppo_kl_coef", "config"),
-            *("mask", "cu_seqlens", "chosen", "weights", "importance", "step"),
-        ),
-    ),
+    contract=FunctionContract(("logprobs", "old_logprobs", "advantages"), POLICY_LOSS_OFFERED),
     marks=("by_sequence", "choose"),
 )
 """`actor.policy_loss.loss_mode`. `config` is the section `actor`. Marks: `by_sequence`, it is defined as a mean over
@@ -138,7 +137,7 @@ ENGINES: Registry[Any] = Registry(
     places=("engines",),
     contract=EitherContract(ClassContract(*IN_PROCESS), ClassContract(*OF_A_SERVER), second=is_server),
 )
-"""`rollout.name`: an `Engine` of this process, or the `Dialect` of a server, which has a method `command`."""
+"""`rollout.name`: an `Engine` of this process, or the backend of a server, which has a method `command`."""
 
 WEIGHT_TRANSPORTS: Registry[Any] = Registry(
     "a weight transport",

@@ -37,7 +37,7 @@ def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
 
 
 def server_python(name: str, rollout: Rollout) -> str:
-    """The interpreter that starts a server; a dialect of the user's own chooses another by itself. Raises UserError."""
+    """The interpreter that starts a server; a backend of the user's own may choose another. Raises UserError."""
     if rollout.base_url:
         return ""
     if name in ENGINES.declared:

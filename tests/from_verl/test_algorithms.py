@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate, reads
-from agentrl.config.checks.algorithm import critic_fits
+from agentrl.config.checks.algorithm import critic_fits, loss_options
 from agentrl.config.schema import Actor, Algorithm, PolicyLoss
 from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
@@ -297,6 +297,9 @@ def plain(logprobs, old_logprobs, advantages, *, mask, low, config):
     assert config.grad_clip == 1.0
     return -advantages * logprobs, {"mine": mask.float()}
 
+def scaled(logprobs, old_logprobs, advantages, *, low, scale=2.0):
+    return scale * logprobs
+
 def sums(logprobs, old_logprobs, advantages):
     return (advantages * logprobs).sum()
 
@@ -349,6 +352,22 @@ def test_a_path_s_mistake_is_one_line(name, message):
     with pytest.raises(UserError, match=message) as error:
         reads(name)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_loss_has_options_of_its_own():
+    def losses(**options):
+        policy_loss = PolicyLoss("own_functions.py:scaled", options=options)
+        loss_options(Actor(policy_loss=policy_loss))
+        loss = loss_of(Actor(policy_loss=policy_loss))
+        ones = torch.ones(3)
+        return loss(ones, ones, ones, mask=SOME.mask, cu_seqlens=SOME.cu_seqlens)[0].tolist()
+
+    assert losses() == [0, 2, 2]
+    assert losses(scale=3.0) == [0, 3, 3]
+    for name in ("scales", "low"):
+        with pytest.raises(UserError, match=f"options.{name}: .*:scaled has no such option; it reads scale"):
+            losses(**{name: 1.0})
 
 
 @pytest.mark.usefixtures("own")

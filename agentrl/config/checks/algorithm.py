@@ -5,9 +5,10 @@ from typing import Any
 from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
-from agentrl.core.points import ADVANTAGES
+from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSSES
 
 ESTIMATOR = "algorithm.adv_estimator"
+LOSS = "actor.policy_loss.loss_mode"
 
 
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
@@ -178,6 +179,17 @@ def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
     at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
+
+
+def loss_options(actor: Actor) -> None:
+    """Options that the policy loss reads, and that no key of their own sets."""
+    policy_loss = actor.policy_loss
+    read = POLICY_LOSSES.keywords(policy_loss.loss_mode, LOSS)
+    for name in policy_loss.options:
+        if name in POLICY_LOSS_OFFERED or name not in read:
+            free = sorted(read.difference(POLICY_LOSS_OFFERED))
+            reads = f"it reads {', '.join(free)}" if free else "it reads none"
+            raise UserError(f"actor.policy_loss.options.{name}: {policy_loss.loss_mode} has no such option; {reads}")
 
 
 def needs_critic(estimator: str) -> bool:

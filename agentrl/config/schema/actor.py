@@ -1,6 +1,7 @@
 """How the policy is updated."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.schema.fsdp import Checkpoint, FsdpConfig
 
@@ -38,6 +39,8 @@ class PolicyLoss:
     loss_mode: str = "vanilla"
     """The loss of each token; vanilla is PPO's. Some aggregate by seq-mean-token-mean, whatever `loss_agg_mode` says:
     docs/algorithm-reference.md."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of the loss, by name."""
     clip_cov_ratio: float = 0.0002
     """clip_cov: share of the tokens that get no gradient (arXiv 2505.22617)."""
     clip_cov_lb: float = 1.0
