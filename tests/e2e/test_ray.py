@@ -60,6 +60,7 @@ def whole(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Con
             "trainer.logger=[file]",
             "trainer.live=false",
             "trainer.test_freq=-1",
+            "data.max_response_length=24",
         ],
         config_name="tiny",
     )
