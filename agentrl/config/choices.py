@@ -62,6 +62,10 @@ class OpenChoice:
         names = self.registry.words
         return (*self.further, *names, *(f"{name}{self.suffix}" for name in names if self.suffix))
 
+    def built_in(self, word: str) -> bool:
+        """Whether a word needs nothing of the user's own."""
+        return word in self.further or word.removesuffix(self.suffix) in self.registry.declared
+
     def trouble(self, word: str, key: str) -> str | None:
         """What is wrong with a word, as far as it shows without loading what it names."""
         if word in self.words or is_path(word):

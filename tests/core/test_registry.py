@@ -5,9 +5,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import OPEN
 from agentrl.core import extensions
 from agentrl.core.errors import UserError
@@ -96,6 +98,15 @@ def test_a_taken_name_is_refused_unless_it_is_the_same_definition(name: str) -> 
     LR_SCHEDULES.add(name, other, replace=True)
     assert LR_SCHEDULES.get(name, "k") is other
     assert LR_SCHEDULES.built_in("linear").value is not other
+
+
+def test_one_that_is_registered_keeps_the_contract_before_a_run_begins() -> None:
+    policy_loss("mine")(lambda logprobs: logprobs)
+    actor = SimpleNamespace(policy_loss=SimpleNamespace(loss_mode="mine"))
+    with pytest.raises(
+        UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_logprobs"
+    ):
+        own_objects(SimpleNamespace(actor=actor))
 
 
 def test_marks_are_those_that_the_registry_knows() -> None:

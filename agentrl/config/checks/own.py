@@ -13,7 +13,7 @@ def own_objects(config: Any) -> None:
 
     What is built in is not loaded: torch may come with it.
     """
-    named = [found for found in _named(config) if found[2] not in found[0].words]
+    named = [(choice, key, word) for choice, key, word in _named(config) if not choice.built_in(word)]
     if named:
         import_external(_get(config, "model.external_lib"), "model")
     for choice, key, word in named:
