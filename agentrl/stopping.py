@@ -23,7 +23,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Context manager in whose body SIGINT and SIGTERM ask for a stop. Outside of the main thread it does nothing."""
+    """Context manager in whose body SIGINT and SIGTERM ask for a stop. Outside of the main thread it does nothing.
+
+    It may be entered again, also within itself: the outermost body ends it.
+    """
 
     def __init__(self, on_first: Callable[[], object] = lambda: None) -> None:
         """`on_first` is called, in a thread of its own, when the first request comes."""
@@ -31,15 +34,21 @@ class StopRequest:
         self._on_first = on_first
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._depth = 0
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self) for number in SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The signals' handler."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.rollout.drops import TooManyDrops, check_drops
+from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
 from agentrl.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.tracking import rollout_metrics, validation_metrics
@@ -20,10 +22,20 @@ from agentrl.training import Weighing, pack_tokens, rewarded
 from agentrl.training.resuming import how_to_go_on
 
 
-def train(config: Config) -> None:
-    """Run the experiment that `config` describes, from its start or its last checkpoint. Raises UserError."""
-    with closing(open_runtime(config)) as runtime:
-        feed = load_feed(config, runtime)
+def train(config: Config, parts: Parts = NO_PARTS) -> None:
+    """Run the experiment that `config` describes, from its start or its last checkpoint.
+
+    `parts`: objects in place of files. Raises UserError.
+    """
+    with opened(config, parts) as training:
+        training.run()
+
+
+@contextmanager
+def opened(config: Config, parts: Parts = NO_PARTS) -> Iterator["Training"]:
+    """A run that is ready for its first step; its engine, tools and files are closed at the end. Raises UserError."""
+    with closing(open_runtime(config, parts)) as runtime:
+        feed = load_feed(config, runtime, parts)
         runtime.prepare(feed.total_steps)
         corrects = cut_distribution(config.rollout) is None
         weigh = Weighing(config.algorithm, seed=config.trainer.seed, corrects=corrects)
@@ -32,8 +44,20 @@ def train(config: Config) -> None:
         runtime.sync(start)
         with Journal(config, feed.total_steps, start, runtime.decode) as journal:
             sample = Sampler(config, runtime, feed.train, journal)
-            with StopRequest(lambda: journal.view.note(STOPPING)) as stop:
-                Training(config, runtime, feed, sample, weigh, checkpoints, journal, stop).run(start)
+            stop = StopRequest(lambda: journal.view.note(STOPPING))
+            yield Training(config, runtime, feed, sample, weigh, checkpoints, journal, stop, start)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a run, done."""
+
+    number: int
+    """From 1; a run that resumes goes on with the number after its checkpoint's."""
+    metrics: Metrics
+    """By name, as they were logged."""
+    trajectories: list[Trajectory]
+    """All that were sampled, group by group."""
 
 
 @dataclass
@@ -48,44 +72,80 @@ class Training:
     checkpoints: Checkpoints
     journal: Journal
     stop: StopRequest
+    start: int = 0
+    """The step of the checkpoint that the run goes on from; 0: a new run."""
     taken: int = 0
     """The last step that the weights have learned from."""
+    saved: int = 0
+    """The last step that this run has saved."""
 
-    def run(self, start: int) -> None:
-        """The steps after `start`, with validation and checkpoints where they are due.
+    def __post_init__(self) -> None:
+        self.taken = self.saved = self.start
+        self.rolled: list[Trajectory] = []
+        """Trajectories of the last step."""
 
-        Raises TooManyDrops, and Interrupted where the run is asked to stop.
+    def run(self) -> None:
+        """All steps. Raises what `steps` does."""
+        with self.stop:  # no gap between the steps for a signal
+            for _ in self.steps():
+                pass
+
+    def steps(self) -> Iterator[Step]:
+        """The steps after `start`, with validation and checkpoints where they are due. Each comes when it is done.
+
+        Who leaves the loop early finds the last step saved. Raises TooManyDrops, and Interrupted where the run is
+        asked to stop, which counts while a step runs.
         """
-        self.taken = start
+        trainer, last = self.config.trainer, self.feed.total_steps
+        with self._interruptible():
+            if trainer.val_only or (self.start == 0 and trainer.val_before_train):
+                self.journal.step(self.start, self.validate(self.start))
+        for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
+            with self._interruptible():
+                metrics = self._take(step, last)
+            try:
+                yield Step(step, metrics, self.rolled)
+            except GeneratorExit:
+                self.save()
+                raise
+
+    def save(self) -> None:
+        """Write the checkpoint of the last step, unless it is there."""
+        if self.taken > self.saved:
+            self._save(self.taken, last=True)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Signals ask for a stop while the body runs. Raises Interrupted, which says how to go on."""
         try:
-            self._take_steps(start)
+            with self.stop:
+                yield
         except KeyboardInterrupt:
             saved = self.checkpoints.newest()
-            raise Interrupted(how_to_go_on(start, self.taken, saved, self.config.trainer.resume_mode)) from None
+            raise Interrupted(how_to_go_on(self.start, self.taken, saved, self.config.trainer.resume_mode)) from None
 
-    def _take_steps(self, start: int) -> None:
-        trainer, last = self.config.trainer, self.feed.total_steps
-        if trainer.val_only or (start == 0 and trainer.val_before_train):
-            self.journal.step(start, self.validate(start))
-        for step in range(start + 1, 0 if trainer.val_only else last + 1):
-            with self._saved_before(step):
-                metrics = self.step(step)
-            self.taken = step
-            if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                metrics |= self._validate_unless_stopped(step)
-            # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
-            self.journal.step(step, metrics)
-            stopping = self.stop.requested  # looked at once: the next step saves for a request that comes later
-            if step == last or stopping or self.checkpoints.due(step):
-                self._save(step, last=step == last or stopping)
-            if stopping and step < last:
-                self.stop.check()
+    def _take(self, step: int, last: int) -> Metrics:
+        trainer = self.config.trainer
+        with self._saved_before(step):
+            metrics = self.step(step)
+        self.taken = step
+        if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
+            metrics |= self._validate_unless_stopped(step)
+        # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
+        metrics = self.journal.step(step, metrics)
+        stopping = self.stop.requested  # looked at once: the next step saves for a request that comes later
+        if step == last or stopping or self.checkpoints.due(step):
+            self._save(step, last=step == last or stopping)
+        if stopping and step < last:
+            self.stop.check()
+        return metrics
 
     def step(self, step: int) -> Metrics:
         """One round of the algorithm; returns its metrics."""
         reward = self.config.reward
         sample = self.sample(step)
         self.journal.rolled(step, sample.rolled)
+        self.rolled = sample.rolled
         with self.journal.phase("logprobs"):
             batch = self.runtime.annotate(pack_tokens(sample.kept))
         check_drops(sample.rolled, self.config.rollout.max_infra_drop_share)  # scores may have come only now
@@ -133,6 +193,7 @@ class Training:
         self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
         with self.journal.phase("save"):
             self.checkpoints.save(step, last=last)
+        self.saved = step
 
     def validate(self, step: int) -> Metrics:
         """`val/` metrics of the current weights; none without validation rows."""

@@ -62,6 +62,8 @@ class Journal:
             experiment=trainer.experiment_name,
         )
         self._phases = Phases(self.view.phase)
+        self.records: list[Metrics] = []
+        """What was logged: metrics with `step`, a dict a line."""
         self._tokens: dict[str, int] = {}
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
         self._texts = TokenTexts(decode)
@@ -107,14 +109,16 @@ class Journal:
             yield count
         self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
 
-    def step(self, step: int, metrics: Metrics) -> None:
-        """Close a step: add its times and memory, log, show."""
+    def step(self, step: int, metrics: Metrics) -> Metrics:
+        """Close a step: add its times and memory, log, show. Returns the metrics, those included."""
         self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
         self._tokens.clear()
         self.loggers.log(step, metrics)
+        self.records.append({"step": step} | metrics)
+        return metrics
 
     def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a training step's trajectories to be written where `trainer.rollout_data_dir` says."""

@@ -2,19 +2,20 @@
 
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.sft import SftConfig
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
 from agentrl.training.sft import Run, SftRun
 
 
-def open_runtime(config: Config) -> Runtime:
-    """This process alone where that is enough, or else Ray. Raises UserError."""
+def open_runtime(config: Config, parts: Parts = NO_PARTS) -> Runtime:
+    """This process alone where that is enough, or else Ray. `parts`: objects in place of files. Raises UserError."""
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.runtime.local import LocalRuntime
 
-        return LocalRuntime(config)
+        return LocalRuntime(config, parts)
     from agentrl.runtime.ray import open_on_ray
 
-    return open_on_ray(config)
+    return open_on_ray(config, parts)
 
 
 def open_sft(config: SftConfig) -> SftRun:
