@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks.files import as_list
+from agentrl.config.given import file_named, is_given
 from agentrl.errors import UserError
 from agentrl.outputs import check_folder
 from agentrl.plurals import plural
@@ -54,12 +55,13 @@ def check_plugins(config: Any) -> None:
 
     multi_turn, reward = config.rollout.multi_turn, config.reward
     if multi_turn.enable:
-        check_tools(multi_turn.tool_config_path, multi_turn.function_tool_path)
-        check_interactions(multi_turn.interaction_config_path)
+        check_tools(file_named(multi_turn.tool_config_path), multi_turn.function_tool_path)
+        check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
     named = reward.custom_reward_function
-    load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+    if not is_given(named.path):
+        load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
 
 
 def check_model(model: Any, *, template: bool = True) -> None:
@@ -87,7 +89,7 @@ def check_rows(config: Any, *, trains: bool = False) -> list[str]:
     notes = []
     for name in ("train_files", "val_files"):
         files = as_list(getattr(data, name))
-        if files and not any(is_remote(str(file)) for file in files):
+        if files and not any(is_remote(str(file)) or is_given(file) for file in files):
             notes += _check_rows(config, files, f"data.{name}", trains=trains)
     return notes
 

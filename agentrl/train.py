@@ -91,16 +91,16 @@ class Training:
                 pass
 
     def steps(self) -> Iterator[Step]:
-        """The steps after `start`, with validation and checkpoints where they are due. Each comes when it is done.
+        """The steps that are left, with validation and checkpoints where they are due. Each comes when it is done.
 
         Who leaves the loop early finds the last step saved. Raises TooManyDrops, and Interrupted where the run is
         asked to stop, which counts while a step runs.
         """
         trainer, last = self.config.trainer, self.feed.total_steps
         with self._interruptible():
-            if trainer.val_only or (self.start == 0 and trainer.val_before_train):
-                self.journal.step(self.start, self.validate(self.start))
-        for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
+            if not self.journal.records and (trainer.val_only or (self.taken == 0 and trainer.val_before_train)):
+                self.journal.step(self.taken, self.validate(self.taken))
+        for step in range(self.taken + 1, 0 if trainer.val_only else last + 1):
             with self._interruptible():
                 metrics = self._take(step, last)
             try:
