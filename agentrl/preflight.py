@@ -46,6 +46,17 @@ def preflight_training(config: Any) -> list[str]:
     return preflight(config, trains=not trainer.val_only)
 
 
+def preflight_sft(config: Any) -> None:
+    """The same for supervised training."""
+    if not config.data.train_files:
+        raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
+    check_folder(config.trainer.output_dir, "trainer.output_dir")
+    check_model(config.model)
+    for name in ("train_files", "val_files"):
+        if files := getattr(config.data, name):
+            check_conversations(files, f"data.{name}")
+
+
 def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
@@ -112,7 +123,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     for place in range(min(len(rows), WHOLE_ROWS)):
         rows[place]
     if trains and what == "data.train_files":
-        _check_batch(config, len(rows))
+        check_enough_rows(config, len(rows))
     silent = [uid for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
     for name in rows.agent_names() if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path)
@@ -120,7 +131,8 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
 
 
-def _check_batch(config: Any, rows: int) -> None:
+def check_enough_rows(config: Any, rows: int) -> None:
+    """Raises UserError where the training rows do not fill a batch."""
     from agentrl.data.loader import check_batch
 
     data = config.data

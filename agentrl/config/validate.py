@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, own, ready
+from agentrl.config.checks import algorithm, files, fit, own, ready, sft
 from agentrl.config.choices import BY_PATH, CHOICES, REGISTERED
 from agentrl.errors import UserError
 
@@ -51,6 +51,31 @@ SETTINGS: tuple[Check, ...] = (
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS, ready.something_scores)
 """Those, and what a training run cannot do without."""
+
+SAMPLING: tuple[Check, ...] = (
+    ready.required,
+    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+)
+"""Mistakes that matter to a run which samples and does not update."""
+
+ANSWERING: tuple[Check, ...] = (
+    algorithm.sampling,
+    algorithm.server_memory,
+    files.model_files,
+    files.rollout_files,
+    files.reward_files,
+)
+"""Mistakes that matter to `agentrl generate` and `agentrl eval`."""
+
+SUPERVISED: tuple[Check, ...] = (
+    algorithm.cluster,
+    sft.sizes,
+    sft.frequencies,
+    files.custom_class,
+    files.model_files,
+    files.resume,
+)
+"""Mistakes that matter to `agentrl sft`."""
 
 
 def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:

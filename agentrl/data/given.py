@@ -3,7 +3,7 @@
 Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +94,11 @@ def given_rows(
     for place in range(min(len(rows), 100)):
         rows[place]
     return rows
+
+
+def numbered(records: Iterable[Any], name: str = "rows") -> Iterator[tuple[str, Any]]:
+    """Each with its uid."""
+    return ((f"{name}:{number}", record) for number, record in enumerate(records, 1))
 
 
 def completed(

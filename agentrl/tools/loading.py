@@ -163,20 +163,52 @@ def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]
     if isinstance(item, str | Path):
         return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item), sandboxes, servers)
     if isroutine(item):
-        tool = tool_of(item)
-        check_function(tool, f"tools: {tool.name}")
+        tool = _checked_function(item)
         return [Loaded(_function_runner(tool, "tools"), f"tools: {tool.name}")]
-    kind = item if isinstance(item, type) else type(item)
-    written = getattr(item, "tool_schema", None)
-    schema = None if written is None else _read_schema(f"tools: {kind.__name__}", written)
-    config = getattr(item, "config", None)
-    fields = {} if schema is None else {"tool_schema": schema.model_dump()}
-    entry = Entry(Path(), f"tools: {kind.__name__}", kind.__name__, config if isinstance(config, dict) else {}, fields)
-    check_class(entry, kind)
+    entry = _checked_object(item)
     if isinstance(item, type):
-        with blaming(f"tools: {kind.__name__}(config, tool_schema)"):
-            item = made(kind, {"config": entry.config, "tool_schema": schema})
+        with blaming(f"{entry.where}(config, tool_schema)"):
+            schema = entry.fields.get("tool_schema")
+            read = None if schema is None else _read_schema(entry.where, schema)
+            item = made(item, {"config": entry.config, "tool_schema": read})
     return [Loaded(_tool_runner(item, entry, sandboxes), entry.where)]
+
+
+def check_given(tools: Iterable[Any]) -> None:
+    """What can be wrong with tools as objects before one is made of a class. Raises UserError."""
+    for item in tools:
+        if isinstance(item, str | Path):
+            functions = str(item).endswith(".py")
+            check_tools(None if functions else str(item), str(item) if functions else None)
+        elif isroutine(item):
+            _checked_function(item)
+        else:
+            _checked_object(item)
+
+
+def given_name(item: Any) -> str:
+    """What a tool or interaction that is handed in is called in settings and messages."""
+    if isinstance(item, str | Path):
+        return str(item)
+    named = item if isinstance(item, type) or isroutine(item) else type(item)
+    return str(named.__name__)
+
+
+def _checked_function(fn: Any) -> FunctionTool:
+    tool = tool_of(fn)
+    check_function(tool, f"tools: {tool.name}")
+    return tool
+
+
+def _checked_object(item: Any) -> Entry:
+    """A tool, or its class, as if a YAML file listed it."""
+    kind = item if isinstance(item, type) else type(item)
+    where, written = f"tools: {kind.__name__}", getattr(item, "tool_schema", None)
+    config = getattr(item, "config", None)
+    fields = {} if written is None else {"tool_schema": _read_schema(where, written).model_dump()}
+    entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, fields)
+    check_class(entry, kind)
+    return entry
 
 
 def _function_runner(tool: FunctionTool, where: str) -> ToolRunner:
