@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrl import algorithms as algorithms
     from agentrl.api import Result as Result
+    from agentrl.api import Step as Step
     from agentrl.api import TrainingRun as TrainingRun
     from agentrl.api import evaluate as evaluate
     from agentrl.chat import Chat as Chat
-    from agentrl.chat import Ledger as Ledger
-    from agentrl.chat import Source as Source
     from agentrl.config import compose as compose
     from agentrl.config.schema import Config as Config
-    from agentrl.data import Row as Row
-    from agentrl.errors import InfraError as InfraError
-    from agentrl.errors import UserError as UserError
+    from agentrl.core.errors import InfraError as InfraError
+    from agentrl.core.errors import UserError as UserError
+    from agentrl.engines.engine import Engine as Engine
+    from agentrl.engines.engine import Generation as Generation
+    from agentrl.engines.engine import Sampling as Sampling
+    from agentrl.engines.hf import HFEngine as HFEngine
     from agentrl.interactions import BaseInteraction as BaseInteraction
-    from agentrl.rollout.engine import Engine as Engine
-    from agentrl.rollout.engine import Generation as Generation
-    from agentrl.rollout.engine import Sampling as Sampling
-    from agentrl.rollout.engines.hf import HFEngine as HFEngine
-    from agentrl.rollout.trajectory import Outcome as Outcome
-    from agentrl.rollout.trajectory import Trajectory as Trajectory
     from agentrl.tools import BaseTool as BaseTool
     from agentrl.tools import ModelError as ModelError
     from agentrl.tools import ToolResponse as ToolResponse
     from agentrl.tools import function_tool as function_tool
-    from agentrl.train import Step as Step
+    from agentrl.trajectory.ledger import Ledger as Ledger
+    from agentrl.trajectory.ledger import Source as Source
+    from agentrl.trajectory.row import Row as Row
+    from agentrl.trajectory.trajectory import Outcome as Outcome
+    from agentrl.trajectory.trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
 
@@ -51,22 +51,22 @@ NAMES = FUNCTIONS | {
     "BaseTool": "agentrl.tools",
     "Chat": "agentrl.chat",
     "Config": "agentrl.config.schema",
-    "Engine": "agentrl.rollout.engine",
-    "Generation": "agentrl.rollout.engine",
-    "HFEngine": "agentrl.rollout.engines.hf",
-    "InfraError": "agentrl.errors",
-    "Ledger": "agentrl.chat",
+    "Engine": "agentrl.engines.engine",
+    "Generation": "agentrl.engines.engine",
+    "HFEngine": "agentrl.engines.hf",
+    "InfraError": "agentrl.core.errors",
+    "Ledger": "agentrl.trajectory.ledger",
     "ModelError": "agentrl.tools",
-    "Outcome": "agentrl.rollout.trajectory",
+    "Outcome": "agentrl.trajectory.trajectory",
     "Result": "agentrl.api",
-    "Row": "agentrl.data",
-    "Sampling": "agentrl.rollout.engine",
-    "Source": "agentrl.chat",
-    "Step": "agentrl.train",
+    "Row": "agentrl.trajectory.row",
+    "Sampling": "agentrl.engines.engine",
+    "Source": "agentrl.trajectory.ledger",
+    "Step": "agentrl.api",
     "ToolResponse": "agentrl.tools",
-    "Trajectory": "agentrl.rollout.trajectory",
+    "Trajectory": "agentrl.trajectory.trajectory",
     "TrainingRun": "agentrl.api",
-    "UserError": "agentrl.errors",
+    "UserError": "agentrl.core.errors",
     "compose": "agentrl.config",
     "function_tool": "agentrl.tools",
 }

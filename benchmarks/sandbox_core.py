@@ -17,8 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 
 CODE = "print(sum(map(int, input().split())))\n"
 STDIN, STDOUT = b"19 23\n", b"42\n"

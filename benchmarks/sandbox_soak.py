@@ -26,10 +26,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.errors import InfraError
-from agentrl.sandbox.client import Client
-from agentrl.sandbox.isolation import descendants
-from agentrl.sandbox.job import CommandResult, Job, Limits
+from agentrl.core.errors import InfraError
+from agentrl_sandbox.client import Client
+from agentrl_sandbox.isolation import descendants
+from agentrl_sandbox.job import CommandResult, Job, Limits
 
 LIMITS = Limits(wall=10.0, memory_mb=256, output_bytes=1 << 18, processes=32, disk_mb=8, inodes=500)
 BRIEF = Limits(wall=0.5, memory_mb=256, processes=16, disk_mb=8, inodes=500)

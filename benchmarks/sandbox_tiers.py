@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sandbox_core import CODE, LONG, STDIN, STDOUT, Meter, Once, bare, measure
 
-from agentrl.errors import UserError
-from agentrl.sandbox.job import Job
-from agentrl.sandbox.pool import Pool
+from agentrl.core.errors import UserError
+from agentrl_sandbox.job import Job
+from agentrl_sandbox.pool import Pool
 
 BARE = "bare python main.py"
 PROGRAMS = {

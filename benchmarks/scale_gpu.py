@@ -23,8 +23,8 @@ from engine_gpu import SGLANG, console, large_model, report, show
 from sglang_gpu import mean, run_arguments
 
 from agentrl.config import compose
-from agentrl.sandbox.isolation import descendants
 from agentrl.tracking import read_metrics
+from agentrl_sandbox.isolation import descendants
 
 REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return sum(map(ord, solution_str)) % 11 / 10\n"
 PLACES = {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# `docker run IMAGE [options of agentrl sandbox serve]`. A server that other machines can reach needs a token: where none
+# `docker run IMAGE [options of agentrl-sandbox serve]`. A server that other machines can reach needs a token: where none
 # was given, and nobody said --public, one is made up and shown in the log.
 set -eu
 case " $* " in
@@ -12,4 +12,4 @@ case " $* " in
         fi
         ;;
 esac
-exec /opt/agentrl/bin/agentrl sandbox serve --host 0.0.0.0 --python /usr/bin/python3 "$@"
+exec /opt/agentrl/bin/agentrl-sandbox serve --host 0.0.0.0 --python /usr/bin/python3 "$@"

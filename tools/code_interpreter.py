@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from agentrl.errors import InfraError
-from agentrl.sandbox.client import RemoteSession
-from agentrl.sandbox.job import CommandResult, Job, Limits, Unavailable
-from agentrl.sandbox.pool import Session
+from agentrl.core.errors import InfraError
+from agentrl.core.sandbox import LanguageUnavailable, Session
 from agentrl.tools import BaseTool, ModelError
+from agentrl_sandbox.job import CommandResult, Job, Limits
 
 NOTHING = "(no output)"
 
@@ -45,7 +44,7 @@ class CodeInterpreter(BaseTool):
         job = Job(language, _code(parameters), compile_limits=limits, run_limits=limits)
         try:
             result = await self.sandbox.run(job, client=instance_id)
-        except Unavailable as error:
+        except LanguageUnavailable as error:
             if language == self.language:
                 raise
             raise ModelError(f"Error: {error}") from error
@@ -95,7 +94,7 @@ class Notebook:
     """The session of one trajectory; calls of one turn take it in turns."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    session: Session | RemoteSession | None = None
+    session: Session | None = None
 
 
 class PythonSession(CodeInterpreter):

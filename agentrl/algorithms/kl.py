@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl.algorithms.aggregate import token_weights
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def _k1(d: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from agentrl.errors import UserError
-from agentrl.plugins import blaming, load_attribute
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -9,16 +9,16 @@ from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_
 from agentrl.config import ANSWERING
 from agentrl.config.overrides import plain
 from agentrl.config.schema.evaluation import EvalConfig
-from agentrl.data import Row
+from agentrl.core.errors import UserError
 from agentrl.data.given import completed, numbered
-from agentrl.errors import UserError
 from agentrl.evaluation.generating import CHUNK
 from agentrl.evaluation.report import Report, RowScores, reports
 from agentrl.evaluation.settings import scoring_something
 from agentrl.evaluation.stored import Answered, answered, read_answers, row_scores, scored
 from agentrl.rollout.parts import Parts
-from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime import Runtime
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 
 def evaluate(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.core.errors import UserError
+from agentrl.trajectory.trajectory import Trajectory
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Result:
         """
         from transformers import AutoConfig
 
-        from agentrl.training.model import language_head
+        from agentrl.training.model.loading import language_head
 
         with tempfile.TemporaryDirectory(prefix="agentrl-model-") as folder:
             self.save_model(folder)
@@ -55,7 +55,7 @@ class Result:
         """The model's tokenizer, with the chat template of the run. Raises UserError where there is no checkpoint."""
         from transformers import AutoTokenizer
 
-        from agentrl.training.checkpoints import HUGGINGFACE
+        from agentrl.training.checkpoint.folders import HUGGINGFACE
 
         return AutoTokenizer.from_pretrained(self._saved() / HUGGINGFACE)
 
@@ -65,7 +65,7 @@ class Result:
         `dtype`: float32 or bfloat16; None: as it was trained. An adapter is folded in. Raises UserError where there is
         no checkpoint, or a model in the folder that is not to be overwritten.
         """
-        from agentrl.training.merge import merge
+        from agentrl.training.checkpoint.merge import merge
 
         adapter = self.config.model.lora_rank > 0
         merge(self._saved(), Path(folder), dtype=dtype, adapter=adapter, overwrite=overwrite)

@@ -8,12 +8,13 @@ from typing import Any
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, put, settings, tell
 from agentrl.config import SAMPLING
 from agentrl.config.schema import Config
-from agentrl.data import Row, load_dataset
+from agentrl.data import load_dataset
+from agentrl.doctor.preflight import preflight
 from agentrl.evaluation.settings import scoring_something, untrained
-from agentrl.preflight import preflight
 from agentrl.rollout.parts import Parts
-from agentrl.rollout.trajectory import Trajectory
 from agentrl.runtime import Runtime, open_runtime
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 
 def rollout(

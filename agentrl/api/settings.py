@@ -19,16 +19,16 @@ from agentrl.config.given import given
 from agentrl.config.overrides import plain
 from agentrl.config.schema import Config, Data
 from agentrl.config.validate import Check, validate
-from agentrl.cores import wait_passively
-from agentrl.data import Row
+from agentrl.core.cpu_cores import wait_passively
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import to_json
+from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
-from agentrl.errors import UserError
-from agentrl.plurals import plural
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.parts import Parts
 from agentrl.tools.loading import check_given, given_name
-from agentrl.writable import to_json
+from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
 

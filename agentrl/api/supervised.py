@@ -10,14 +10,14 @@ from agentrl.config import SUPERVISED
 from agentrl.config.overrides import plain
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.validate import validate
-from agentrl.errors import UserError
-from agentrl.preflight import preflight_sft
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import to_json
+from agentrl.doctor.preflight import preflight_sft
 from agentrl.runtime.opening import open_sft
-from agentrl.runtime.supervising import supervise
-from agentrl.tracking.files import write_atomic
-from agentrl.training.sft import SftResult
-from agentrl.training.sft import sft as run_sft
-from agentrl.writable import to_json
+from agentrl.training.checkpoint.run_start import supervise
+from agentrl.training.sft.run import SftResult
+from agentrl.training.sft.run import sft as run_sft
 
 FOLDER = "rows"
 """Where rows that were handed in lie, in the folder of the model."""

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.api.result import Result
-from agentrl.api.run import TrainingRun
+from agentrl.api.run import Step, TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, settings, tell
 from agentrl.config import TRAINING
 from agentrl.config.schema import Config
-from agentrl.preflight import check_enough_rows, preflight_training
-from agentrl.train import Step
+from agentrl.doctor.preflight import check_enough_rows, preflight_training
 
 
 def train(
@@ -57,7 +56,7 @@ def train(
         rows=rows,
         validation_rows=validation_rows,
     )
-    for step in run.all_steps():
+    for step in run.steps(pauses=False):
         if on_step is not None:
             on_step(step)
     return run.result

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.message import Message
 from agentrl.chat.parsers import PARSERS
 from agentrl.chat.template import Template, TemplateRefusal
-from agentrl.prefixes import common_length
+from agentrl.core.prefixes import common_length
+from agentrl.trajectory.message import Message
 
 Parser = Callable[..., Any]
 Named = tuple[str, dict[str, Any]]

@@ -4,17 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.plurals import plural
+from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
-    from agentrl.data.tasks import Task
+    from agentrl.tasks.demo import Task
 
 HELP = "write ready-to-train rows for a task, and demonstrations"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the common options, and each task's own in a group of its own."""
-    from agentrl.data.tasks import TASKS
+    from agentrl.tasks.demo import TASKS
 
     parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
-    from agentrl.data.tasks import task_class
+    from agentrl.tasks.demo import task_class
 
     task = task_class(name)
     group = parser.add_argument_group(name, task.HELP)
@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
     """Generate, then say what lies where and how to train on it."""
     from rich.console import Console
 
-    from agentrl.data.generate import Sizes, generate
-    from agentrl.data.tasks import TASKS, make_task, task_class
-    from agentrl.outputs import check_folder
+    from agentrl.core.outputs import check_folder
+    from agentrl.tasks.demo import TASKS, make_task, task_class
+    from agentrl.tasks.generate import Sizes, generate
 
     known = {key for name in TASKS for key in task_class(name).OPTIONS}
     task = make_task(args.task, {key: value for key, value in vars(args).items() if key in known})

@@ -5,7 +5,7 @@ from typing import Any
 from agentrl.config.choices import CHOICES
 from agentrl.config.keys import Key, nearest, schema_keys, schema_sections
 from agentrl.config.names import written
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def print_keys(schema: type, word: str = "") -> None:

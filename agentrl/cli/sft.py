@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
-from agentrl.plurals import plural
+from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.training.sft import SftResult
+    from agentrl.training.sft.run import SftResult
 
 HELP = "warm a model up on demonstrations"
 
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer)
     from rich.console import Console
 
-    from agentrl.preflight import preflight_sft
+    from agentrl.doctor.preflight import preflight_sft
 
     preflight_sft(config)
     from agentrl.runtime.opening import open_sft
-    from agentrl.runtime.supervising import supervise
-    from agentrl.training.sft import sft
+    from agentrl.training.checkpoint.run_start import supervise
+    from agentrl.training.sft.run import sft
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:

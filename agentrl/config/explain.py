@@ -9,7 +9,7 @@ from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, sche
 from agentrl.config.names import destination, lookup, table, written
 from agentrl.config.verdict import meanings
 from agentrl.config.verl_defaults import by_version
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 REASONS = ("silent", "ignored", "refused")
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from agentrl.config.keys import Key, ancestors, home
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 TABLE = Path(__file__).with_name("verl_names.yaml")
 

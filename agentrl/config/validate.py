@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.config.checks import algorithm, files, fit, own, ready, sft
 from agentrl.config.choices import BY_PATH, CHOICES, REGISTERED
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 Check = Callable[..., str | None]
 
@@ -49,8 +49,8 @@ SETTINGS: tuple[Check, ...] = (
 )
 """Mistakes in what is set."""
 
-TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS, ready.something_scores)
-"""Those, and what a training run cannot do without."""
+TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
+"""Those, and the keys that every run needs."""
 
 SAMPLING: tuple[Check, ...] = (
     ready.required,

@@ -24,7 +24,7 @@ from agentrl.config.sources import Given, Source
 from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved
 from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
 from agentrl.config.verl_defaults import VerlDefaults
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 MEANINGS = Path(__file__).with_name("verl_meanings.yaml")
 

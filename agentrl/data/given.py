@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MEDIA_KEYS, MediaKeys
-from agentrl.data.row import Row
 from agentrl.data.rows import READ, make_row
-from agentrl.errors import UserError
+from agentrl.trajectory.row import Row
 
 QUESTIONS = ("question", "problem", "messages")
 """Columns that stand in for the prompt's where there is none."""

@@ -8,9 +8,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.data.row import Row
-from agentrl.errors import UserError
-from agentrl.plurals import plural
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
+from agentrl.trajectory.row import Row
 
 
 def check_batch(rows: int, batch_size: int) -> None:

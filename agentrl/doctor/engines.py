@@ -8,11 +8,11 @@ from importlib.metadata import version
 import torch
 
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import UserError
-from agentrl.rollout.engines.remote.http import Http, serves
-from agentrl.rollout.engines.remote.place import engine_python, find_python
-from agentrl.runtime.engines import engine_name, server_urls
+from agentrl.engines.opening import engine_name, server_urls
+from agentrl.engines.servers.http import Http, serves
+from agentrl.engines.servers.place import engine_python, find_python
 
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 ANSWERS_WITHIN = 10.0

@@ -4,16 +4,16 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agentrl.data import Row
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.sandbox import Sandbox
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import InfraError, UserError
 from agentrl.interactions import InteractionSet
-from agentrl.rollout.trajectory import Outcome
-from agentrl.sandbox.job import Job
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.tools import ToolSet
 from agentrl.tools.response import ToolResult
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome
+from agentrl_sandbox.job import Job
 
 SLOW = 5.0
 """Seconds from which on a tool's call is worth a word."""

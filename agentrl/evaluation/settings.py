@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from agentrl.config.checks.ready import something_scores
 from agentrl.config.schema import Config
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 Settings = TypeVar("Settings", bound=Config)
 

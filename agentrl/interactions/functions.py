@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.core.user_code import UserFunction
 from agentrl.interactions.base import BaseInteraction
-from agentrl.usercode import UserFunction
 
 
 class FunctionInteraction(BaseInteraction):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.data.row import Row
+from agentrl.trajectory.row import Row
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.sft import SftConfig
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft import Run, SftRun
+from agentrl.training.sft.run import Run, SftRun
 
 
 def open_runtime(config: Config, parts: Parts = NO_PARTS) -> Runtime:

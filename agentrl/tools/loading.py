@@ -6,11 +6,13 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.plugin_checks import check_keys
-from agentrl.plugins import Entry, blaming, load_user_file, read_entries
-from agentrl.resources import find
-from agentrl.sandbox.sandbox import Sandbox
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_keys
+from agentrl.core.plugins import Entry, load_user_file, read_entries
+from agentrl.core.resources import find
+from agentrl.core.sandbox import Sandbox
+from agentrl.core.user_code import made
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tool_of, tools_in
@@ -21,7 +23,6 @@ from agentrl.tools.sandboxes import NO_SANDBOX, Sandboxes
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 from agentrl.tools.toolset import ToolSet
 from agentrl.tools.truncation import Truncation
-from agentrl.usercode import made
 
 NATIVE, MCP = "native", "mcp"
 ENTRY_KEYS = ("class_name", "config", "tool_schema", "mcp")

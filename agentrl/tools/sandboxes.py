@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.sandbox.sandbox import Sandbox
+from agentrl.core.errors import UserError
+from agentrl.core.sandbox import Sandbox
 
 
 class Sandboxes:

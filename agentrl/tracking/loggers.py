@@ -13,9 +13,9 @@ from typing import Protocol
 
 import yaml
 
-from agentrl.errors import UserError
-from agentrl.outputs import append_line
-from agentrl.tracking.files import write_atomic
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.outputs import append_line
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
 from agentrl.tracking.services import SERVICES, RunInfo, open_service

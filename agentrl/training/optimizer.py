@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema import Optim
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training.loss_scale import LossScale
-from agentrl.training.offload import move_moments
-from agentrl.training.ranks import ALONE, Ranks
-from agentrl.training.shards import local, trainable_shards
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.shards import local, trainable_shards
+from agentrl.training.perf.offload import move_moments
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -83,7 +83,7 @@ class Optimizer:
         self.parameters = [shard.parameter for shard in self.shards.values()]
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
             raise UserError(
-                "parameters in half precision lose small updates: call agentrl.training.model.float32_masters(module)"
+                "parameters in half precision lose small updates: call agentrl.training.model.loading.float32_masters"
             )
         decayed = [shard.parameter for shard in self.shards.values() if len(shard.shape) >= 2]
         exempt = [shard.parameter for shard in self.shards.values() if len(shard.shape) < 2]  # norms and biases

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages import ADVANTAGES, BUILT_IN, COLUMNS
 from agentrl.algorithms.segments import dense
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.verl.data_proto import object_array
 from agentrl.verl.padded import rows_of
 from agentrl.verl.sections import AlgoConfig

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.losses import POLICY_LOSSES, Details, OptimizerStep
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.verl.padded import rows_of
 from agentrl.verl.sections import ActorConfig
 

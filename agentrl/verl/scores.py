@@ -7,11 +7,11 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code.scoring import FIRST
 from agentrl.rewards.code.standard import judge
 from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.ready_made import CODE_SOURCES, function_for
-from agentrl.sandbox.sandbox import Sandbox
 
 MEMORY_MB = 1024
 """What a program may use where nothing is said of it."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl.algorithms import ADVANTAGES, GROUPED, estimate, reads
 from agentrl.algorithms.advantages.scores import discounted_returns
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.packings import Packing, pack_up, packings, padded, turns_of
 
 

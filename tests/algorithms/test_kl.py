@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algorithms import KL_ESTIMATORS, AdaptiveKL, entropy_from_logits, kl_controller, kl_penalty, penalise
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
 

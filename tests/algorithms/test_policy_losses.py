@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agentrl.algorithms import POLICY_LOSSES, bind_loss
 from agentrl.algorithms.losses.covariance import covariances
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.packings import Packing, packings
 
 OPTIONS = {"low": 0.2, "high": 0.3, "c": 3.0, "tau_pos": 1.0, "tau_neg": 2.0, "ppo_kl_coef": 0.7,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.models import tiny
+from agentrl.tasks.models import tiny
 
 
 @pytest.fixture(scope="session")

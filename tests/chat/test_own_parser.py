@@ -7,7 +7,7 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.config.validate import check_word
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.chat.realia import tokenizer
 
 SOURCE = """

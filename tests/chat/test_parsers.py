@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentrl.chat import PARSERS, Chat
 from agentrl.chat.parsers import ALIASES
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.chat.formats import MALFORMED, WELL_FORMED, Sample
 from tests.chat.pairs import by_name
 from tests.chat.realia import tokenizer

@@ -36,7 +36,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]
     root = Path(__file__).parents[2]
     environment = os.environ | {
         "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONPATH": f"{root}{os.pathsep}{root / 'sandbox'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
 
     def offered(line: str) -> list[str]:

@@ -13,7 +13,7 @@ from agentrl.config.names import destination, table
 from agentrl.config.reference import reference
 from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

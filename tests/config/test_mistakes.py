@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose, resolve
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def complaint(*overrides: str, **where: str) -> str:
@@ -121,7 +121,6 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
         (["critic.enable=true"], ["critic.enable=true", "asks for no values", "gae"]),
         (["critic.enable=false", "algorithm.adv_estimator=gae"], ["critic.enable=false", "leave critic.enable out"]),
         (["critic.ppo_epochs=0"], ["critic.ppo_epochs=0"]),
-        (["reward.custom_reward_function.path=null"], ["nothing scores", "reward.custom_reward_function.path"]),
     ],
 )
 def test_what_does_not_fit_says_how_to_mend_it(ready: list[str], overrides: list[str], parts: list[str]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.chat.ledger import Source
 from agentrl.config.names import table
-from agentrl.rollout.engine import Sampling
+from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops import loop_class
-from agentrl.rollout.trajectory import Outcome, ToolCallRecord, Trajectory
 from agentrl.tracking import rollout_metrics
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory
 from tests.rollout.scripted import environment, row, says
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,7 +55,8 @@ def test_lines_quoted_are_said() -> None:
     table = (DOCS / "troubleshooting.md").read_text().partition("## It will not start")[2].partition("\n## ")[0]
     quoted = [line for row in table.splitlines()[4:] for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     assert len(quoted) > 15
-    texts = [text for file in (DOCS.parent / "agentrl").rglob("*.py") for text in said(file)]
+    folders = (DOCS.parent / "agentrl", DOCS.parent / "sandbox" / "agentrl_sandbox")
+    texts = [text for folder in folders for file in folder.rglob("*.py") for text in said(file)]
     for line in quoted:
         for part in filter(None, (part.strip(" :;") for part in line.split("..."))):
             assert any(part in text for text in texts), part

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.isolation import descendants
+from agentrl_sandbox.isolation import descendants
 from tests.e2e.conftest import agentrl, command, environment
 from tests.e2e.test_ray import REWARD
 from tests.e2e.test_resume import figures, lines

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate, reads
 from agentrl.config.schema import Actor, Algorithm, PolicyLoss
 from agentrl.config.validate import check_word, validate
-from agentrl.errors import UserError
-from agentrl.plugins import import_external
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import import_external
 from agentrl.training.objective import loss_of
 from agentrl.verl import modules
 from tests.algorithms.packings import Packing, packings

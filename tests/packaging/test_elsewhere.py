@@ -12,7 +12,8 @@ ELSEWHERE = Path(__file__).with_name("elsewhere")
 
 def agentrl(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{ELSEWHERE}{os.pathsep}{root}", "COLUMNS": "160"}
+    path = os.pathsep.join(map(str, (ELSEWHERE, root, root / "sandbox")))
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "160"}
     return subprocess.run(
         [sys.executable, "-m", "agentrl", *args],
         cwd=folder,

@@ -67,15 +67,17 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
         "agentrl/share/tools/calculator.yaml",
         "agentrl/share/tools/calculator.py",
         "agentrl/share/interactions/checker.yaml",
+        "agentrl_sandbox/py.typed",
+        "agentrl_sandbox/zygote/sitecustomize.py",
     } <= names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"agentrl", "agentrl_sandbox"}
     assert not [name for name in names if "__pycache__" in name]
 
 
 def check_installation(agentrl: Path, folder: Path, path: str, share: Path) -> None:
     """Look around, write rows, resolve a run that uses ready-made tools: all in an empty folder."""
     python = [sys.executable, "-c"]
-    where = "import agentrl.resources; print(agentrl.resources.share())"
+    where = "import agentrl.core.resources; print(agentrl.core.resources.share())"
     assert succeed(*python, where, cwd=folder, path=path).strip() == str(share)
     assert "First steps" in succeed(agentrl, "--help", cwd=folder, path=path)
     succeed(agentrl, "data", "arithmetic", "--out", "rows", "--train", 4, "--val", 2, cwd=folder, path=path)
@@ -104,7 +106,7 @@ def test_an_editable_install(tmp_path: Path) -> None:
     pip = (*PIP, "--python", venv / "bin" / "python", "install", "--no-deps", "--no-build-isolation")
     succeed(*pip, "--editable", ROOT, cwd=tmp_path, path=DEPENDENCIES)
     assert not list(venv.glob("lib/*/site-packages/agentrl")), "no copies that grow old"
-    where = "import agentrl.resources; print(agentrl.resources.share())"
+    where = "import agentrl.core.resources; print(agentrl.core.resources.share())"
     assert succeed(venv / "bin" / "python", "-c", where, cwd=folder, path="").strip() == str(ROOT)
     done = run(venv / "bin" / "agentrl", *TRAIN[:3], cwd=folder, path=DEPENDENCIES)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.pool import Pool
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

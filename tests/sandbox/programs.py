@@ -1,7 +1,7 @@
 """Short ways to run something."""
 
-from agentrl.sandbox.job import CommandResult, Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import CommandResult, Job, Limits
+from agentrl_sandbox.pool import Pool
 
 
 async def run(pool: Pool, code: str, stdin: bytes = b"", *, language: str = "python", **limits: float) -> CommandResult:

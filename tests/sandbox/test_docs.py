@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.languages import RECIPES
 from agentrl.tools import load_tools
+from agentrl_sandbox.languages import RECIPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
 TOOL, PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

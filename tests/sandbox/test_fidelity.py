@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox import folder
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox import folder
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox import groups
-from agentrl.sandbox.groups import ONE, TWO, Groups, places
-from agentrl.sandbox.kernel.group import Group
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox import groups
+from agentrl_sandbox.groups import ONE, TWO, Groups, places
+from agentrl_sandbox.kernel.group import Group
+from agentrl_sandbox.pool import Pool
 
 LINE = "31 23 0:28 {root} {point} rw,nosuid - {kind} {kind} rw{options}\n"
 

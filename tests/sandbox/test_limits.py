@@ -4,8 +4,8 @@
 
 import pytest
 
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 from tests.sandbox.attacks import choices
 from tests.sandbox.attacks.attack import Attack
 

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
-from agentrl.sandbox.pool import ALLOW, Pool
-from agentrl.sandbox.turnstile import Turnstile
+from agentrl_sandbox.errors import UsageError
+from agentrl_sandbox.job import Busy, Job, Limits, Unavailable
+from agentrl_sandbox.pool import ALLOW, Pool
+from agentrl_sandbox.turnstile import Turnstile
 
 from .programs import run
 
@@ -219,7 +219,7 @@ async def test_a_run_knows_nothing_of_the_server(pool: Pool, language: str) -> N
     }
     answer = await run(pool, codes[language], language=language)
     assert b"HOME=/box" in answer.stdout
-    for word in (b"agentrl/sandbox", b"AGENTRL", b"PYTHONPATH", pool.told["folder"].encode()):
+    for word in (b"agentrl_sandbox", b"AGENTRL", b"PYTHONPATH", pool.told["folder"].encode()):
         assert word not in answer.stdout
 
 
@@ -227,7 +227,7 @@ async def test_no_isolation_takes_two_to_agree(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(ALLOW, raising=False)
-    with pytest.raises(UserError, match=ALLOW):
+    with pytest.raises(UsageError, match=ALLOW):
         await Pool(isolation="none").start()
     monkeypatch.setenv(ALLOW, "1")
     pool = Pool(isolation="none", slots=1)
@@ -239,7 +239,7 @@ async def test_no_isolation_takes_two_to_agree(
 
 
 async def test_unknown_tiers_are_named() -> None:
-    with pytest.raises(UserError, match="isolation='magic'"):
+    with pytest.raises(UsageError, match="isolation='magic'"):
         await Pool(isolation="magic").start()
 
 

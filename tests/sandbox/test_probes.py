@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.sandbox import mends, probes
-from agentrl.sandbox.job import CommandResult, Job, Result
-from agentrl.sandbox.pool import ALLOW, Pool
+from agentrl_sandbox import mends, probes
+from agentrl_sandbox.errors import UsageError
+from agentrl_sandbox.job import CommandResult, Job, Result
+from agentrl_sandbox.pool import ALLOW, Pool
 
 
 def answer(stdout: bytes = b"[]", stderr: bytes = b"") -> CommandResult:
@@ -112,7 +112,7 @@ async def test_where_nothing_isolates_the_error_names_every_tier_and_its_mend(mo
         return probes.refused(name, f"{name} is out of order")
 
     monkeypatch.setattr(Pool, "_try", refused)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UsageError) as error:
         await Pool().start()
     for tier in ("namespace", "bwrap", "landlock"):
         assert f"{tier}: {tier} is out of order; to have it, {mends.mend(tier, '')}" in str(error.value)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import InfraError
-from agentrl.sandbox.isolation import descendants
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.errors import SandboxError
+from agentrl_sandbox.isolation import descendants
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 
 LONG = Limits(wall=60)
 HELLO = Job("python", "print(1)", run_limits=LONG)
@@ -68,7 +68,7 @@ async def test_a_session_is_lost_with_its_server() -> None:
     await session.run("x = 1")
     kill_servers(pool)
     await asyncio.sleep(0.5)
-    with pytest.raises(InfraError):
+    with pytest.raises(SandboxError):
         await session.run("x")
     assert (await session.run("x")).status == "Error"
     assert pool.stats()["sessions"] == 0
@@ -87,17 +87,17 @@ async def test_close_leaves_nothing() -> None:
     before = {supervisor, *descendants(supervisor)}
     assert len(before) >= 6
     await pool.close()
-    with pytest.raises(InfraError):
+    with pytest.raises(SandboxError):
         await flying
     assert not [pid for pid in before if Path(f"/proc/{pid}").exists()]
     assert not Path(pool.told["folder"]).exists()
-    with pytest.raises(InfraError, match="closed"):
+    with pytest.raises(SandboxError, match="closed"):
         await pool.run(HELLO)
 
 
 async def test_nothing_outlives_a_killed_caller() -> None:
     code = (
-        "import asyncio\nfrom agentrl.sandbox.job import Job, Limits\nfrom agentrl.sandbox.pool import Pool\n"
+        "import asyncio\nfrom agentrl_sandbox.job import Job, Limits\nfrom agentrl_sandbox.pool import Pool\n"
         "async def main():\n    pool = Pool(slots=1)\n    await pool.start()\n    print(pool.link.process.pid, flush=True)\n"
         "    await pool.run(Job('python', 'import time; time.sleep(60)', run_limits=Limits(wall=60)))\nasyncio.run(main())"
     )

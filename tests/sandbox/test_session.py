@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 
 from agentrl.config.schema import Config
-from agentrl.runtime.environment import sandbox_for
-from agentrl.sandbox.job import Busy, Limits
-from agentrl.sandbox.pool import Pool, Session
+from agentrl.rollout.environment import sandbox_for
+from agentrl_sandbox.job import Busy, Limits
+from agentrl_sandbox.pool import Pool, Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 
 from .programs import run
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import asyncio, os
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
 from tests.sandbox import kernel_memory
 
 LONG = Limits(wall=60, memory_mb=300, processes=20)
@@ -48,7 +49,7 @@ def test_an_ordinary_user_has_the_same_pool() -> None:
         group=12345,
         extra_groups=[],
         cwd="/",
-        env={"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": os.defpath, "PYTHONPATH": f"{ROOT}:{ROOT / 'sandbox'}", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=100,
@@ -69,7 +70,7 @@ def test_an_ordinary_user_has_the_same_pool() -> None:
 def test_the_slots_of_two_pools_have_different_users() -> None:
     if os.getuid() != 0:
         pytest.skip("takes root")
-    from agentrl.sandbox.supervisor import own_ids
+    from agentrl_sandbox.supervisor import own_ids
 
     (first, one), (second, two), (large, most) = own_ids(10), own_ids(10), own_ids(900)
     for lock in first:
@@ -86,8 +87,8 @@ def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
     """A grid of runs on one machine, each with a pool of its own."""
     if os.getuid() != 0:
         pytest.skip("takes root")
-    from agentrl.sandbox.pool import SESSIONS
-    from agentrl.sandbox.supervisor import own_ids
+    from agentrl_sandbox.pool import SESSIONS
+    from agentrl_sandbox.supervisor import own_ids
 
     held, firsts = [], set()
     for _ in range(10):
@@ -103,7 +104,7 @@ def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root hands out users")
 async def test_where_users_are_few_a_pool_has_fewer_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentrl.sandbox import supervisor
+    from agentrl_sandbox import supervisor
 
     monkeypatch.setattr(supervisor, "_maps", lambda uid: False)
     held = [supervisor.enough_ids(12, 1024) for _ in range(7)]

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking import LiveView, open_loggers, read_metrics
 from agentrl.tracking.loggers import ADDS, FileLogger, TensorBoardLogger
 

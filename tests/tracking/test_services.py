@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking import generations, open_loggers
 from agentrl.tracking.services import SERVICES
 

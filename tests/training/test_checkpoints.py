@@ -9,9 +9,9 @@ import time
 import pytest
 import torch
 
-from agentrl.errors import UserError
-from agentrl.training import checkpoints
-from agentrl.training.resuming import Resuming
+from agentrl.core.errors import UserError
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.resuming import Resuming
 
 STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.errors import UserError
-from agentrl.training import checkpoints, lineage
-from agentrl.training.lineage import PLAN, complete_plan, set_aside, visible
-from agentrl.training.resuming import Resuming, newest
-from agentrl.training.shards import Piece
+from agentrl.core.errors import UserError
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint import lineage
+from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
+from agentrl.training.checkpoint.resuming import Resuming, newest
+from agentrl.training.parallel.shards import Piece
 
 
 def write(folder: Path, *steps: int, by: str = "old") -> None:
@@ -205,7 +206,7 @@ BRANCHER = """
 import sys
 from pathlib import Path
 from agentrl.training import checkpoints
-from agentrl.training.lineage import set_aside, visible
+from agentrl.training.checkpoint.lineage import set_aside, visible
 folder, number = Path(sys.argv[1]), 0
 while True:
     kept = max(visible(folder), default=0)

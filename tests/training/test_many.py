@@ -14,8 +14,9 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from agentrl.config.schema import Model
-from agentrl.training import checkpoints, load_model
-from agentrl.training.ranks import ALONE
+from agentrl.training import load_model
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.parallel.ranks import ALONE
 from tests.training import many
 from tests.training.tiny import CPU, tiny
 

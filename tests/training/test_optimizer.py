@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from agentrl.config.schema import Optim
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training.optimizer import Optimizer, lr_factor
 
 

@@ -25,7 +25,7 @@ from agentrl.algorithms.advantages.reinforce import (
 )
 from agentrl.algorithms.advantages.turns import grpo_turn
 from agentrl.algorithms.own import blamed, check_signature, checked_column, function_of, keywords_of
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 KEY = "algorithm.adv_estimator"
 COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")

@@ -18,7 +18,7 @@ from agentrl.algorithms.losses.sequence import geo_mean, gspo
 from agentrl.algorithms.losses.weighted import cispo, gpg, sapo
 from agentrl.algorithms.own import blamed, check_signature, checked_column, function_of, keywords_of
 from agentrl.algorithms.segments import sequence_of, sum_by
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 KEY = "actor.policy_loss.loss_mode"
 COLUMNS = ("logprobs", "old_logprobs", "advantages")

@@ -31,7 +31,7 @@ from agentrl.chat.parsers import (
     solar,
 )
 from agentrl.chat.parsers.own import Parser, load_parser, named_by_path
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 PARSERS: dict[str, Parser] = {
     "hermes": hermes.parse,

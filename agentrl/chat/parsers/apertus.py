@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, typed_call
 from agentrl.chat.parsers.tagged_json import parse_lists
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
     ("<|tools_prefix|>",),

@@ -2,11 +2,11 @@
 
 import re
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_json, skip_space, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
     ("<｜tool▁call▁begin｜>",),

@@ -7,11 +7,11 @@ a blank before each of its names. GigaChat 3.5 writes the same with GCML in plac
 import re
 from typing import Any
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 BLOCKS = ("tool_calls", "function_calls", " calls")
 

@@ -5,12 +5,12 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, without
 from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
 START = ">>>"

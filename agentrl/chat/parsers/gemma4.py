@@ -2,12 +2,12 @@
 
 import re
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, near, typed_call
 from agentrl.chat.parsers.literals import Notation, Values
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 QUOTE = '<|"|>'
 TAGS = Tags(

@@ -6,9 +6,9 @@ A turn begins inside a header, since the generation prompt is <|start|>assistant
 import re
 from dataclasses import dataclass, field
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.calls import Malformed, broken, read_whole_json, too_many, typed_call
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 EXPECTED = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
 START, MESSAGE, CHANNEL = "<|start|>", "<|message|>", "<|channel|>"

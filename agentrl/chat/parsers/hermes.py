@@ -1,9 +1,9 @@
 """Hermes and Qwen: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them."""
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_json import parse_tagged, read_named
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 TAGS = Tags(
     ("<tool_call>",),

@@ -2,12 +2,12 @@
 
 import re
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.calls import Malformed, broken, make_call, read_json, too_many
 from agentrl.chat.parsers.pythonic import parse_builtin
 from agentrl.chat.parsers.tagged_json import read_list
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 TAG = "<|python_tag|>"
 EXPECTED = '{"name": ..., "parameters": {...}}'

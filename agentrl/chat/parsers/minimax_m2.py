@@ -2,10 +2,10 @@
 
 import re
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 GRAMMAR = Grammar(
     Tags(

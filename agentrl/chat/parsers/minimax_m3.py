@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import EXCERPT, MAX_DEPTH, Malformed, near, skip_space, typed_call
 from agentrl.chat.parsers.literals import MAX_VALUES
 from agentrl.chat.parsers.values import convert_by, part, schema_of
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 MARK = "]<]minimax[>["
 ITEM = "item"

@@ -3,11 +3,11 @@
 import re
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import make_call, read_json, typed_call
 from agentrl.chat.parsers.tagged_json import read_list
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
     ("[TOOL_CALLS]",),

@@ -1,9 +1,9 @@
 """Nemotron-Nano-v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_json import parse_lists
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 TAGS = Tags(
     ("<TOOLCALL>",),

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.calls import Malformed, broken, typed_call
 from agentrl.chat.template import Tools
-from agentrl.errors import UserError
-from agentrl.plugins import blaming, load_attribute
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.trajectory.message import Call, Parsed
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """Phi-4-mini: <|tool_call|>{"name": ..., "arguments": {...}}<|/tool_call|>, or functools[{...}, ...] with no end."""
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import read_json
 from agentrl.chat.parsers.tagged_json import parse_lists, read_list
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
     ("<|tool_call|>",),

@@ -3,12 +3,12 @@
 import re
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.calls import MAX_ARGUMENTS, MAX_CALLS, Malformed, broken, near, skip_space, typed_call
 from agentrl.chat.parsers.literals import Values, quiet
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.parsers.values import convert, schema_of
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 EXPECTED = "[name(key=value, ...), ...] with Python literals as values"
 TAG_PAIRS = (("<|python_start|>", "<|python_end|>"), ("<|tool_call_start|>", "<|tool_call_end|>"))

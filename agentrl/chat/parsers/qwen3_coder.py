@@ -2,10 +2,10 @@
 
 import re
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, parse_spelled, without_newlines
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 HEADER = re.compile(rf"\s*+<function=({NAME})>")
 ARGUMENT = re.compile(rf"\s*+<parameter=({NAME})>")

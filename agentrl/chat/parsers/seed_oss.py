@@ -1,10 +1,10 @@
 """Seed-OSS: <seed:tool_call><function=NAME><parameter=KEY>value</parameter>...</function></seed:tool_call>."""
 
-from agentrl.chat.message import Parsed
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.qwen3_coder import ARGUMENT, FOOTER, HEADER, VALUE_END
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Parsed
 
 GRAMMAR = Grammar(
     Tags(

@@ -4,7 +4,7 @@ from typing import Any
 
 from agentrl.config.choices import CRITIC_ESTIMATORS, ESTIMATORS, GROUP_ESTIMATORS, REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:

@@ -2,7 +2,7 @@
 
 from agentrl.config.choices import GROUP_ESTIMATORS
 from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 CROWDED = 0.6
 """Share of a GPU's free memory from which on an engine that never gives it back is worth a word."""

@@ -2,7 +2,7 @@
 
 from agentrl.config.choices import CRITIC_ESTIMATORS, ESTIMATORS, POLICY_LOSSES
 from agentrl.config.schema import Actor, Algorithm, Critic, Model
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def own_functions(algorithm: Algorithm, actor: Actor, model: Model) -> None:
@@ -11,7 +11,7 @@ def own_functions(algorithm: Algorithm, actor: Actor, model: Model) -> None:
     if estimator in ESTIMATORS and loss_mode in POLICY_LOSSES:
         return
     from agentrl.algorithms import bind_loss, reads  # torch comes with it
-    from agentrl.plugins import import_external
+    from agentrl.core.plugins import import_external
 
     import_external(model.external_lib, "model")
     reads(estimator)

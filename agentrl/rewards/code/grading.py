@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.code.cases import TestCases, text_of
 from agentrl.rewards.code.script import TestScript
 from agentrl.rewards.code.trials import HARNESS, Trials, framed
 from agentrl.rewards.code.values import MALFORMED, as_expected, decode
 from agentrl.rewards.code.verdict import COMPILE_ERROR, TIMEOUT, Verdict, compile_status, describe, failure
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
 

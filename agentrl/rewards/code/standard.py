@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code.cases import read_cases, text_of
 from agentrl.rewards.code.extraction import FENCE, extract_code
 from agentrl.rewards.code.grading import Function, Graders, Program, grade
@@ -17,7 +18,6 @@ from agentrl.rewards.code.scoring import FAILURES, FIRST, OUTPUT_BYTES
 from agentrl.rewards.code.trials import framed
 from agentrl.rewards.code.values import MALFORMED, decode
 from agentrl.rewards.code.verdict import Verdict
-from agentrl.sandbox.sandbox import Sandbox
 
 TIMEOUT, TOTAL = 10.0, 60.0
 """Seconds for a case, and for all."""

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.rewards.code.analysis import Shape, read
 from agentrl.rewards.code.values import MALFORMED
 from agentrl.rewards.code.verdict import RUNTIME_ERROR, failure
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 
 Run = Callable[[Job], Awaitable[Result]]
 

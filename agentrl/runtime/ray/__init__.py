@@ -13,10 +13,10 @@ import os
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft import SftRun
+from agentrl.training.sft.run import SftRun
 
 
 def open_on_ray(config: Config, parts: Parts = NO_PARTS) -> Runtime:

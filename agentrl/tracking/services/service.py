@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from agentrl.errors import UserError
-from agentrl.tracking.files import write_atomic
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
 from agentrl.tracking.generations import Generation
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code import Verdict, grade, read_cases
-from agentrl.sandbox.job import Limits
-from agentrl.sandbox.sandbox import Sandbox
+from agentrl_sandbox.job import Limits
 
 Grade = Callable[..., Verdict]
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.sandbox import LanguageUnavailable
 from agentrl.rewards.code import grade, read_cases
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result, Unavailable
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade
 
 SUM = {"inputs": ["1 2\n", "3 4", "5 5"], "outputs": ["3\n", "7", "11"]}
@@ -140,7 +141,7 @@ def test_trouble_of_the_sandbox_is_never_a_verdict() -> None:
     broken = CommandResult("Error", 0.0, None, b"", b"no such file: python3")
     for answer in (
         InfraError("gone"),
-        Unavailable("cpp"),
+        LanguageUnavailable("cpp"),
         Result("x", runs=[broken] * 3),
         Result("x", compiled=broken),
     ):

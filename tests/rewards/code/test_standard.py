@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.code.standard import compute_score, last_block, same_output, same_value
-from agentrl.sandbox.sandbox import Sandbox
 from agentrl.verl.scores import default_compute_score, prime_code, sandbox_fusion
 from tests.rewards.standard.reference import REFERENCE, needs_reference
 

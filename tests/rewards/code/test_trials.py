@@ -9,7 +9,7 @@ import pytest
 from agentrl.rewards.code import grade, read_cases
 from agentrl.rewards.code.analysis import read
 from agentrl.rewards.code.values import MALFORMED, decode
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade
 
 HAS_CLOSE = """

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agentrl.sandbox.job import Result
+from agentrl_sandbox.job import Result
 from tests.sandbox.attacks.attack import SMALL, Attack, Slow, fails, hits, last, prints, takes, uses
 
 SHORT = replace(SMALL, wall=1.5)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentrl.sandbox.job import CommandResult, Job, Limits, Result
-from agentrl.sandbox.kernel.numbers import number
+from agentrl_sandbox.job import CommandResult, Job, Limits, Result
+from agentrl_sandbox.kernel.numbers import number
 
 Check = Callable[[Result], str]
 """What is wrong with a result; empty if nothing."""

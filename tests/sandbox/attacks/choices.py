@@ -6,7 +6,7 @@ All that is asked of each: a verdict comes, and it comes in time. What the verdi
 
 from dataclasses import replace
 
-from agentrl.sandbox.job import Limits, Result
+from agentrl_sandbox.job import Limits, Result
 from tests.sandbox.attacks.attack import SMALL, Attack, last
 
 LIMITS = replace(SMALL, wall=1.0, processes=128)

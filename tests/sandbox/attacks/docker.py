@@ -4,8 +4,8 @@ import ctypes
 import errno
 import os
 
-from agentrl.sandbox.kernel import seccomp, syscalls
-from agentrl.sandbox.kernel.seccomp import Argument, Profile, Rule
+from agentrl_sandbox.kernel import seccomp, syscalls
+from agentrl_sandbox.kernel.seccomp import Argument, Profile, Rule
 
 _NAMESPACES = 0x7E020000
 DEFAULT = Profile(

@@ -31,8 +31,8 @@ def stage() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="agentrl-attacks-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        for part in ("agentrl", "tests/sandbox/attacks"):
-            shutil.copytree(REPO / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for source, copy in (("sandbox/agentrl_sandbox", "agentrl_sandbox"), ("tests/sandbox/attacks",) * 2):
+            shutil.copytree(REPO / source, folder / copy, ignore=shutil.ignore_patterns("__pycache__"))
         yield folder
 
 

@@ -11,10 +11,10 @@ import sys
 import time
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.sandbox.isolation import children
-from agentrl.sandbox.job import CommandResult, Job, Result, Unavailable
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.errors import SandboxError, UsageError
+from agentrl_sandbox.isolation import children
+from agentrl_sandbox.job import CommandResult, Job, Result, Unavailable
+from agentrl_sandbox.pool import Pool
 from tests.sandbox.attacks import appetites, choices, docker, inputs, reach, rights, stays, views
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.scene import Scene, linger, lingering
@@ -66,7 +66,7 @@ async def launch(pool: Pool, attack: Attack, scene: Scene, gate: asyncio.Semapho
         except Unavailable as error:
             say(family=attack.family, name=attack.name, contained=None, why=str(error))
             return True
-        except InfraError as error:
+        except SandboxError as error:
             wrong = [f"the sandbox broke: {error}"]
         say(
             family=attack.family,
@@ -114,7 +114,7 @@ async def main(options: argparse.Namespace) -> int:
     pool = Pool(isolation=options.tier, slots=AT_ONCE)
     try:
         await pool.start()
-    except UserError:
+    except UsageError:
         say(tier=options.tier, started=False, why=pool.report[-1].why, mend=pool.report[-1].mend)
         return 0
     say(

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
-from agentrl.sandbox.session import Session
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
+from agentrl_sandbox.session import Session
 from tests.sandbox.attacks import scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

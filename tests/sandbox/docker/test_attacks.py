@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import InfraError
-from agentrl.sandbox.client import Client
-from agentrl.sandbox.job import Job, Unavailable
+from agentrl_sandbox.client import Client
+from agentrl_sandbox.errors import SandboxError
+from agentrl_sandbox.job import Job, Unavailable
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.runner import ATTACKS, faults
 from tests.sandbox.docker.conftest import Served, wait_for
@@ -72,7 +72,7 @@ async def launch(client: Client, attack: Attack, scene: Any, gate: asyncio.Semap
         except ValueError as error:
             # Too large, or no text, for a request.
             return "refused" if attack.family.startswith(("17", "18", "19", "20")) else f"refused: {error}"
-        except InfraError as error:
+        except SandboxError as error:
             return f"the sandbox broke: {error}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from sandbox_fusion import RunCodeRequest, run_code
 
-from agentrl.sandbox.languages import RECIPES
+from agentrl_sandbox.languages import RECIPES
 from tests.sandbox.docker.conftest import ANY_PORT, TIER, Served, readme_command, run, wait_for
 from tests.sandbox.docker.engine import Engine
 

@@ -91,7 +91,7 @@ def test_every_added_call_is_needed(engine: Engine, image: str, tmp_path: Path, 
     profile = tmp_path / "seccomp.json"
     profile.write_text(json.dumps(GENERATOR["profile"]() if call == "nothing" else without(call)))
     flags = ("--cap-drop", "ALL", "--security-opt", f"seccomp={profile}", "--security-opt", "systempaths=unconfined")
-    program = "echo 'print(6 * 7)' > /tmp/main.py; agentrl sandbox run --isolation namespace /tmp/main.py"
+    program = "echo 'print(6 * 7)' > /tmp/main.py; agentrl-sandbox run --isolation namespace /tmp/main.py"
     words = ("run", "--rm", *flags, "--entrypoint", "sh", IMAGE, "-c", program)
     if call == "nothing":
         assert engine.docker(*words) == "42\n"

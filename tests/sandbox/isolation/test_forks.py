@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agentrl.errors import UserError
-from agentrl.sandbox.isolation.landlock import Landlock
-from agentrl.sandbox.job import Job, Limits
-from agentrl.sandbox.pool import Pool
-from agentrl.sandbox.zygote.place import Place, _Memory, _wide_strings
+from agentrl_sandbox.errors import UsageError
+from agentrl_sandbox.isolation.landlock import Landlock
+from agentrl_sandbox.job import Job, Limits
+from agentrl_sandbox.pool import Pool
+from agentrl_sandbox.zygote.place import Place, _Memory, _wide_strings
 from tests.sandbox.attacks.launch import interpreter
 from tests.sandbox.test_fidelity import PROGRAMS, STDIN
 
@@ -37,7 +37,7 @@ async def landlock() -> AsyncIterator[Pool]:
     pool = Pool(isolation="landlock", slots=3, python=interpreter())
     try:
         await pool.start()
-    except UserError as error:
+    except UsageError as error:
         pytest.skip(str(error))
     yield pool
     await pool.close()
@@ -191,7 +191,7 @@ async def test_no_name_of_a_process_or_mapping_is_in_the_memory_of_the_next(tier
     pool = Pool(isolation=tier, slots=1, python=interpreter())
     try:
         await pool.start()
-    except UserError as error:
+    except UsageError as error:
         pytest.skip(str(error))
     try:
         assert await left_in_memory(pool, NAMES, Limits(wall=60, memory_mb=64)) == [0, 0]

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.isolation import TIERS, Host, load
-from agentrl.sandbox.isolation.bwrap import Bwrap
-from agentrl.sandbox.isolation.landlock import _as_the_same_user
-from agentrl.sandbox.kernel import profiles
+from agentrl_sandbox.isolation import TIERS, Host, load
+from agentrl_sandbox.isolation.bwrap import Bwrap
+from agentrl_sandbox.isolation.landlock import _as_the_same_user
+from agentrl_sandbox.kernel import profiles
+
+SANDBOX = str(Path(__file__).parents[3] / "sandbox")
 
 
 @pytest.mark.parametrize("name", TIERS)
@@ -36,7 +38,7 @@ def test_signals_where_landlock_does_not_keep_them_inside(abi: int, signals: boo
 def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
     script = """
         import errno, os, shutil, signal, subprocess
-        from agentrl.sandbox.kernel import profiles, seccomp
+        from agentrl_sandbox.kernel import profiles, seccomp
         open("a", "w").close()
         seccomp.install(seccomp.program(profiles.LANDLOCK + profiles.SHARED_USER + profiles.NO_SIGNALS))
         shutil.copy2("a", "b")
@@ -46,7 +48,7 @@ def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
         print(oct(os.stat("b").st_mode & 0o777), subprocess.run(["cat", "b"]).returncode)
     """
     command = [sys.executable, "-c", "import os; os.umask(0o22)\n" + textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": os.getcwd()})
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": SANDBOX})
     assert (done.stdout, done.stderr) == ("no signals\n0o644 0\n", "")
 
 
@@ -70,8 +72,8 @@ def test_without_bwrap_there_is_no_such_tier(tmp_path: Path) -> None:
 
 BOMB = """
 import os, signal, sys, time
-from agentrl.sandbox.isolation import sweep
-from agentrl.sandbox.kernel import syscalls
+from agentrl_sandbox.isolation import sweep
+from agentrl_sandbox.kernel import syscalls
 
 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
 start = time.monotonic()
@@ -95,7 +97,7 @@ except ChildProcessError:
 
 def test_the_sweep_outruns_processes_that_replace_themselves() -> None:
     begin = time.monotonic()
-    environment = {"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": SANDBOX, "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, env=environment, check=False)
     assert (done.stdout, done.returncode) == ("nobody is left\n", 0), done.stderr
     assert time.monotonic() - begin < 60

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox.kernel import landlock
+from agentrl_sandbox.kernel import landlock
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
 PREAMBLE = """
     import os, signal, socket, sys
-    from agentrl.sandbox.kernel import landlock
+    from agentrl_sandbox.kernel import landlock
     def attempt(act, *arguments):
         try: act(*arguments)
         except OSError as error: return type(error).__name__

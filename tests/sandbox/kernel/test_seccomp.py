@@ -9,9 +9,9 @@ import textwrap
 
 import pytest
 
-from agentrl.sandbox.kernel import profiles
-from agentrl.sandbox.kernel.numbers import numbers
-from agentrl.sandbox.kernel.seccomp import Argument, Profile, Rule, program
+from agentrl_sandbox.kernel import profiles
+from agentrl_sandbox.kernel.numbers import numbers
+from agentrl_sandbox.kernel.seccomp import Argument, Profile, Rule, program
 
 TABLE = numbers("x86_64")
 
@@ -149,7 +149,7 @@ def test_numbers_are_the_kernels() -> None:
 def test_a_process_lives_under_it(profile: str) -> None:
     script = f"""
         import ctypes, errno, os, subprocess, sys, threading
-        from agentrl.sandbox.kernel import profiles, seccomp
+        from agentrl_sandbox.kernel import profiles, seccomp
         seccomp.install(seccomp.program(profiles.{profile}))
         libc = ctypes.CDLL(None, use_errno=True)
         def denied(call, *arguments):

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentrl.sandbox.job import Job, Limits, Result, Unavailable
-from agentrl.sandbox.languages import NAMES, OTHERS, RECIPES, find
-from agentrl.sandbox.languages.recipe import Recipe
-from agentrl.sandbox.pool import Pool
+from agentrl_sandbox.job import Job, Limits, Result, Unavailable
+from agentrl_sandbox.languages import NAMES, OTHERS, RECIPES, find
+from agentrl_sandbox.languages.recipe import Recipe
+from agentrl_sandbox.pool import Pool
 
 LIMITS = Limits(wall=60.0)
 ALWAYS = {"python", "pytest", "bash"}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-CLI = [sys.executable, "-m", "agentrl"]
+CLI = [sys.executable, "-m", "agentrl_sandbox"]
 
 
 @dataclass
@@ -99,7 +99,7 @@ def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Ite
     begin = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [*CLI, "sandbox", "serve", "--port", "0", *words], stderr=sink, env={**os.environ, **(env or {})}
+            [*CLI, "serve", "--port", "0", *words], stderr=sink, env={**os.environ, **(env or {})}
         )
     try:
         while not (found := re.search(r"sandbox: (http://\S+),", log.read_text())):

@@ -5,10 +5,10 @@ import json
 import logging
 from contextlib import suppress
 
-from agentrl.sandbox.server.app import make_app
-from agentrl.sandbox.server.logs import JsonLines
-from agentrl.sandbox.server.service import Service
-from agentrl.sandbox.server.settings import Settings
+from agentrl_sandbox.server.app import make_app
+from agentrl_sandbox.server.logs import JsonLines
+from agentrl_sandbox.server.service import Service
+from agentrl_sandbox.server.settings import Settings
 
 
 class Broken:
@@ -43,7 +43,7 @@ async def ask(service, body):
 
 async def test_a_bug_is_a_500_that_tells_the_client_nothing(caplog):
     service = Service(Broken(), Settings())
-    with caplog.at_level(logging.INFO, "agentrl.sandbox.server"):
+    with caplog.at_level(logging.INFO, "agentrl_sandbox.server"):
         status, reply = await ask(service, {"language": "python", "code": "1"})
     assert (status, reply) == (500, {"detail": "internal error; the server's log says more"})
     [record] = caplog.records

@@ -7,12 +7,12 @@ import json
 import pytest
 from starlette.exceptions import HTTPException
 
-from agentrl.errors import InfraError, UserError
-from agentrl.sandbox.client import Client
-from agentrl.sandbox.job import Busy, Job, Limits, Unavailable
-from agentrl.sandbox.sandbox import Sandbox
-from agentrl.sandbox.server.sessions import Sessions
 from agentrl.tools import load_tools
+from agentrl_sandbox.client import Client
+from agentrl_sandbox.errors import SandboxError, UsageError
+from agentrl_sandbox.job import Busy, Job, Limits, Unavailable
+from agentrl_sandbox.sandbox import Sandbox
+from agentrl_sandbox.server.sessions import Sessions
 
 
 @pytest.fixture
@@ -74,18 +74,18 @@ async def test_many_at_once_over_few_connections(server):
 async def test_a_wrong_token(start):
     client = Client(start("--token", "sesame").url, token="other")
     await client.start()
-    with pytest.raises(UserError, match="token"):
+    with pytest.raises(UsageError, match="token"):
         await client.run(Job("python", "1"))
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "", "http://"])
 def test_what_is_no_address(url):
-    with pytest.raises(UserError, match="http://HOST:PORT"):
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
         Client(url)
 
 
 async def test_no_server_is_an_infra_error():
-    with pytest.raises(InfraError, match="cannot be reached"):
+    with pytest.raises(SandboxError, match="cannot be reached"):
         await Client("http://127.0.0.1:9").run(Job("python", "1"), patience=0.2)
 
 
@@ -173,7 +173,7 @@ async def test_a_server_that_stays_full_is_busy():
 )
 async def test_whatever_else_is_trouble_and_not_asked_again(bad):
     async with Scripted(bad) as server:
-        with pytest.raises(InfraError) as caught:
+        with pytest.raises(SandboxError) as caught:
             await ask(server)
     assert not isinstance(caught.value, Busy)
     assert len(server.requests) == 1
@@ -181,9 +181,9 @@ async def test_whatever_else_is_trouble_and_not_asked_again(bad):
 
 async def test_no_answer_in_time_is_trouble(monkeypatch):
     async with Scripted(b"", b"") as server:
-        monkeypatch.setattr("agentrl.sandbox.client.MARGIN", 0.0)
+        monkeypatch.setattr("agentrl_sandbox.client.MARGIN", 0.0)
         limits = Limits(wall=0.2)
-        with pytest.raises(InfraError, match="no answer within"):
+        with pytest.raises(SandboxError, match="no answer within"):
             await ask(server, Job("python", "1", compile_limits=limits, run_limits=limits), patience=0.1)
 
 
@@ -255,7 +255,7 @@ async def test_a_cell_that_overstays_ends_its_session(client, server):
 async def test_a_session_that_the_server_lost_is_trouble(client, server):
     session = await client.session(Limits())
     server.post("/sessions/close", {"id": session.key})
-    with pytest.raises(InfraError, match="no such session"):
+    with pytest.raises(SandboxError, match="no such session"):
         await session.run("1")
     await session.close()
     assert server.get("/health")[1]["load"]["sessions"] == 0
@@ -267,14 +267,14 @@ async def test_a_cell_is_never_sent_twice():
         client = Client(server.url)
         await client.start()
         session = await client.session(Limits())
-        with pytest.raises(InfraError):
+        with pytest.raises(SandboxError):
             await session.run("n += 1")
         await client.close()
     assert [path for path, _ in server.requests] == ["/prefix/health", "/prefix/sessions", "/prefix/sessions/run"]
 
 
 async def test_other_servers_keep_no_sessions():
-    with pytest.raises(UserError, match="agentrl's own server"):
+    with pytest.raises(UsageError, match="agentrl's own server"):
         await Client("http://127.0.0.1:9").session(Limits())
 
 

@@ -6,10 +6,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from agentrl.sandbox.job import CommandResult, Result
-from agentrl.sandbox.server.retries import Retries, Work
-from agentrl.sandbox.server.service import Service
-from agentrl.sandbox.server.settings import Settings
+from agentrl_sandbox.job import CommandResult, Result
+from agentrl_sandbox.server.retries import Retries, Work
+from agentrl_sandbox.server.service import Service
+from agentrl_sandbox.server.settings import Settings
 
 from .test_app import ask
 from .test_official_client import check, verl  # noqa: F401 - the fixture

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.sandbox.server.serve import check_bind, is_loopback
-from agentrl.sandbox.server.settings import Settings
+from agentrl_sandbox.errors import UsageError
+from agentrl_sandbox.server.serve import check_bind, is_loopback
+from agentrl_sandbox.server.settings import Settings
 
 from .conftest import CLI, alive
 
@@ -28,7 +28,7 @@ def test_it_says_where_it_serves_and_which_isolation_it_chose(server):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
 def test_other_machines_need_a_token_or_a_word(host):
-    with pytest.raises(UserError, match="token"):
+    with pytest.raises(UsageError, match="token"):
         check_bind(Settings(host=host))
     check_bind(Settings(host=host, token="t"))
     check_bind(Settings(host=host, public=True))
@@ -41,14 +41,14 @@ def test_this_machine_needs_none(host):
 
 
 def test_a_public_address_without_a_token_is_one_line(tmp_path):
-    done = subprocess.run([*CLI, "sandbox", "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*CLI, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --host 0.0.0.0 lets other machines run code here")
 
 
 def test_a_taken_port_is_one_line(server):
     port = server.url.rpartition(":")[2]
-    done = subprocess.run([*CLI, "sandbox", "serve", "--port", port], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*CLI, "serve", "--port", port], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "address already in use" in done.stderr
 
@@ -173,8 +173,12 @@ def test_it_goes_on_after_its_workers_are_killed(start):
 
 def test_the_server_loads_nothing_of_the_trainer():
     heavy = {"torch", "transformers", "numpy", "yaml", "omegaconf", "hydra", "pyarrow", "IPython"}
-    code = "import sys, agentrl.cli.main, agentrl.cli.sandbox, agentrl.sandbox.pool, agentrl.sandbox.server.web\n"
+    modules = "agentrl.cli.main, agentrl.cli.sandbox, agentrl_sandbox.pool, agentrl_sandbox.server.web"
     done = subprocess.run(
-        [sys.executable, "-c", code + "print(*sys.modules)"], capture_output=True, text=True, timeout=600, check=True
+        [sys.executable, "-c", f"import sys, {modules}\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
     )
     assert heavy.isdisjoint(done.stdout.split())

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agentrl.sandbox.server.extraction import all_blocks, best
-from agentrl.sandbox.server.submit import same_output
+from agentrl_sandbox.server.extraction import all_blocks, best
+from agentrl_sandbox.server.submit import same_output
 
 ADD = "print(sum(map(int, input().split())))"
 CASES = [("1 2", "3"), ("4 5", "9"), ("7 8", "15")]

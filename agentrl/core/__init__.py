@@ -1,0 +1,1 @@
+"""The ground that every room stands on: errors, user code, files, threads. Imports nothing else of agentrl."""

@@ -1,0 +1,7 @@
+"""`python -m agentrl_sandbox`."""
+
+import sys
+
+from agentrl_sandbox.cli import main
+
+sys.exit(main())

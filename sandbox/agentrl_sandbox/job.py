@@ -1,0 +1,103 @@
+"""What a sandbox is asked to run, and what it answers.
+
+Invariants: a `Result` exists only where the sandbox itself worked, so whatever is in it is the program's own doing;
+trouble of the sandbox's own is an `SandboxError` and never a verdict. Bytes stay bytes until a border that needs text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl_sandbox.errors import SandboxError
+
+Status = Literal["Finished", "Error", "TimeLimitExceeded"]
+LimitHit = Literal["time", "cpu", "memory", "output", "processes", "disk"]
+
+
+SESSIONS = 1024
+"""Open at once in a pool: as many as the trajectories that a trainer runs at once."""
+
+
+class Busy(SandboxError):
+    """The queue is full, or would outlast the caller's patience. Nothing ran; asking again later may help."""
+
+
+class Unavailable(SandboxError):
+    """The language is not known here, or its toolchain is not installed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one command may use."""
+
+    wall: float = 10.0
+    """Seconds from the start of the process."""
+    cpu: float | None = None
+    """Seconds of CPU time, all processes together; None: as `wall`."""
+    memory_mb: int = 1024
+    """MiB of memory of all kinds, all processes together, tmpfs included."""
+    output_bytes: int = 1 << 20
+    """Kept of stdout and of stderr, each; what goes beyond is cut off, the program killed, and `truncated` set."""
+    processes: int = 128
+    """Processes and threads alive at once."""
+    disk_mb: int = 64
+    """MiB that its files may take."""
+    inodes: int = 8192
+    """Files that it may create."""
+    open_files: int = 256
+    """File descriptors a process."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program, run once, or once for each of several inputs after a single compilation."""
+
+    language: str
+    """A name of agentrl_sandbox.languages."""
+    code: str
+    stdins: Sequence[bytes] = (b"",)
+    """One run each, in order, each in a fresh copy of the work folder."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Relative path in the work folder -> content. A path that leaves the folder is a ValueError."""
+    fetch: Sequence[str] = ()
+    """Relative paths read back after the last run; what is missing, no plain file or outside the folder is skipped."""
+    compile_limits: Limits = Limits()
+    run_limits: Limits = Limits()
+    stop_on_failure: bool = False
+    """Leave out the runs that follow the first one with a status other than Finished or a return code other than 0."""
+    total: float | None = None
+    """Wall seconds for all runs together: the last is cut short at that, those after it are left out."""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How one command, a compilation or a run, ended."""
+
+    status: Status
+    """Error: the command could not be started."""
+    execution_time: float
+    """Wall seconds from the start of the process."""
+    return_code: int | None
+    """None after a time limit; -N when signal N ended it."""
+    stdout: bytes
+    stderr: bytes
+    cpu_time: float = 0.0
+    """Seconds, all its processes together."""
+    memory_peak_mb: float = 0.0
+    """MiB."""
+    limit_hit: LimitHit | None = None
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a job."""
+
+    isolation: str
+    """Tier it ran in: namespace, bwrap, landlock or none."""
+    compiled: CommandResult | None = None
+    """None for languages without a compiler."""
+    runs: Sequence[CommandResult] = ()
+    """One a stdin; none when the compilation failed."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What was fetched."""

@@ -1,0 +1,50 @@
+"""POST /sessions, /sessions/run, /sessions/close: see sessions.py."""
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+
+from agentrl_sandbox.errors import SandboxError
+from agentrl_sandbox.job import Busy
+from agentrl_sandbox.server.replies import Reply, command_reply
+from agentrl_sandbox.server.schema import OpenSession, RunCell, SessionId
+from agentrl_sandbox.server.service import Call, Service
+
+Outcome = TypeVar("Outcome")
+
+
+async def open_session(service: Service, body: OpenSession, call: Call) -> Reply:
+    """Its id; where too many are open it waits as long as the client does. Raises Busy, HTTPException."""
+    limits = body.all_limits(body.run_timeout, service.settings.memory_mb)
+    session = await infra_is_500(service.pool.session(limits, client=call.client, patience=body.queue_timeout))
+    return {"id": service.sessions.add(session), "isolation": service.pool.isolation}
+
+
+async def run_cell(service: Service, body: RunCell, call: Call) -> Reply:
+    """What the cell printed, and why the session is over if it is. Raises HTTPException."""
+    session = service.sessions.use(body.id)
+    try:
+        result = await infra_is_500(session.run(body.code, wall=body.run_timeout))
+    finally:
+        service.sessions.rest(body.id)
+    if session.over:
+        await service.sessions.close(body.id)
+    service.metrics.count("agentrl_sandbox_cells_total")
+    return command_reply(result) | {"over": session.over}
+
+
+async def close_session(service: Service, body: SessionId, call: Call) -> Reply:
+    """Nothing, whether or not it was there."""
+    await service.sessions.close(body.id)
+    return {}
+
+
+async def infra_is_500(work: Awaitable[Outcome]) -> Outcome:
+    """The outcome; what is not the program's doing becomes HTTPException 500. Raises Busy."""
+    try:
+        return await work
+    except Busy:
+        raise
+    except SandboxError as error:
+        raise HTTPException(500, f"the sandbox failed: {error}") from None

@@ -1,0 +1,91 @@
+"""How the parts of the sandbox talk: a JSON header and byte strings, over a stream socket.
+
+A message: 4 bytes with the header's length, the header, the byte strings; the header's "sizes" has their lengths.
+Bytes stay out of the JSON. The sender is a part of the sandbox, never the user's program.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_sandbox.memory import take
+
+Message = tuple[dict[str, Any], list[bytes]]
+Bytes = bytes | memoryview
+_AT_ONCE = os.sysconf("SC_IOV_MAX")
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
+    """The message as bytes."""
+    text = json.dumps({"sizes": [len(blob) for blob in blobs], **header}).encode()
+    return b"".join([len(text).to_bytes(4, "big"), text, *blobs])
+
+
+def split(buffer: bytearray) -> Message | None:
+    """Take the first message off `buffer`; None while it is incomplete."""
+    start = 4 + int.from_bytes(buffer[:4], "big")
+    if len(buffer) < max(start, 4):
+        return None
+    header = json.loads(bytes(buffer[4:start]))
+    end = start + sum(header["sizes"])
+    if len(buffer) < end:
+        return None
+    blobs = []
+    for size in header["sizes"]:
+        blobs.append(bytes(buffer[start : start + size]))
+        start += size
+    del buffer[:end]
+    return header, blobs
+
+
+def read(handle: int) -> tuple[dict[str, Any], list[memoryview]]:
+    """The next message, from a blocking file descriptor; not a byte more is read. Raises Closed."""
+    header = json.loads(_words(handle, int.from_bytes(_words(handle, 4), "big")))
+    return header, [_data(handle, size) for size in header["sizes"]]
+
+
+def write(handle: int, messages: Sequence[tuple[Mapping[str, Any], Sequence[Bytes]]]) -> None:
+    """Send messages, none of their byte strings copied. Raises Closed."""
+    parts: list[Bytes] = []
+    for header, blobs in messages:
+        parts += [pack({**header, "sizes": [len(blob) for blob in blobs]}), *filter(len, blobs)]
+    try:
+        while parts:
+            done = os.writev(handle, parts[:_AT_ONCE])
+            while parts and done >= len(parts[0]):
+                done -= len(parts.pop(0))
+            if parts:
+                parts[0] = memoryview(parts[0])[done:]
+    except OSError as error:
+        raise Closed from error
+
+
+def _words(handle: int, size: int) -> bytes:
+    """Of the sandbox's own: they may lie where a later job of the same warden finds them."""
+    found = b""
+    while len(found) < size:
+        found += _some(os.read, handle, size - len(found))
+    return found
+
+
+def _data(handle: int, size: int) -> memoryview:
+    whole = take(size)
+    done = 0
+    while done < size:
+        done += _some(os.readv, handle, [whole[done:]])
+    return whole
+
+
+def _some(read: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        found = read(*arguments)
+    except OSError as error:
+        raise Closed from error
+    if not found:
+        raise Closed
+    return found
