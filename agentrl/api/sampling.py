@@ -63,7 +63,7 @@ def sampler(config: Config, parts: Parts) -> Iterator[Runtime]:
     tell(preflight(config))
     scored = config if parts.reward is not None else scoring_something(config)
     with closing(open_runtime(untrained(scored), parts)) as runtime:
-        runtime.sync(0)
+        runtime.publish_weights(0)
         yield runtime
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from agentrl.api.result import Result
 from agentrl.api.run import Step, TrainingRun
 from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, settings, tell
-from agentrl.config import TRAINING
 from agentrl.config.schema import Config
 from agentrl.doctor.preflight import check_enough_rows, preflight_training
+from agentrl.rewards.checks import RUN
 
 
 def train(
@@ -82,7 +82,7 @@ def training(
             print(step.number, step.metrics["rollout/reward_mean"])
     """
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
-    parts = experiment(settled, Given(tools, interactions, reward, rows, validation_rows), TRAINING)
+    parts = experiment(settled, Given(tools, interactions, reward, rows, validation_rows), RUN)
     tell(preflight_training(settled))
     if parts.rows is not None and not settled.trainer.val_only:
         check_enough_rows(settled, len(parts.rows))

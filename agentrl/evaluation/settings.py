@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from agentrl.config.checks.ready import something_scores
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.rewards.checks import something_scores
 
 Settings = TypeVar("Settings", bound=Config)
 
