@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import agentrl
+from agentrl.runtime.observed import Observed
+from agentrl.training.checkpoint.restarts import WorkerDied
 
 Settings = dict[str, Any]
 Rows = list[dict[str, Any]]
@@ -139,6 +141,25 @@ async def test_an_interrupt_is_heard_in_a_notebook(settings: Settings, rows: Row
         agentrl.train(settings, rows=rows, reward=slow)
     assert signal.getsignal(signal.SIGINT) is before
     assert (tmp_path / "run/checkpoints/global_step_1").is_dir()
+
+
+def test_a_run_that_lost_a_process_continues_by_itself(
+    settings: Settings, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates: list[int] = []
+    whole = Observed.update
+
+    def update(observed: Observed, batch: Any) -> dict[str, float]:
+        updates.append(1)
+        if len(updates) == 2:
+            raise WorkerDied("rank 1 died")
+        return whole(observed, batch)
+
+    monkeypatch.setattr(Observed, "update", update)
+    settings["trainer"]["save_freq"] = 1
+    steps = [step.number for step in agentrl.training(settings, rows=rows, reward=score)]
+    assert steps == [1, 2]
+    assert len(updates) == 3
 
 
 def test_a_run_in_a_thread(settings: Settings, rows: Rows) -> None:

@@ -52,6 +52,19 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
         holder.wait()
 
 
+def test_a_process_has_one_run_in_a_folder(tmp_path: Path) -> None:
+    """A record lock would let the second one in, and would be lost when it ends."""
+    with locked(tmp_path, "trainer.output_dir"):
+        with pytest.raises(UserError, match="this very process"), locked(tmp_path / "x" / "..", "trainer.output_dir"):
+            pass
+        beside = "import sys, pathlib; from agentrl.training.checkpoint.run_lock import locked\n"
+        beside += "locked(pathlib.Path(sys.argv[1]), 'trainer.output_dir').__enter__()"
+        done = subprocess.run([sys.executable, "-c", beside, str(tmp_path)], capture_output=True, text=True)
+        assert "is in use by another run" in done.stderr
+    with locked(tmp_path, "trainer.output_dir"):
+        pass
+
+
 def test_a_file_system_without_locks_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
