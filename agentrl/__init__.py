@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agentrl.trajectory.trajectory import Outcome as Outcome
     from agentrl.trajectory.trajectory import Trajectory as Trajectory
 
-__version__ = "0.1.0"
+__version__ = "0.4.0"
 
 FUNCTIONS = {
     "evaluate": "agentrl.api",

@@ -110,7 +110,9 @@ class TrainingRun:
         """`val/` metrics of the weights as they are; empty without validation rows."""
         trainer = self._opened()
         with trainer.stop:
-            return trainer.validate(trainer.start)
+            metrics = trainer.validate(trainer.start)
+            trainer.stop.check()
+        return metrics
 
     def save(self) -> Path | None:
         """Write a checkpoint of the last step, unless it is there; its folder. None before the first step."""

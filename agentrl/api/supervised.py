@@ -14,10 +14,9 @@ from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.doctor.preflight import preflight_sft
-from agentrl.runtime.opening import open_sft
+from agentrl.sft import sft as run_sft
 from agentrl.training.checkpoint.run_start import supervise
-from agentrl.training.sft.run import SftResult
-from agentrl.training.sft.run import sft as run_sft
+from agentrl.training.sft.contract import SftResult
 
 FOLDER = "rows"
 """Where rows that were handed in lie, in the folder of the model."""
@@ -62,7 +61,7 @@ def sft(
     tell(validate(settled, SUPERVISED))
     preflight_sft(settled)
     on_each = (lambda *_: None) if on_step is None else on_step
-    return supervise(lambda config: run_sft(config, on_each, open_sft), settled, "trainer.output_dir")
+    return supervise(lambda config: run_sft(config, on_each), settled, "trainer.output_dir")
 
 
 def _written(config: SftConfig, rows: Iterable[Any]) -> str:
