@@ -60,7 +60,11 @@ def sft(
             setattr(settled.data, name, files)
     tell(validate(settled, SUPERVISED))
     preflight_sft(settled)
-    on_each = (lambda *_: None) if on_step is None else on_step
+
+    def on_each(step: int, total: int, metrics: dict[str, float]) -> None:
+        if on_step is not None:
+            on_step(step, total, metrics)
+
     return supervise(lambda config: run_sft(config, on_each), settled, "trainer.output_dir")
 
 

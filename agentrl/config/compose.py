@@ -62,8 +62,10 @@ def resolve(
     """
     reader = Reader(schema)
     presets = Presets(config_name or "train", config_dir)
-    read = read_values if isinstance(overrides, Mapping) else read_overrides
-    choices, settings = read(overrides, reader, presets)
+    if isinstance(overrides, Mapping):
+        choices, settings = read_values(overrides, reader, presets)
+    else:
+        choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
     given = dict(reader.given)
     settings = [*reader.tree(files), *settings]

@@ -43,15 +43,21 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
         os.killpg(holder.pid, 9)
 
 
+def try_to_lock(folder: Path) -> None:
+    try:
+        locked(folder, "trainer.output_dir").__enter__()
+    except UserError as error:
+        print(error, flush=True)
+
+
 def test_a_process_has_one_run_in_a_folder(tmp_path: Path) -> None:
     """A record lock would let the second one in, and would be lost when it ends."""
     with locked(tmp_path, "trainer.output_dir"):
         with pytest.raises(UserError, match="this very process"), locked(tmp_path / "x" / "..", "trainer.output_dir"):
             pass
-        beside = "import sys, pathlib; from agentrl.training.checkpoint.run_lock import locked\n"
-        beside += "locked(pathlib.Path(sys.argv[1]), 'trainer.output_dir').__enter__()"
-        done = subprocess.run([sys.executable, "-c", beside, str(tmp_path)], capture_output=True, text=True)
-        assert "is in use by another run" in done.stderr
+        other = Process(try_to_lock, tmp_path)
+        other.wait()
+        assert "is in use by another run" in other.said()[0]
     with locked(tmp_path, "trainer.output_dir"):
         pass
 
