@@ -104,7 +104,7 @@ def test_one_that_is_registered_keeps_the_contract_before_a_run_begins() -> None
     policy_loss("mine")(lambda logprobs: logprobs)
     actor = SimpleNamespace(policy_loss=SimpleNamespace(loss_mode="mine"))
     with pytest.raises(
-        UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_logprobs"
+        UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_"
     ):
         own_objects(SimpleNamespace(actor=actor))
 
