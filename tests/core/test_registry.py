@@ -68,7 +68,7 @@ def test_every_registry_is_behind_a_key_and_in_the_docs() -> None:
     for registry in REGISTRIES:
         keys = [key for key, choice in OPEN.items() if choice.registry is registry] or [ELSEWHERE[registry.decorator]]
         assert f"### {registry.what[0].upper()}{registry.what[1:]}\n" in page
-        line = f"| [{registry.what}](#{registry.anchor}) | {', '.join(f'`{key}`' for key in keys)} | `@"
+        line = f"| [{registry.what}](#{registry.anchor}) | {', '.join(f'`{key}`' for key in keys)} | `@agentrl."
         assert f"{line}{registry.decorator}` |" in page
 
 
