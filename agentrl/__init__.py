@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from agentrl.config.schema import Config as Config
     from agentrl.core.errors import InfraError as InfraError
     from agentrl.core.errors import UserError as UserError
+    from agentrl.core.points import advantage_estimator as advantage_estimator
+    from agentrl.core.points import agent_loop as agent_loop
+    from agentrl.core.points import engine as engine
+    from agentrl.core.points import group_filter as group_filter
+    from agentrl.core.points import kl_estimator as kl_estimator
+    from agentrl.core.points import lr_schedule as lr_schedule
+    from agentrl.core.points import policy_loss as policy_loss
+    from agentrl.core.points import row_sampler as row_sampler
+    from agentrl.core.points import run_logger as run_logger
+    from agentrl.core.points import task as task
+    from agentrl.core.points import tool_parser as tool_parser
+    from agentrl.core.points import weight_transport as weight_transport
     from agentrl.engines.engine import Engine as Engine
     from agentrl.engines.engine import Generation as Generation
     from agentrl.engines.engine import Sampling as Sampling
@@ -31,6 +43,8 @@ if TYPE_CHECKING:
     from agentrl.tools import function_tool as function_tool
     from agentrl.trajectory.ledger import Ledger as Ledger
     from agentrl.trajectory.ledger import Source as Source
+    from agentrl.trajectory.message import Call as Call
+    from agentrl.trajectory.message import Parsed as Parsed
     from agentrl.trajectory.row import Row as Row
     from agentrl.trajectory.trajectory import Outcome as Outcome
     from agentrl.trajectory.trajectory import Trajectory as Trajectory
@@ -49,6 +63,7 @@ FUNCTIONS = {
 NAMES = FUNCTIONS | {
     "BaseInteraction": "agentrl.interactions",
     "BaseTool": "agentrl.tools",
+    "Call": "agentrl.trajectory.message",
     "Chat": "agentrl.chat",
     "Config": "agentrl.config.schema",
     "Engine": "agentrl.engines.engine",
@@ -58,17 +73,30 @@ NAMES = FUNCTIONS | {
     "Ledger": "agentrl.trajectory.ledger",
     "ModelError": "agentrl.tools",
     "Outcome": "agentrl.trajectory.trajectory",
+    "Parsed": "agentrl.trajectory.message",
     "Result": "agentrl.api",
     "Row": "agentrl.trajectory.row",
     "Sampling": "agentrl.engines.engine",
     "Source": "agentrl.trajectory.ledger",
     "Step": "agentrl.api",
     "ToolResponse": "agentrl.tools",
-    "Trajectory": "agentrl.trajectory.trajectory",
     "TrainingRun": "agentrl.api",
+    "Trajectory": "agentrl.trajectory.trajectory",
     "UserError": "agentrl.core.errors",
+    "advantage_estimator": "agentrl.core.points",
+    "agent_loop": "agentrl.core.points",
     "compose": "agentrl.config",
+    "engine": "agentrl.core.points",
     "function_tool": "agentrl.tools",
+    "group_filter": "agentrl.core.points",
+    "kl_estimator": "agentrl.core.points",
+    "lr_schedule": "agentrl.core.points",
+    "policy_loss": "agentrl.core.points",
+    "row_sampler": "agentrl.core.points",
+    "run_logger": "agentrl.core.points",
+    "task": "agentrl.core.points",
+    "tool_parser": "agentrl.core.points",
+    "weight_transport": "agentrl.core.points",
 }
 """Public names: where they are."""
 
