@@ -7,30 +7,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "agentrl"
 
 # Each room may import the rooms before it.
-ROOMS = [
-    "core",
-    "trajectory",
-    "algorithms",
-    "config",
-    "chat",
-    "tools",
-    "interactions",
-    "data",
-    "tracking",
-    "rewards",
-    "tasks",
-    "training",
-    "engines",
-    "rollout",
-    "runtime",
-    "train",
-    "sft",
-    "evaluation",
-    "doctor",
-    "view",
-    "verl",
-    "cli",
-]
+ROOMS = (
+    "core trajectory algorithms config chat tools interactions data tracking rewards tasks training engines "
+    "rollout runtime train sft evaluation doctor view verl api cli"
+).split()  # noqa: SIM905
 
 
 def imported(file: Path) -> Iterator[str]:

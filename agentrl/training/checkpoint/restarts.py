@@ -24,14 +24,31 @@ def persist(run: Callable[[Any], T], config: Any, folder: Path) -> T:
 
     Raises WorkerDied when that was not enough.
     """
-    trainer, before = config.trainer, seen(folder)
-    for restart in range(trainer.max_restarts):
+    restarts = Restarts(config, folder)
+    while True:
         try:
-            return run(config)
+            return run(restarts.config)
         except WorkerDied as died:
-            log.warning("%s; the run goes on by itself (restart %d of %d)", died, restart + 1, trainer.max_restarts)
-            config = replace(config, trainer=resuming(trainer, folder, before))
-    return run(config)
+            restarts.after(died)
+
+
+class Restarts:
+    """The settings to begin with, and after each death of a worker those to go on with."""
+
+    def __init__(self, config: Any, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.taken = 0
+        self._trainer, self._before = config.trainer, seen(folder)
+
+    def after(self, died: WorkerDied) -> None:
+        """Make ready to go on. Raises `died` where `trainer.max_restarts` are used up."""
+        most = self._trainer.max_restarts
+        if self.taken >= most:
+            raise died
+        self.taken += 1
+        log.warning("%s; the run goes on by itself (restart %d of %d)", died, self.taken, most)
+        self.config = replace(self.config, trainer=resuming(self._trainer, self.folder, self._before))
 
 
 def resuming(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
