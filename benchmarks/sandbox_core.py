@@ -2,9 +2,9 @@
 
     python benchmarks/sandbox_core.py [--seconds 3] [--rounds 3] [--isolation auto]
 
-Both ways take turns, round by round, so that a busy machine slows both. CPU time is that of everything that works for
-a run: pool, supervisor, servers, wardens and the program itself, or parent and child. It is read from a cgroup, where
-root may make one; else it is left out.
+Both ways take turns, round by round, so that a busy machine slows both. CPU time is that of all processes that work for
+a run: pool, supervisor, zygotes, job supervisors and the program itself, or parent and child. It is read from a control
+group, which takes root; else it is left out.
 """
 
 import argparse
