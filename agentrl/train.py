@@ -1,9 +1,9 @@
-"""The algorithm: sample, score, weigh, update, and give the engine the new weights.
+"""The training loop.
 
-Invariants: step k samples with the weights that step k - 1 left; a step with nothing to learn from leaves the weights
-alone, and its metrics say so; a step that lost too many trajectories to infrastructure stops the run, with a checkpoint
-of the step before, and so does a stop request while a step samples; a checkpoint of step k holds all that step k + 1
-depends on.
+Invariants: step k samples with the weights that step k - 1 published; a step whose groups have nothing to learn from
+leaves the weights alone, and its metrics say so; a checkpoint of step k holds all that step k + 1 depends on; a step
+that loses too many trajectories, or that has to stop while it samples, changes nothing and leaves the checkpoint of the
+step before.
 """
 
 from collections.abc import Iterator
@@ -12,132 +12,96 @@ from dataclasses import dataclass
 
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
-from agentrl.rollout.drops import TooManyDrops, check_drops
-from agentrl.runtime import Checkpoints, Feed, Journal, Metrics, Runtime, Sampler, load_feed, open_runtime
-from agentrl.stopping import STOPPING, Interrupted, StopRequest
-from agentrl.tracking import rollout_metrics, validation_metrics
-from agentrl.training import Weighing, pack_tokens, rewarded
-from agentrl.training.resuming import how_to_go_on
+from agentrl.core.stopping import STOPPING, StopRequest
+from agentrl.data.splits import Splits
+from agentrl.rollout.sampler import Sampler
+from agentrl.rollout.validation import Validation
+from agentrl.runtime import Observed, Runtime, open_runtime, read_splits
+from agentrl.tracking import rollout_metrics
+from agentrl.tracking.run_tracker import Metrics, RunTracker
+from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training.checkpoint.recovery import recovery
+from agentrl.training.checkpoint.run_state import Checkpoints
 
 
 def train(config: Config) -> None:
     """Run the experiment that `config` describes, from its start or its last checkpoint. Raises UserError."""
-    with closing(open_runtime(config)) as runtime:
-        feed = load_feed(config, runtime)
-        runtime.prepare(feed.total_steps)
-        corrects = cut_distribution(config.rollout) is None
-        weigh = Weighing(config.algorithm, seed=config.trainer.seed, corrects=corrects)
-        checkpoints = Checkpoints(config.trainer, runtime, {"rows": feed.train, "kl": weigh.kl})
-        start = checkpoints.resume()
-        runtime.sync(start)
-        with Journal(config, feed.total_steps, start, runtime.decode) as journal:
-            sample = Sampler(config, runtime, feed.train, journal)
-            with StopRequest(lambda: journal.view.note(STOPPING)) as stop:
-                Training(config, runtime, feed, sample, weigh, checkpoints, journal, stop).run(start)
+    with closing(open_runtime(config)) as runtime, open_trainer(config, runtime) as trainer:
+        for _ in trainer.steps():
+            pass
 
 
 @dataclass
-class Training:
+class Trainer:
     """The steps of a run."""
 
     config: Config
-    runtime: Runtime
-    feed: Feed
-    sample: Sampler
-    weigh: Weighing
+    runtime: Observed
+    splits: Splits
+    take_groups: Sampler
+    compute_advantages: ComputeAdvantages
+    validate: Validation
     checkpoints: Checkpoints
-    journal: Journal
+    tracker: RunTracker
     stop: StopRequest
-    taken: int = 0
-    """The last step that the weights have learned from."""
+    start: int
+    """The step of the checkpoint that the run resumes from, 0 for a new run."""
 
-    def run(self, start: int) -> None:
-        """The steps after `start`, with validation and checkpoints where they are due.
+    def train_step(self, step: int) -> Metrics:
+        """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
+        groups = self.take_groups(step)
+        batch = pack_tokens(groups.kept)
+        batch = self.runtime.compute_logprobs(batch)
+        batch, metrics = self.compute_advantages(batch, groups.kept, groups.baselines, step)
+        metrics |= self.runtime.update(batch)
+        self.runtime.publish_weights(step)
+        return rollout_metrics(groups.rolled) | groups.metrics | metrics
+
+    def save(self, step: int, *, last: bool) -> None:
+        """Write the checkpoint of `step`; the `last` one is on the disk when this returns."""
+        self.tracker.written()  # a checkpoint vouches for the trajectories that it was made from
+        with self.tracker.phase("save"):
+            self.checkpoints.save(step, last=last)
+
+    def steps(self) -> Iterator[tuple[int, Metrics]]:
+        """Take the steps of the run, with validation and checkpoints where they are due; yields each with its metrics.
 
         Raises TooManyDrops, and Interrupted where the run is asked to stop.
         """
-        self.taken = start
-        try:
-            self._take_steps(start)
-        except KeyboardInterrupt:
-            saved = self.checkpoints.newest()
-            raise Interrupted(how_to_go_on(start, self.taken, saved, self.config.trainer.resume_mode)) from None
-
-    def _take_steps(self, start: int) -> None:
-        trainer, last = self.config.trainer, self.feed.total_steps
-        if trainer.val_only or (start == 0 and trainer.val_before_train):
-            self.journal.step(start, self.validate(start))
-        for step in range(start + 1, 0 if trainer.val_only else last + 1):
-            with self._saved_before(step):
-                metrics = self.step(step)
-            self.taken = step
-            if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                metrics |= self._validate_unless_stopped(step)
-            # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
-            self.journal.step(step, metrics)
-            stopping = self.stop.requested  # looked at once: the next step saves for a request that comes later
-            if step == last or stopping or self.checkpoints.due(step):
-                self._save(step, last=step == last or stopping)
-            if stopping and step < last:
+        trainer, last = self.config.trainer, self.splits.total_steps
+        with recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
+            if trainer.val_only or (self.start == 0 and trainer.val_before_train):
+                self.tracker.step(self.start, self.validate(self.start))
                 self.stop.check()
+            for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
+                with recover(step):
+                    metrics = self.train_step(step)
+                if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
+                    metrics |= self.validate(step)
+                # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
+                self.tracker.step(step, metrics)
+                stopping = self.stop.requested  # read once: the next step saves for a later request
+                if step == last or stopping or self.checkpoints.due(step):
+                    self.save(step, last=step == last or stopping)
+                if stopping and step < last:
+                    self.stop.check()
+                yield step, metrics
 
-    def step(self, step: int) -> Metrics:
-        """One round of the algorithm; returns its metrics."""
-        reward = self.config.reward
-        sample = self.sample(step)
-        self.journal.rolled(step, sample.rolled)
-        with self.journal.phase("logprobs"):
-            batch = self.runtime.annotate(pack_tokens(sample.kept))
-        check_drops(sample.rolled, self.config.rollout.max_infra_drop_share)  # scores may have come only now
-        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        batch = rewarded(batch, sample.kept, tool_turn_weight=tool, interaction_turn_weight=user)
-        metrics = rollout_metrics(sample.rolled) | sample.metrics
-        self.stop.check()  # from here on the step changes what a checkpoint holds
-        if batch.num_sequences:
-            batch.baselines = sample.baselines(batch)
-            metrics |= self.weigh(batch)
-            self.journal.weighed(sample.kept, batch)
-            batch = self.weigh.filtered(batch, step)
-            with self.journal.phase("update", tokens=batch.num_tokens):
-                metrics |= self.runtime.update(batch)
-        else:
-            metrics["rollout/nothing_to_learn"] = 1.0
-        with self.journal.phase("sync"):
-            self.runtime.sync(step)
-        return metrics
 
-    @contextmanager
-    def _saved_before(self, step: int) -> Iterator[None]:
-        """Where `step` loses too many trajectories, or has to stop before it learns, save the step before, as if this
-        one had drawn no rows."""
-        rows = self.feed.train.state_dict()
-        try:
-            yield
-        except (TooManyDrops, Interrupted) as early:
-            self.feed.train.load_state_dict(rows)
-            if step > 1 and not self.checkpoints.has(step - 1):
-                self._save(step - 1, last=True)
-            if isinstance(early, Interrupted):
-                raise
-            again = f"then start the run again, with trainer.resume_mode=auto: it goes on after step {step - 1}"
-            raise TooManyDrops(f"step {step}: {early}, {again}") from early
-
-    def _validate_unless_stopped(self, step: int) -> Metrics:
-        try:
-            return self.validate(step)
-        except Interrupted:
-            self.journal.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
-            return {}
-
-    def _save(self, step: int, *, last: bool) -> None:
-        self.journal.written()  # a checkpoint vouches for the trajectories that it was made from
-        with self.journal.phase("save"):
-            self.checkpoints.save(step, last=last)
-
-    def validate(self, step: int) -> Metrics:
-        """`val/` metrics of the current weights; none without validation rows."""
-        total = sum(map(len, self.feed.validation)) * self.config.rollout.val_kwargs.n
-        with self.journal.rolling("validate", total) as on_done:
-            trajectories = [t for rows in self.feed.validation for t in self.runtime.validate(rows, step, on_done)]
-        self.journal.validated(step, trajectories)
-        return validation_metrics(trajectories) if trajectories else {}
+@contextmanager
+def open_trainer(config: Config, runtime: Runtime) -> Iterator[Trainer]:
+    """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
+    splits = read_splits(config, runtime)
+    runtime.prepare(splits.total_steps)
+    corrects = cut_distribution(config.rollout) is None
+    advantages = ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
+    checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
+    start = checkpoints.resume()
+    runtime.publish_weights(start)
+    with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
+        advantages.on_advantages = tracker.trained
+        with StopRequest(lambda: tracker.view.note(STOPPING)) as stop:
+            observed = Observed(runtime, tracker, stop)
+            sampler = Sampler(config, observed, splits.train, tracker)
+            validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
+            yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)

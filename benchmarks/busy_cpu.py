@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.cores import CHOSEN, SPINS, Host
+from agentrl.core.cpu_cores import CHOSEN, SPINS, Host
 
 WORK = """
 import sys, time, torch
-from agentrl.cores import Host
+from agentrl.core.cpu_cores import Host
 if sys.argv[1] == "idle":
     torch.set_num_threads(min(torch.get_num_threads(), Host().idle()))
 torch.manual_seed(0)

@@ -21,8 +21,8 @@ from rich.table import Table
 from scripted_load import TEMPLATE, TOOL, compare
 
 from agentrl.config import compose
-from agentrl.rollout.engine import Generation, Sampling
-from agentrl.rollout.engines.remote.weights import PolicyWeights
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.runtime import LocalRuntime
 
 # The kernels of other back ends are compiled at first use, for minutes.
@@ -46,7 +46,7 @@ def weights(runtime: LocalRuntime) -> None:
     times = []
     for i in range(6):
         start = time.perf_counter()
-        runtime.sync(i)
+        runtime.publish_weights(i)
         times.append(time.perf_counter() - start)
     best = sorted(times)[len(times) // 2]
     way = engine.transport.name  # type: ignore[attr-defined]
@@ -58,12 +58,12 @@ def weights(runtime: LocalRuntime) -> None:
     for parameter in module.parameters():
         parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
     gaps.append(gap(runtime))
-    runtime.sync(7)
+    runtime.publish_weights(7)
     gaps.append(gap(runtime))
     for parameter, value in zip(module.parameters(), kept, strict=True):
         parameter.copy_(value)
     engine.check = check  # type: ignore[attr-defined]
-    runtime.sync(8)
+    runtime.publish_weights(8)
     text = "{:.4f}, policy changed {:.4f}, after the sync {:.4f}".format(*(float(g.mean()) for g in gaps))
     report("log-probs from the policy's, mean", text)
 
@@ -177,7 +177,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     start = time.perf_counter()
     runtime = LocalRuntime(compose(settings, checks=()))
     try:
-        runtime.sync(0)
+        runtime.publish_weights(0)
         report("start: model loaded, server ready, weights checked", f"{time.perf_counter() - start:.1f} s")
         run_parts(runtime, args)
     finally:

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from agentrl.rollout.engine import Engine, Sampling
-from agentrl.rollout.engines.hf import HFEngine, configure_torch
-from agentrl.rollout.engines.remote import RemoteEngine, Replica, ServerProcess
-from agentrl.rollout.engines.remote.process import free_port
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.remote.weights import PolicyWeights
-from agentrl.rollout.engines.remote.weights.files import FilesTransport
-from agentrl.rollout.engines.vllm import VLLM
+from agentrl.engines.engine import Engine, Sampling
+from agentrl.engines.hf import HFEngine, configure_torch
+from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
+from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.weights import PolicyWeights
+from agentrl.engines.servers.weights.files import FilesTransport
+from agentrl.engines.vllm import VLLM
 
 PROMPT, NEW = 150, 64
 

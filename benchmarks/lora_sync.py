@@ -18,8 +18,8 @@ from rich.table import Table
 from sglang_gpu import mean, run_arguments
 
 from agentrl.config.schema import Model
-from agentrl.rollout.engines.remote.weights import PolicyWeights
-from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
+from agentrl.engines.servers.weights import PolicyWeights
+from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model
 

@@ -23,17 +23,17 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.chat import Chat
-from agentrl.data import Row
+from agentrl.core.resources import share
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import load_interactions
-from agentrl.models.tokenizer import train_tokenizer
-from agentrl.resources import share
 from agentrl.rewards import RewardFn, Scorer
-from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.tools import load_tools
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 TOOL = """
 import asyncio

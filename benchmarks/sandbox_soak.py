@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl_sandbox.client import Client
 from agentrl_sandbox.isolation import descendants
 from agentrl_sandbox.job import CommandResult, Job, Limits

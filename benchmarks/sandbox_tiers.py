@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sandbox_core import CODE, LONG, STDIN, STDOUT, Meter, Once, bare, measure
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl_sandbox.job import Job
 from agentrl_sandbox.pool import Pool
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from agentrl.data import Row
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime import LocalRuntime
+from agentrl.trajectory.row import Row
 
 TOOL = '''
 from agentrl.tools import function_tool
@@ -122,7 +122,7 @@ def compare(runtime: LocalRuntime, args: argparse.Namespace, *, vary: bool) -> I
     scheduler.max_concurrent = args.concurrent
     lengths = f"{args.new // 2} to {args.new * 3 // 2}" if vary else f"exactly {args.new}"
     for i in range(args.repeats + 1):
-        runtime.sync(0)  # empties the server's cache
+        runtime.publish_weights(0)  # empties the server's cache
         encode = lambda text: runtime.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         scripted: Any = Scripted(engine, encode, args.turns, args.new, vary=vary)
         scheduler.env = dataclasses.replace(runtime.rollouts.env, engine=scripted)
@@ -132,7 +132,7 @@ def compare(runtime: LocalRuntime, args: argparse.Namespace, *, vary: bool) -> I
         served = server_cpu(engine) - served
         chains = list(scripted.asked.values())
         assert all(t.turns == args.turns for t in done), "a trajectory went astray"
-        runtime.sync(0)
+        runtime.publish_weights(0)
         served_bare, cpu_bare = server_cpu(engine), time.process_time()
         theirs = runtime.runner.run(bare(args, engine.pool.replicas[0].url, chains))
         served_bare, cpu_bare = server_cpu(engine) - served_bare, time.process_time() - cpu_bare

@@ -122,7 +122,7 @@ def peak_memory(device: torch.device) -> float:
 
 def sequences(args: argparse.Namespace, vocabulary: int) -> Batch:
     """Random sequences, half prompt and half model tokens, with random advantages."""
-    from agentrl.chat import Ledger
+    from agentrl.trajectory.ledger import Ledger
 
     draw = torch.Generator().manual_seed(0)
     ledgers = []

@@ -8,7 +8,7 @@ A random model of Qwen3-1.7B's shape takes PPO updates over random sequences, ha
 passes of 8k tokens; float32 parameters and AdamW, bf16 arithmetic. The plain loop is what most people write first:
 right padding, an attention mask, all logits. Each way runs in processes of its own; gradient norms of the first step
 are printed for all: they agree, or the comparison means nothing. Tokens/s count real tokens; MFU counts what the
-mathematics needs (agentrl/training/flops.py), of the GPU's dense bf16 peak.
+mathematics needs (agentrl/training/perf/flops.py), of the GPU's dense bf16 peak.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from torch import multiprocessing
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training import Batch, PolicyActor, pack_ledgers
-from agentrl.training.attention import use_packed_attention
-from agentrl.training.flops import arithmetic, peak_flops
-from agentrl.training.liger import use_liger_kernels
-from agentrl.training.parallel import join_ranks, leave_ranks
-from agentrl.training.ranks import Ranks
-from agentrl.training.sharding import place
+from agentrl.training.model.attention import use_packed_attention
+from agentrl.training.model.liger import use_liger_kernels
+from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.sharding import place
+from agentrl.training.perf.flops import arithmetic, peak_flops
 
 SHAPES = {
     "qwen3-1.7b": {
@@ -209,7 +209,7 @@ def model(config: Any, device: torch.device, args: argparse.Namespace) -> Any:
 
 def sequences(args: argparse.Namespace, world: int, vocabulary: int) -> Batch:
     """Random sequences, half prompt and half model tokens, with random advantages."""
-    from agentrl.chat import Ledger
+    from agentrl.trajectory.ledger import Ledger
 
     draw = torch.Generator().manual_seed(0)
     ledgers: list[Ledger] = []

@@ -36,7 +36,7 @@ from agentrl.config.sources.launches import find_launch
 from agentrl.config.sources.shell.marks import MARK
 from agentrl.config.sources.shell.state import Field
 from agentrl.config.validate import TRAINING
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
 
 NOTING = """python python3 torchrun ray pip pip3 uv conda git wget curl hf huggingface-cli modelscope nvidia-smi npu-smi

@@ -17,11 +17,11 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.data.row import Row
-from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord, Trajectory
+from agentrl.core.atomic_files import write_atomic
 from agentrl.tracking import write_trajectories
-from agentrl.tracking.files import write_atomic
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory
 
 WORDS = ("so", "we", "add", "the", "two", "and", "take", "what", "is", "left", "then", "divide by", "three", "giving")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from agentrl.answers import final_answer, same_answer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.interactions import BaseInteraction
+from agentrl.rewards.answers import final_answer, same_answer
 from agentrl.rewards.standard import gsm8k
 
 Reply = tuple[bool, str, float, dict[str, Any]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tools import BaseTool, ModelError, ToolResponse
 
 Balances = dict[str, int]

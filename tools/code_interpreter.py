@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from agentrl.core.errors import InfraError
 from agentrl.core.sandbox import LanguageUnavailable, Session
-from agentrl.errors import InfraError
 from agentrl.tools import BaseTool, ModelError
 from agentrl_sandbox.job import CommandResult, Job, Limits
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.standard import geometry3k, gsm8k
 from agentrl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 

@@ -11,7 +11,7 @@ import json
 from typing import Any
 from urllib.request import Request, urlopen
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tools import BaseTool
 
 

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.resources import find
+from agentrl.core.errors import UserError
+from agentrl.core.resources import find
 from agentrl.tools import BaseTool
 
 NOTHING = "Nothing found. Try other words."

@@ -7,7 +7,7 @@ same gradient, exactly, whatever the lengths. Only model tokens (mask 1) count, 
 from torch import Tensor
 
 from agentrl.algorithms.segments import dense, sequence_of, sum_by
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

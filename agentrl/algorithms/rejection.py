@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.algorithms.segments import sequence_mean, sequence_of, sum_by
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 KEY = "algorithm.rollout_correction.rollout_rs"
 

@@ -17,16 +17,16 @@ from agentrl.chat.check import Mismatch
 from agentrl.chat.context import EMPTY, Context, Glances
 from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
 from agentrl.chat.formats import FALLBACK, call_ends, readers
-from agentrl.chat.ledger import Ledger
+from agentrl.chat.media import Processor
 from agentrl.chat.memory import Memory, Parts
-from agentrl.chat.message import Message, Reply, as_tool_call
 from agentrl.chat.parsers import format_stops, parser_for
 from agentrl.chat.pieces import Piece, Pieces
 from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
 from agentrl.chat.thinking import BLOCKS, begins_with, left_open
 from agentrl.chat.transcript import transcript
-from agentrl.errors import UserError
-from agentrl.media import Processor
+from agentrl.core.errors import UserError
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.message import Message, Reply, as_tool_call
 
 FORMAT = "rollout.multi_turn.format"
 READY_MADE = "configs/templates/chatml_tools.jinja"

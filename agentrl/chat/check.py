@@ -13,9 +13,9 @@ from functools import cache, cached_property
 from itertools import islice
 
 from agentrl.chat.fixed_base import FixedBase
-from agentrl.chat.message import Message
 from agentrl.chat.template import Template, TemplateRefusal, Tools
-from agentrl.prefixes import common_length
+from agentrl.core.prefixes import common_length
+from agentrl.trajectory.message import Message
 
 MODES = ("disable", "strict", "ignore_strippable")
 EXCERPT = 40

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 
 from jinja2 import Environment
 
-from agentrl.chat.message import Message, text_of
 from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, TemplateRefusal, Tools
+from agentrl.trajectory.message import Message, text_of
 
 PAST = "agentrlpast"
 """A word of the past: where it follows a turn, the template moves the past, and does not look at it."""

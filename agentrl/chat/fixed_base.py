@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentrl.chat.context import ASSISTANT, EMPTY, USER, Context
-from agentrl.chat.message import TOOL_ROLES, Message
 from agentrl.chat.template import MARK, MARKED_TOOL, Template, TemplateRefusal
-from agentrl.prefixes import common_length
+from agentrl.core.prefixes import common_length
+from agentrl.trajectory.message import TOOL_ROLES, Message
 
 FOLLOWER = "agentrlfollower"
 DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")

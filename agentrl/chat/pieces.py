@@ -8,10 +8,10 @@ from itertools import groupby
 
 from agentrl.chat.context import USER
 from agentrl.chat.fixed_base import FixedBase
-from agentrl.chat.ledger import Source
-from agentrl.chat.message import TOOL_ROLES, Message
 from agentrl.chat.template import TemplateRefusal
-from agentrl.prefixes import common_length
+from agentrl.core.prefixes import common_length
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Piece = tuple[Source, list[int]]
 """Tokens to append to a ledger, and who they come from."""

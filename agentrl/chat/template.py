@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from agentrl.chat.message import Message
-from agentrl.errors import UserError
-from agentrl.media import Processor, media_of
-from agentrl.resources import find, read_text
-from agentrl.writable import whole
+from agentrl.chat.media import Processor
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import whole
+from agentrl.core.resources import find, read_text
+from agentrl.trajectory.medium import media_of
+from agentrl.trajectory.message import Message
 
 MARK = "agentrlmark"
 """A word that no template alters; its place in a render says where content goes."""

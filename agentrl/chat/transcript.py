@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentrl.chat.fixed_base import MARKED_USER, FixedBase
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.chat.message import Message, text_of
 from agentrl.chat.template import LEAD, TemplateRefusal, Tools
 from agentrl.chat.thinking import BLOCKS, closed_at_end, left_open
-from agentrl.errors import UserError
-from agentrl.media import media_of
-from agentrl.prefixes import common_length
+from agentrl.core.errors import UserError
+from agentrl.core.prefixes import common_length
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.medium import media_of
+from agentrl.trajectory.message import Message, text_of
 
 if TYPE_CHECKING:
     from agentrl.chat.chat import Chat

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Rollout, Trainer
@@ -46,14 +46,15 @@ def load_config(
 ) -> Any:
     """The configuration that the arguments describe, as an object of `schema` (Config unless told).
 
-    `default` is the file when neither --config-name nor a program of verl's names one; `checks` are TRAINING unless
-    told. Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
+    `default` is the file when neither --config-name nor a program of verl's names one; `checks` default to those of a
+    training run. Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
-    from agentrl.config import TRAINING, resolve
+    from agentrl.config import resolve
     from agentrl.config.schema import Config
+    from agentrl.rewards.checks import RUN
 
     started_once()
-    schema, checks = schema or Config, TRAINING if checks is None else checks
+    schema, checks = schema or Config, RUN if checks is None else checks
     if args.help_keys is not None:
         from agentrl.cli.keys import print_keys
 
@@ -91,8 +92,8 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     """
     import torch
 
-    from agentrl.cores import Host
-    from agentrl.training.cpu import threads_named
+    from agentrl.core.cpu_cores import Host
+    from agentrl.training.perf.cpu import threads_named
 
     alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
     if not alone or threads_named() or (rollout and rollout.deterministic):

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,6 +114,7 @@ def _print_explanation(console: "Console", name: str, found: "Explanation") -> N
     if found.key is not None:
         lines += [
             ("type", " | ".join(found.words) or found.key.type_name),
+            *zip(("or", "written"), found.own or (), strict=False),
             ("default", written(found.key.default)),
             ("meaning", found.key.doc),
         ]
@@ -132,7 +133,7 @@ def _check(args: argparse.Namespace) -> int:
 
     from agentrl.cli.check import check_sources
     from agentrl.config.sources import read_sources
-    from agentrl.resources import find
+    from agentrl.core.resources import find
 
     file = find(args.file, what="agentrl config check")
     console = Console(highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ agentrl engine list                      what is installed, and where
 import argparse
 from pathlib import Path
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 HELP = "install an inference engine in an environment of its own"
 
@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> int:
     """Install, or show."""
     from rich.console import Console
 
-    from agentrl.rollout.engines.remote.install import RECIPES, install, installed
-    from agentrl.rollout.engines.remote.place import environments
+    from agentrl.engines.servers.install import RECIPES, install, installed
+    from agentrl.engines.servers.place import environments
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if args.task == "list":

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments
 from agentrl.cli.generate import answer, load
-from agentrl.errors import UserError
-from agentrl.outputs import check_file, writing
-from agentrl.plurals import plural
+from agentrl.core.errors import UserError
+from agentrl.core.outputs import check_file, writing
+from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
-from agentrl.errors import UserError
-from agentrl.plurals import plural
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.config.schema.evaluation import EvalConfig
-    from agentrl.data import Row
     from agentrl.evaluation.generating import Generator, OnRow
+    from agentrl.trajectory.row import Row
 
 Settings = TypeVar("Settings", bound="Config")
 
@@ -84,8 +84,8 @@ def load(args: argparse.Namespace) -> "EvalConfig":
 
 def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
     """Answer the rows of `data.path`. Without anything that scores, the answers have no score."""
-    from agentrl.outputs import check_file
-    from agentrl.preflight import preflight
+    from agentrl.core.outputs import check_file
+    from agentrl.doctor.preflight import preflight
 
     check_file(out, "data.output_path")
     print_notes(preflight(config))
@@ -97,7 +97,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     with closing(open_runtime(untrained(scoring_something(config)))) as runtime:
         rows = load_dataset(config.data, config.data.path, runtime.tokenizer, what="data.path")
         rows = [rows[i] for i in range(min(limit or len(rows), len(rows)))]
-        runtime.sync(0)
+        runtime.publish_weights(0)
         generator = Generator(config, runtime, out)
         with progress() as on_row:
             generator.run(rows, on_row)
@@ -108,7 +108,7 @@ def scoring_something(config: "Settings") -> "Settings":
     """A run wants a score for what it samples; where nothing gives one, every answer gets 0."""
     from dataclasses import replace
 
-    from agentrl.config.checks.ready import something_scores
+    from agentrl.rewards.checks import something_scores
 
     try:
         something_scores(config.reward, config.rollout, config.data)

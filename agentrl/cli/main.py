@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import NoReturn
 
 from agentrl import __version__
-from agentrl.cores import wait_passively
-from agentrl.errors import InfraError, UserError
-from agentrl.outputs import trouble as disk_trouble
+from agentrl.core.cpu_cores import wait_passively
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.outputs import trouble as disk_trouble
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find the checkpoint, write the folder."""
-    from agentrl.outputs import check_folder
+    from agentrl.core.outputs import check_folder
 
     check_folder(args.out, "OUT")
-    from agentrl.training.merge import merge
-    from agentrl.training.resuming import newest
+    from agentrl.training.checkpoint.merge import merge
+    from agentrl.training.checkpoint.resuming import newest
 
     step = merge(
         newest(args.checkpoint), args.out, dtype=args.dtype, adapter=args.merge_adapter, overwrite=args.overwrite

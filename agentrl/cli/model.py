@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the model unless it is there."""
     from rich.console import Console
 
-    from agentrl.outputs import check_folder
+    from agentrl.core.outputs import check_folder
 
     check_folder(args.out.parent, "OUT")
     made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
@@ -40,13 +40,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _smollm2(args: argparse.Namespace) -> bool:
-    from agentrl.models import smollm2
+    from agentrl.tasks.models import smollm2
 
     return smollm2.prepare(args.out, dtype=args.dtype)
 
 
 def _tiny(args: argparse.Namespace) -> bool:
-    from agentrl.models import tiny
+    from agentrl.tasks.models import tiny
 
     shape = tiny.TinyShape(vocab_size=args.vocab)
     return tiny.prepare(args.out, args.tokenizer_data, shape=shape, seed=args.seed, template=args.template)

@@ -17,7 +17,7 @@ from agentrl.cli.common import add_config_arguments, load_config, print_notes, u
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.config.validate import Check
-    from agentrl.data import Row
+    from agentrl.trajectory.row import Row
 
 HELP = "run a few rows and show the conversations, trained tokens coloured"
 
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     asked: Config = load_config(args, checks=_checks())
     config = scoring_something(asked)
     use_idle_cores(config.trainer, config.rollout)
-    from agentrl.outputs import check_file
-    from agentrl.preflight import preflight
+    from agentrl.core.outputs import check_file
+    from agentrl.doctor.preflight import preflight
 
     if args.out:
         check_file(args.out, "--out")
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     with closing(LocalRuntime(untrained(config))) as runtime:
         rows = first_rows(config, args.split, runtime.tokenizer)[: args.rows]
-        runtime.sync(0)
+        runtime.publish_weights(0)
         sample = runtime.rollout if args.split == "train" else runtime.validate
         trajectories = sample(rows, 0, lambda _: None)
         for trajectory in trajectories:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
-from agentrl.errors import UserError
-from agentrl.plurals import plural
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.training.sft import SftResult
+    from agentrl.training.sft.contract import SftResult
 
 HELP = "warm a model up on demonstrations"
 
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     use_idle_cores(config.trainer)
     from rich.console import Console
 
-    from agentrl.outputs import check_folder
-    from agentrl.preflight import check_conversations, check_model
+    from agentrl.core.outputs import check_folder
+    from agentrl.doctor.preflight import check_conversations, check_model
 
     if not config.data.train_files:
         raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
@@ -60,13 +60,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("train_files", "val_files"):
         if files := getattr(config.data, name):
             check_conversations(files, f"data.{name}")
-    from agentrl.runtime.opening import open_sft
-    from agentrl.runtime.supervising import supervise
-    from agentrl.training.sft import sft
+    from agentrl.sft import sft
+    from agentrl.training.checkpoint.run_start import supervise
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:
-        result = supervise(lambda config: sft(config, on_step, open_sft), config, "trainer.output_dir")
+        result = supervise(lambda config: sft(config, on_step), config, "trainer.output_dir")
     report(console, result)
     return 0
 

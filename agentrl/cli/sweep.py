@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import chosen_file
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

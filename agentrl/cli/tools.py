@@ -13,7 +13,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
     from rich.markup import escape
 
-    from agentrl.blocking import IMPATIENCE, LoopWatch
+    from agentrl.core.blocking import IMPATIENCE, LoopWatch
 
     try:
         names = args.only or list(tools.runners)
@@ -101,8 +101,8 @@ async def _one(
 def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
     from rich.text import Text
 
+    from agentrl.core.json_text import to_json
     from agentrl.tracking.fields import duration, figure
-    from agentrl.writable import to_json
 
     console.print(Text("→ ", "dim"), Text(to_json(arguments)), sep="")
     outcome = result.outcome.value

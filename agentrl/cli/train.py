@@ -30,17 +30,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train."""
     if args.multirun:
-        from agentrl.config import TRAINING
         from agentrl.config.schema import Config
+        from agentrl.rewards.checks import RUN
 
-        return sweep(args, "train", "default_local_dir", Config, TRAINING)
+        return sweep(args, "train", "default_local_dir", Config, RUN)
     config = load_config(args)
     use_idle_cores(config.trainer, config.rollout)
-    from agentrl.preflight import preflight_training
+    from agentrl.doctor.preflight import preflight_training
 
     print_notes(preflight_training(config))
-    from agentrl.runtime.supervising import supervise
     from agentrl.train import train
+    from agentrl.training.checkpoint.run_start import supervise
 
     supervise(train, config, "trainer.default_local_dir")
     return 0

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Become the command. Raises UserError."""
     from agentrl import verl
-    from agentrl.errors import UserError
+    from agentrl.core.errors import UserError
 
     command = [part for i, part in enumerate(args.command) if i or part != "--"]
     if not command:

@@ -10,7 +10,7 @@ The page is served to this machine only. From another machine: ssh -L 8265:local
 import argparse
 from contextlib import suppress
 
-from agentrl.plurals import plural
+from agentrl.core.plurals import plural
 
 HELP = "look at runs in a browser: curves, conversations, timelines"
 

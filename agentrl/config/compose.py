@@ -21,7 +21,7 @@ from agentrl.config.tree import Reader, apply
 from agentrl.config.validate import TRAINING, Check, validate
 from agentrl.config.verl_defaults import MARK, VerlDefaults, file_of
 from agentrl.config.verl_version import find_version
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 C = TypeVar("C")
 

@@ -62,7 +62,7 @@ def schema_keys(schema: type) -> Mapping[str, Key]:
 def schema_sections(schema: type) -> Mapping[str, type]:
     """Every dataclass below `schema`, itself included under "", by dotted path."""
     found = {"": schema}
-    for field, annotation in _annotated(schema):
+    for field, annotation in _computed(schema):
         if isinstance(annotation, type) and is_dataclass(annotation):
             below = schema_sections(annotation)
             found |= {f"{field.name}.{path}".rstrip("."): section for path, section in below.items()}
@@ -71,7 +71,7 @@ def schema_sections(schema: type) -> Mapping[str, type]:
 
 def _walk(section: Any, prefix: str) -> Iterable[Key]:
     docs = field_docs(type(section))
-    for field, annotation in _annotated(type(section)):
+    for field, annotation in _computed(type(section)):
         path, default = f"{prefix}{field.name}", getattr(section, field.name)
         if is_dataclass(default):
             yield from _walk(default, f"{path}.")
@@ -79,7 +79,7 @@ def _walk(section: Any, prefix: str) -> Iterable[Key]:
             yield Key(path, annotation, default, docs.get(field.name, ""))
 
 
-def _annotated(schema: type) -> list[tuple[Field, Any]]:
+def _computed(schema: type) -> list[tuple[Field, Any]]:
     hints = get_type_hints(schema)
     return [(field, hints[field.name]) for field in fields(schema)]
 

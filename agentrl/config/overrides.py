@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.names import destination
 from agentrl.config.presets import Presets
 from agentrl.config.tree import Reader, Setting
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -16,9 +16,9 @@ import yaml
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from agentrl import resources
 from agentrl.config.keys import nearest
-from agentrl.errors import UserError
+from agentrl.core import resources
+from agentrl.core.errors import UserError
 
 MISSING_FOLDER = re.compile(r"provider=hydra\.searchpath.*, path=(.+) is not available\.")
 OTHERS: ContextVar[Sequence[Path]] = ContextVar("folders after the first", default=())

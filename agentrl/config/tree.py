@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, reaches_into, translate
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 INTERPOLATION = re.compile(r"\$\{")

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from agentrl.config.keys import ancestors
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 SPANS = Path(__file__).with_name("verl_versions.yaml")
 VERSIONS = ("0.4", "0.5", "0.6", "0.7", "0.8", "0.9")

@@ -1,1 +1,1 @@
-"""The ground that every other room stands on: it imports nothing of agentrl but itself."""
+"""The ground that every room stands on: errors, user code, files, threads. Imports nothing else of agentrl."""

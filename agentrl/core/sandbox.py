@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl_sandbox import sandbox as package
 from agentrl_sandbox.errors import SandboxError, UsageError
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result, Unavailable

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 from agentrl.config.schema import Data
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.core.remote_files import in_shared_memory
 from agentrl.data.files import paths
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MediaKeys
-from agentrl.data.row import Row
 from agentrl.data.rows import make_row, read_rows
-from agentrl.errors import UserError
-from agentrl.plugins import load_attribute
-from agentrl.remote import in_shared_memory
+from agentrl.trajectory.row import Row
 
 SECTION = "data.custom_cls"
 

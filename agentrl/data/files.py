@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
-from agentrl.errors import UserError
-from agentrl.plurals import plural
-from agentrl.remote import local_copy
-from agentrl.resources import find, read_text
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
+from agentrl.core.remote_files import local_copy
+from agentrl.core.resources import find, read_text
 
 Record = dict[str, Any]
 

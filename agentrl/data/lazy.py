@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import overload
 
-from agentrl.data.row import Row
+from agentrl.trajectory.row import Row
 
 
 class LazyRows(Sequence[Row]):

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.data.plain import plain
-from agentrl.errors import UserError
 
 MediaKeys = Mapping[str, str]
 """image, video -> the column that holds them."""

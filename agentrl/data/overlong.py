@@ -7,10 +7,10 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.data.lazy import LazyRows
-from agentrl.data.row import Row
-from agentrl.errors import UserError
-from agentrl.plurals import plural
+from agentrl.trajectory.row import Row
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.writable import whole
+from agentrl.core.json_text import whole
 
 
 def plain(value: Any) -> Any:

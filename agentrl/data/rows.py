@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.data.files import Record, Table, paths, read_records
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MEDIA_KEYS, MediaKeys, with_media
 from agentrl.data.plain import mapping, plain
-from agentrl.data.row import Row
-from agentrl.errors import UserError
+from agentrl.trajectory.row import Row
 
 DATA_SOURCE = "data_source"
 """The default `reward_fn_key`: the one column that may be missing."""

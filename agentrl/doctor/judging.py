@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.data import Row
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards import Scorer
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 
 def said(chat: Chat, row: Row, text: str) -> Trajectory:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import UserError
-from agentrl.runtime.dialects import model_length
-from agentrl.runtime.engines import engine_name
-from agentrl.runtime.learner import has_critic
-from agentrl.training.passes import pass_tokens
+from agentrl.engines.backends import model_length
+from agentrl.engines.opening import engine_name, in_process
+from agentrl.training.learner import has_critic
+from agentrl.training.micro_batches import pass_tokens
 
 GIB = 1 << 30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -64,8 +64,8 @@ def size_of(config: Config) -> Size:
     """Counted on an empty shell of the model. Raises UserError where the path is no model."""
     from transformers import AutoConfig
 
-    from agentrl.training.adapter import base_and_adapter, first_line, new_adapter
-    from agentrl.training.model import folder_or_id, language_head
+    from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter
+    from agentrl.training.model.loading import folder_or_id, language_head
 
     model = config.model
     place, saved = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
@@ -169,7 +169,7 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(need)}: {listed}"
     have = device_memory(device) / GIB
     rollout = config.rollout
-    server = engine_name(rollout, device) != "hf" and not rollout.base_url and device.type == "cuda"
+    server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
     if server:
         text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
     room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have

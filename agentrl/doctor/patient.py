@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
-from agentrl.blocking import IMPATIENCE, LoopWatch
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
-from agentrl.config.validate import TRAINING, sections_for
-from agentrl.data import Row, load_dataset
+from agentrl.config.validate import sections_for
+from agentrl.core.blocking import IMPATIENCE, LoopWatch
+from agentrl.core.errors import UserError
+from agentrl.data import load_dataset
 from agentrl.doctor import engines, judging, memory, rows, script, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import UserError
+from agentrl.rewards.checks import RUN
+from agentrl.rollout.environment import environment, sandbox_for, scorer
 from agentrl.rollout.loops import Environment
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.environment import environment, sandbox_for, scorer
 from agentrl.training import device_for, load_tokenizer
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 OnFinding = Callable[[str, Finding], None]
 """Called with the area and the finding, as they come."""
@@ -180,7 +182,7 @@ def _rows(config: Config, tokenizer: Any, split: str, count: int) -> list[Row]:
 def _checked(config: Config) -> Iterator[Finding]:
     """Every check that a run begins with, not only the first that fails."""
     troubled = False
-    for check in TRAINING:
+    for check in RUN:
         sections = sections_for(check, config)
         try:
             note = check(**sections) if sections is not None else None

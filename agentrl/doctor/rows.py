@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
-from agentrl.data import Row
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import UserError
 from agentrl.interactions import InteractionSet
-from agentrl.plurals import plural
 from agentrl.rollout.loops import loop_class, loop_name
 from agentrl.tools import ToolSet
+from agentrl.trajectory.row import Row
 
 
 def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> Iterator[Finding]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.chat.message import Message
 from agentrl.tools.examples import example_arguments
+from agentrl.trajectory.message import Message
 
 ANSWER = "Here is the answer."
 THOUGHT = "Let me think about this."

@@ -4,15 +4,15 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.data import Row
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import InfraError, UserError
 from agentrl.interactions import InteractionSet
-from agentrl.rollout.trajectory import Outcome
 from agentrl.tools import ToolSet
 from agentrl.tools.response import ToolResult
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome
 from agentrl_sandbox.job import Job
 
 SLOW = 5.0

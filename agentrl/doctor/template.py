@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.chat.message import Message
 from agentrl.chat.parsers import PARSERS, parser_for
 from agentrl.chat.template import TemplateRefusal
+from agentrl.core.errors import UserError
 from agentrl.doctor import script
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.errors import UserError
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.message import Message
 
 Schemas = Sequence[dict[str, Any]]
 FORMAT_KEY = "rollout.multi_turn.format"

@@ -18,16 +18,16 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
-from agentrl.data import Row
-from agentrl.errors import UserError
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import to_json
+from agentrl.core.outputs import append_line, writing
 from agentrl.evaluation.report import RowScores
-from agentrl.outputs import append_line, writing
 from agentrl.rewards.arguments import solution
-from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.runtime.runtime import Runtime
-from agentrl.tracking.files import write_atomic
 from agentrl.tracking.metrics import passed
-from agentrl.writable import to_json
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.ledger import Ledger
 from agentrl.config.schema.evaluation import EvalConfig, EvalData, Evaluation
-from agentrl.data import Row, make_row
+from agentrl.core.errors import UserError
+from agentrl.data import make_row
 from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
-from agentrl.errors import UserError
 from agentrl.evaluation.report import RowScores
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.environment import sandbox_for, scorer
+from agentrl.rollout.environment import sandbox_for, scorer
 from agentrl.tracking.metrics import passed
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 BATCH = 4096
 """Answers that are scored together: a bound on memory, not on speed."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
+from agentrl.core.plugins import Entry, read_entries
+from agentrl.core.user_code import Cleanup
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
-from agentrl.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
-from agentrl.plugins import Entry, blaming, read_entries
 from agentrl.tools.options import check_in_thread, check_timeout
-from agentrl.usercode import Cleanup
 
 YAML_KEY = "rollout.multi_turn.interaction_config_path"
 RESPOND = "async def generate_response(self, instance_id, messages, **kwargs)"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import whole
+from agentrl.core.user_code import Cleanup, Threads, UserFunction
 from agentrl.tools.options import IN_THREAD_FIX
 from agentrl.tools.response import read_number
-from agentrl.usercode import Cleanup, Threads, UserFunction
-from agentrl.writable import whole
 
 log = logging.getLogger(__name__)
 

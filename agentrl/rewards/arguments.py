@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.chat.ledger import Source
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.trajectory import Trajectory
 
 
 def arguments(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dict[str, Any]:

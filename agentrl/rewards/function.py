@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.plugin_checks import check_answers
-from agentrl.plugins import load_attribute
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_answers
+from agentrl.core.plugins import load_attribute
 
 SECTION = "reward.custom_reward_function"
 REQUIRED = ("data_source", "solution_str", "ground_truth")

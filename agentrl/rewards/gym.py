@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 PACKAGE = "reasoning_gym"
 

@@ -9,8 +9,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.core.errors import InfraError, UserError
+from agentrl.trajectory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     import aiohttp

@@ -10,11 +10,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.errors import InfraError, UserError
+from agentrl.core.compatibility import layers
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
 from agentrl.rewards.processes import Processes
-from agentrl.usercode import UserFunction
 
+SECTION = "reward.reward_manager"
 Arguments = Mapping[str, Any]
 Arrange = Callable[[Sequence[Arguments]], dict[str, Any]]
 
@@ -130,3 +133,31 @@ def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str,
 
 def _what(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, Sequence) else f"a {type(result).__name__}"
+
+
+def manager_class(source: str, name: str, path: str | None) -> type | None:
+    """The class that the settings name; None where `name` is one of MANAGERS. Raises UserError."""
+    if source == "importlib":
+        assert path is not None  # config/checks has seen to it
+        found = load_attribute(path, name, what=SECTION)
+        if not isinstance(found, type):
+            raise UserError(f"{SECTION}.name: {name} in {path} is no class")
+        return found
+    if name in MANAGERS:
+        return None
+    registered = {name: kind for layer in layers() for name, kind in layer.reward_managers().items()}
+    if name not in registered:
+        raise UserError(
+            f"{SECTION}.name={name}: no such manager; use {', '.join((*MANAGERS, *registered))}, a name that "
+            f"model.external_lib registers, or a class of your own with {SECTION}.source=importlib and module.path"
+        )
+    return registered[name]
+
+
+def custom_manager(kind: type, function: RewardFn | None, config: Any, tokenizer: Any) -> Manager:
+    """The manager that calls an object of the user's class `kind`. Raises UserError."""
+    made = (layer.reward_manager(kind, function, config, tokenizer) for layer in layers())
+    found: Manager | None = next(filter(None, made), None)
+    if found is None:
+        raise UserError(f"{SECTION}.name: {kind.__name__} is no reward manager that agentrl can call")
+    return found

@@ -7,8 +7,8 @@ differ, so answers that are plain numbers need no symbolic algebra.
 import re
 from typing import Any
 
-from agentrl.answers import final_answer, same_answer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.rewards.answers import final_answer, same_answer
 
 MOST = 300
 """Characters at the end of a text in which DAPO's data has its answer."""

@@ -1,7 +1,7 @@
 """The reward functions of well-known data sets, by `data_source`: their rows need none named in the configuration."""
 
 from agentrl.config.schema import Data
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
 """Values of `data_source` that mean test cases in verl's layout."""

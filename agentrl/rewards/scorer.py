@@ -13,13 +13,13 @@ from math import isfinite
 from numbers import Real
 from typing import Any
 
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import InfraError, UserError
 from agentrl.rewards.arguments import arguments
 from agentrl.rewards.function import RewardFn
 from agentrl.rewards.managers import Manager, manager_for
 from agentrl.rewards.overlong import Overlong
-from agentrl.rollout.trajectory import Outcome, Span, Trajectory
+from agentrl.trajectory.trajectory import Outcome, Span, Trajectory
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from agentrl.answers import NUMBER, same_answer
+from agentrl.rewards.answers import NUMBER, same_answer
 from agentrl.rewards.gym import score_answer
 
 ANSWER_IS = re.compile(r"^(?:(?:the )?(?:final )?answer(?: is)?:? )", re.IGNORECASE)

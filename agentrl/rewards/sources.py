@@ -3,11 +3,11 @@
 from functools import cache
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import UserError
+from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import RewardFn, load_reward_function
 from agentrl.rewards.ready_made import FUNCTIONS, function_for
-from agentrl.usercode import UserFunction
 
 TIMEOUT = 120.0
 """Seconds for comparing one answer; each of sympy's comparisons has 10, programs in the sandbox have limits of their

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.plugins import load_attribute
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
 from agentrl.rewards.function import SECTION
 from agentrl.rewards.processes import LENGTH
 

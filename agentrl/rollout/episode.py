@@ -14,21 +14,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentrl.chat import Chat, Piece, Reply, Split
-from agentrl.chat.ledger import Ledger
+from agentrl.chat import Chat, Piece, Split
 from agentrl.chat.memory import Memory
 from agentrl.chat.template import LEAD
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.plurals import plural
+from agentrl.core.queueing import listening
+from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
-from agentrl.errors import InfraError, UserError
-from agentrl.media import Medium, media_of
-from agentrl.plurals import plural
-from agentrl.rollout.engine import Engine, Generation, Sampling
+from agentrl.engines.engine import Engine, Generation, Sampling
 from agentrl.rollout.fire import kindled
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
-from agentrl.rollout.trajectory import Finish, Message, Outcome, Span, SpanKind, Trajectory
-from agentrl.usercode import UserFunction
-from agentrl.waits import listening
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.medium import Medium, media_of
+from agentrl.trajectory.message import Reply
+from agentrl.trajectory.trajectory import Finish, Message, Outcome, Span, SpanKind, Trajectory
 
 SHORTEST_WAIT = 0.001
 """Seconds; what is shorter is no wait."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import exp, isfinite
 from random import Random
 
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
 
 TEMPERATURE = 30.0
 CANDIDATES = 16

@@ -19,17 +19,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentrl.blocking import Call, LoopWatch, attributed
-from agentrl.chat.ledger import Ledger, LedgerError
-from agentrl.data.row import Row
-from agentrl.errors import InfraError, UserError
+from agentrl.core.blocking import Call, LoopWatch, attributed
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer
-from agentrl.rollout.drops import check_drops
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.heap import undisturbed
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.seeds import seed_for
-from agentrl.rollout.trajectory import Finish, Outcome, Trajectory
+from agentrl.trajectory.drops import check_drops
+from agentrl.trajectory.ledger import Ledger, LedgerError
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 

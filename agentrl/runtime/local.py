@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Config
-from agentrl.data.row import Row
-from agentrl.rollout.engine import Engine
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.engines import Servers, hf_engine, launch
-from agentrl.runtime.learner import Learner
-from agentrl.runtime.rollouts import Rollouts
-from agentrl.runtime.runtime import OnDone
+from agentrl.engines.engine import Engine
+from agentrl.engines.opening import Servers, engine_in_process, launch
+from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.workers import OnDone
 from agentrl.tracking import Waiting
 from agentrl.training import Batch, device_for
+from agentrl.training.learner import Learner
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 
 class LocalRuntime:
@@ -55,16 +55,16 @@ class LocalRuntime:
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.validate(rows, step, on_done)
 
-    def annotate(self, batch: Batch) -> Batch:
+    def compute_logprobs(self, batch: Batch) -> Batch:
         if self.naps:
             self.runner.run(self.engine.sleep())
         with self.rollouts.scoring():
-            return self.learner.annotate(batch)
+            return self.learner.compute_logprobs(batch)
 
     def update(self, batch: Batch) -> dict[str, float]:
         return self.learner.update(batch)
 
-    def sync(self, version: int) -> None:
+    def publish_weights(self, version: int) -> None:
         if self.naps:
             torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
         self.runner.run(self.engine.update_weights(version))
@@ -89,7 +89,7 @@ class LocalRuntime:
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         if servers is None:
-            engine = hf_engine(config, self.learner.module)
+            engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
         with Waiting(f"{servers.dialect.name} starts") as waiting:

@@ -1,21 +1,19 @@
-"""What train.py asks of the place where the work happens: this process (`LocalRuntime`), later Ray workers.
+"""The place where the work of a run happens: this process (`LocalRuntime`) or Ray workers (`RayRuntime`).
 
-train.py speaks to this protocol only, so that the algorithm reads the same wherever it runs.
+`agentrl.train` speaks to this protocol only, so that the algorithm reads the same wherever it runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.data import Row
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.rollout.workers import RolloutWorkers
+from agentrl.tracking.run_tracker import Metrics
 from agentrl.training import Batch
-
-Metrics = dict[str, float]
-OnDone = Callable[[Trajectory], None]
+from agentrl.trajectory.row import Row
 
 
-class Runtime(Protocol):
+class Runtime(RolloutWorkers, Protocol):
     """One policy, its engine, and the tools around it."""
 
     tokenizer: Any
@@ -27,29 +25,17 @@ class Runtime(Protocol):
     def prepare(self, total_steps: int) -> None:
         """Make ready to train for `total_steps` steps in all."""
 
-    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
-        """`rollout.n` trajectories a row, group by group. Raises InfraError when all of them failed.
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """The batch with what its update needs: log-probs before the step, those of the reference, values.
 
-        They are scored; without `scored`, they are when `annotate` returns.
-        """
-
-    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """One scored trajectory a row, at temperature 0."""
-
-    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        """The same with `rollout.val_kwargs`."""
-
-    def annotate(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its update will need: before the step, of the reference, or neither.
-
-        Scores that are still out are taken meanwhile.
+        Each only where the settings ask for it. Scores that are still out come in meanwhile.
         """
 
     def update(self, batch: Batch) -> Metrics:
         """Train on the batch, which has its advantages."""
 
-    def sync(self, version: int) -> None:
-        """Give the engine the current weights under the name `version`."""
+    def publish_weights(self, version: int) -> None:
+        """Give the engine the current weights as `version`."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         """Write all that a restart needs, `state` with it, as the checkpoint of `step` in `folder`; old ones go.

@@ -6,7 +6,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from agentrl import writable
+from agentrl.core import json_text as writable
 
 MOST_COMPLAINTS = 3
 LONGEST_VALUE = 80

@@ -3,8 +3,8 @@
 from typing import Any
 from uuid import uuid4
 
+from agentrl.core.errors import UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import UserError
 from agentrl.tools.response import ToolResponse
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 

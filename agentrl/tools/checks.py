@@ -7,9 +7,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from agentrl.errors import UserError
-from agentrl.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
-from agentrl.plugins import Entry, blaming
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
+from agentrl.core.plugins import Entry
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.schemas import OpenAIFunctionToolSchema

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tools.base import BaseTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 

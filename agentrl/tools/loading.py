@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_keys
+from agentrl.core.plugins import Entry, load_user_file, read_entries
+from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import UserError
-from agentrl.plugin_checks import check_keys
-from agentrl.plugins import Entry, blaming, load_user_file, read_entries
-from agentrl.resources import find
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tools_in

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 IN_THREAD_FIX = "set config.in_thread: true in its YAML"
 """For methods that block the event loop."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from agentrl.rollout.trajectory import Outcome
-from agentrl.writable import cleaned, to_json
+from agentrl.core.json_text import cleaned, to_json
+from agentrl.trajectory.trajectory import Outcome
 
 
 class ModelError(Exception):

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.queueing import began
+from agentrl.core.user_code import Threads, UserFunction
 from agentrl.tools.arguments import ArgumentCheck
 from agentrl.tools.options import IN_THREAD_FIX, ToolOptions
 from agentrl.tools.response import ModelError, read_number
-from agentrl.usercode import Threads, UserFunction
-from agentrl.waits import began
 
 log = logging.getLogger(__name__)
 

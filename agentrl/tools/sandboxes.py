@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl.core.errors import UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import UserError
 
 
 class Sandboxes:

@@ -13,12 +13,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
+from agentrl.core.json_text import whole
+from agentrl.core.user_code import Cleanup, Threads
 from agentrl.tools.response import ModelError, ToolResult, read_answer
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.truncation import Truncation
-from agentrl.usercode import Cleanup, Threads
-from agentrl.writable import whole
 
 ToolKwargs = Mapping[str, Mapping[str, Any]]
 """create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs of one tool."""

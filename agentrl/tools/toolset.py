@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.core.user_code import Cleanup
 from agentrl.tools.agent_data import agent_data_for
 from agentrl.tools.mcp import McpServers
 from agentrl.tools.runner import ToolRunner
 from agentrl.tools.sandboxes import Sandboxes
 from agentrl.tools.session import ToolKwargs, ToolSession
 from agentrl.tools.truncation import Truncation
-from agentrl.usercode import Cleanup
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ Invariant: the result, marker included, is never over the limit, in characters o
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 MARKER = "(truncated)"
 SIDES = ("left", "right", "middle")

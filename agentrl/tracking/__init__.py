@@ -1,6 +1,5 @@
 """What a person sees of a run: metrics, loggers, live view, dumps, conversations."""
 
-from agentrl.tracking.closing import before_after_table, summary
 from agentrl.tracking.conversation import conversation
 from agentrl.tracking.dumps import Advantages, load_trajectories, trajectory_record, write_trajectories
 from agentrl.tracking.generations import Generation, generations
@@ -9,6 +8,7 @@ from agentrl.tracking.loggers import Logger, Loggers, open_loggers, read_metrics
 from agentrl.tracking.memory import memory_metrics
 from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, validation_metrics
 from agentrl.tracking.phases import Phases
+from agentrl.tracking.summary import before_after_table, summary
 from agentrl.tracking.waiting import Waiting
 
 __all__ = [

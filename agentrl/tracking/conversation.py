@@ -14,12 +14,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.plurals import plural
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.core.json_text import HALF
+from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import Record, token_texts, trajectory_record
 from agentrl.tracking.fields import duration, figure
 from agentrl.tracking.text import Decode
-from agentrl.writable import HALF
+from agentrl.trajectory.trajectory import Trajectory
 
 BY_PROBABILITY = (
     (0.1, "bold red"),

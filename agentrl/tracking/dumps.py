@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.errors import UserError
-from agentrl.media import Medium
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.tracking.files import write_atomic
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import to_json
 from agentrl.tracking.index import Index, Record
 from agentrl.tracking.text import Decode, TokenTexts
-from agentrl.writable import to_json
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.trajectory import Trajectory
 
 LOGPROB_DIGITS = 4
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.rollout.trajectory import Trajectory
 from agentrl.tracking.text import Decode
+from agentrl.trajectory.trajectory import Trajectory
 
 COLUMNS = ("step", "row", "prompt", "response", "reward", "outcome")
 

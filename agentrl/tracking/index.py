@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import SpanKind
-from agentrl.tracking.files import write_atomic
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.trajectory.trajectory import SpanKind
 
 Record = dict[str, Any]
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
-from agentrl.rollout.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
+from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory
 
 Metrics = dict[str, float]
 

@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentrl.training.actor import PolicyActor
+    from agentrl.training.advantages import ComputeAdvantages
     from agentrl.training.batch import Batch
-    from agentrl.training.cpu import tune_cpu
-    from agentrl.training.device import device_for
-    from agentrl.training.export import save_pretrained
-    from agentrl.training.model import load_model, load_processor, load_tokenizer, stop_token_ids
-    from agentrl.training.packing import pack, pack_ledgers, pack_tokens, rewarded
-    from agentrl.training.weighing import Weighing
+    from agentrl.training.model.export import save_pretrained
+    from agentrl.training.model.loading import load_model, load_processor, load_tokenizer, stop_token_ids
+    from agentrl.training.packing import pack, pack_ledgers, pack_tokens, place_rewards
+    from agentrl.training.perf.cpu import tune_cpu
+    from agentrl.training.perf.device import device_for
 
 _HOMES = {
     "Batch": "batch",
     "PolicyActor": "actor",
-    "Weighing": "weighing",
-    "device_for": "device",
-    "load_model": "model",
-    "load_processor": "model",
-    "load_tokenizer": "model",
+    "ComputeAdvantages": "advantages",
+    "device_for": "perf.device",
+    "load_model": "model.loading",
+    "load_processor": "model.loading",
+    "load_tokenizer": "model.loading",
     "pack": "packing",
     "pack_ledgers": "packing",
     "pack_tokens": "packing",
-    "rewarded": "packing",
-    "save_pretrained": "export",
-    "stop_token_ids": "model",
-    "tune_cpu": "cpu",
+    "place_rewards": "packing",
+    "save_pretrained": "model.export",
+    "stop_token_ids": "model.loading",
+    "tune_cpu": "perf.cpu",
 }
 
 __all__ = [
     "Batch",
+    "ComputeAdvantages",
     "PolicyActor",
-    "Weighing",
     "device_for",
     "load_model",
     "load_processor",
@@ -44,7 +44,7 @@ __all__ = [
     "pack",
     "pack_ledgers",
     "pack_tokens",
-    "rewarded",
+    "place_rewards",
     "save_pretrained",
     "stop_token_ids",
     "tune_cpu",

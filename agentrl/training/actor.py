@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from agentrl.algorithms import OptimizerStep, bind_loss, kl_penalty, token_weights
 from agentrl.config.schema import Actor, RolloutCorrection
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.checkpoint.rng import rng_state, set_rng_state
+from agentrl.training.micro_batches import Cut, cut_like, score_batch, spread
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
 from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, cut_like, score_batch, spread
-from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
-from agentrl.training.rng import rng_state, set_rng_state
 from agentrl.training.splitting import mini_batches
-from agentrl.training.trainee import Steps, Trainee
+from agentrl.training.trainable import Steps, Trainee
 
 
 class PolicyActor(Trainee):
@@ -196,7 +196,7 @@ class PolicyActor(Trainee):
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
         if micro.ref_logprobs is None:
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type)
+        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
 
     def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.training.media import Media
+from agentrl.training.model.media import Media
 
 _PER_SEQUENCE = ("trajectory", "group", "baselines", "truncated", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")

@@ -13,14 +13,14 @@ from agentrl.algorithms import token_weights
 from agentrl.algorithms.value_loss import clipped_value_loss
 from agentrl.config.schema import Actor
 from agentrl.config.schema.critic import Critic
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
+from agentrl.training.micro_batches import Cut, pass_tokens, score_batch, spread
+from agentrl.training.model.value_model import TokenValues
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.passes import Cut, pass_tokens, score_batch, spread
-from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.report import Report
-from agentrl.training.trainee import Steps, Trainee
-from agentrl.training.value_model import TokenValues
+from agentrl.training.trainable import Steps, Trainee
 
 T = TypeVar("T")
 

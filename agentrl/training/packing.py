@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.chat.ledger import Ledger
-from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.training.batch import Batch, bounds_of
-from agentrl.training.media import Media
+from agentrl.training.model.media import Media
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 Spot = tuple[int, int]
 """(ledger, token within it)"""
@@ -31,7 +31,7 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
     `tool_turn_weight` and `interaction_turn_weight` scale the turn rewards of either source. Ledgers without a model
     token teach nothing and are left out, too. Nothing trainable gives a batch of 0 sequences.
     """
-    return rewarded(
+    return place_rewards(
         pack_tokens(trajectories),
         trajectories,
         tool_turn_weight=tool_turn_weight,
@@ -40,7 +40,7 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
 
 
 def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
-    """The first half of `pack`, which needs no score: all that has not failed. Its rewards are 0."""
+    """Pack all that has not failed, scored or not yet, with rewards of 0."""
     ledgers: list[Ledger] = []
     owners: list[int] = []
     groups: list[int] = []
@@ -55,10 +55,10 @@ def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
     return batch
 
 
-def rewarded(
+def place_rewards(
     batch: Batch, trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float
 ) -> Batch:
-    """The second half: what `trajectories` were packed into, with their rewards and without those that have none."""
+    """The batch that `trajectories` were packed into, with their rewards; those without a score are left out."""
     weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
     owners = batch.trajectory.tolist()
     kept = [sequence for sequence, owner in enumerate(owners) if trajectories[owner].trainable]
@@ -136,3 +136,20 @@ def _spot(ends: dict[int, Spot], turn: int) -> Spot:
         return ends[turn]
     earlier = [t for t in ends if t < turn]
     return ends[max(earlier) if earlier else min(ends)]
+
+
+def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:
+    """By a trajectory's key: the advantages of each of its ledgers, an empty list for one that `pack` left out.
+
+    `batch`: `trajectories`, some or all of them, packed, with advantages.
+    """
+    assert batch.advantages is not None
+    columns: dict[int, list[Tensor]] = defaultdict(list)
+    for i, column in zip(batch.trajectory.tolist(), batch.advantages.cpu().split(batch.lengths), strict=True):
+        columns[i].append(column)
+    return {trajectories[i].key: _of_ledgers(trajectories[i].ledgers, own) for i, own in columns.items()}
+
+
+def _of_ledgers(ledgers: Sequence[Ledger], columns: Sequence[Tensor]) -> list[list[float]]:
+    trained = iter(columns)
+    return [next(trained).tolist() if ledger.model_tokens else [] for ledger in ledgers]

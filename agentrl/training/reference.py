@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
-from agentrl.training.logprobs import Readout, TokenLogprobs
-from agentrl.training.passes import Cut, cut_like, score_batch
+from agentrl.training.micro_batches import Cut, cut_like, score_batch
+from agentrl.training.model.logprobs import Readout, TokenLogprobs
 
 
 class Reference:

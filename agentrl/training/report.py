@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentrl.algorithms.kl import k3
 from agentrl.training.batch import Batch
-from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
 
 
 class Report:

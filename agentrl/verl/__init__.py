@@ -1,11 +1,16 @@
-"""What files written for verl expect of it: its module names, and the classes and functions behind them.
+"""Files written for verl run unchanged: its module names, scripts, agent loops, reward managers and MCP client.
 
-`modules.yaml` says which names there are and who stands for each; `modules.py` makes them importable.
+`modules.yaml` lists the names and the objects behind them; `modules.py` makes them importable. Nothing below the
+command line imports this room: `register`, an entry point of the group `agentrl.plugins`, adds it as a layer.
 """
 
-from agentrl.verl import modules
-from agentrl.verl.copies import package_of
-from agentrl.verl.in_process import actors_in_process
-from agentrl.verl.modules import provide
+from agentrl.core.compatibility import register_layer
+from agentrl.verl.layer import VerlLayer
 
-__all__ = ["actors_in_process", "modules", "package_of", "provide"]
+
+def register() -> None:
+    """Add verl's layer to this process."""
+    register_layer(VerlLayer())
+
+
+__all__ = ["VerlLayer", "register"]

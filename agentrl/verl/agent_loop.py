@@ -132,7 +132,7 @@ class AgentLoopBase:
         """The messages' images and videos, as PIL images."""
         seen = self.server_manager.env.chat.see(messages)
         kinds = {"images": "image", "videos": "video"}
-        from agentrl.media import media_of
+        from agentrl.trajectory.medium import media_of
 
         found = {name: [m.source for m in media_of(seen) if m.kind == kind] for name, kind in kinds.items()}
         return {name: pictures for name, pictures in found.items() if pictures}

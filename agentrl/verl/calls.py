@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from agentrl.chat.message import checked
 from agentrl.chat.parsers import parser_for
 from agentrl.tools.schemas import SchemaPart
+from agentrl.trajectory.message import checked
 
 Parser = TypeVar("Parser", bound=type["ToolParser"])
 

@@ -85,7 +85,7 @@ def collate_fn(data_list: list[dict[str, Any]]) -> dict[str, Any]:
 
 def process_image(image: Any, **_: Any) -> Any:
     """A PIL image of a row's image, whichever form it has."""
-    from agentrl.media.sources import open_image
+    from agentrl.chat.media.sources import open_image
 
     return open_image(image, factor=None, bounds=(0, 0))
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.threads import DaemonThreads
+from agentrl.core.errors import UserError
+from agentrl.core.threads import DaemonThreads
 
 THREADS = DaemonThreads()
 MISSING = "a tool asks for ray.{}, which takes Ray itself: pip install 'agentrl[ray]'"

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from agentrl.chat.ledger import Ledger, Source
 from agentrl.chat.template import LEAD
-from agentrl.errors import InfraError, UserError
-from agentrl.plugins import blaming
-from agentrl.rollout.engine import Sampling
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.user_code import made
+from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.usercode import made
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.agent_loop import DictConfigWrap
 from agentrl.verl.server import Drawn, ServerManager, media_for
 from agentrl.verl.settings import verl_config

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.tools.base import BaseTool
 from agentrl.tools.mcp.pool import Pool
 from agentrl.tools.response import ToolResponse

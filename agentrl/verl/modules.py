@@ -150,7 +150,7 @@ def _installed() -> bool:
 
 def _look_up(module: str, name: str) -> Any:
     """The object that stands for a name of verl's. Raises AttributeError, which `from ... import` words itself."""
-    from agentrl.resources import load_module, share
+    from agentrl.core.resources import load_module, share
 
     source, ours = table().get(module, {}).get(name, ("", ""))
     if not source:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from agentrl.remote import is_remote
+from agentrl.core.remote_files import is_remote
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,14 +38,14 @@ def copy(src: str, dst: str, **kwargs: Any) -> bool:
 
 def copy_to_local(src: str, cache_dir: str | None = None, **_: Any) -> str:
     """A path on this machine for `src`. Raises UserError for an address that cannot be read."""
-    from agentrl.remote import fetch
+    from agentrl.core.remote_files import fetch
 
     return str(fetch(src, "data")) if is_remote(str(src)) else str(src)
 
 
 def load_extern_type(file_path: str, type_name: str | None) -> Any:
     """The class or function of that name in a Python file, `pkg://a.module` or `file://path`; None without a path."""
-    from agentrl.plugins import load_attribute
+    from agentrl.core.plugins import load_attribute
 
     if not file_path:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 TABLE = Path(__file__).with_name("programs.yaml")
 TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
@@ -72,27 +72,31 @@ def ancestry(module: str) -> Iterator[str]:
 
 
 def run(name: str, args: Sequence[str]) -> int:
-    """Run the command that stands for the program `name`; the exit code.
+    """Become the command that stands for the program `name`; an exit code where none does.
 
     torchrun starts a program many times: the first is enough, for agentrl starts as many processes by itself.
     """
-    from agentrl.cli.main import main, report
-
     if int(os.environ.get("RANK", 0)):
         return 0
     started = {name: os.environ.pop(name) for name in filter(TORCHRUN.fullmatch, list(os.environ))}
     program = find_program(name)
     if program is None or not program.command:
-        report(not_served(name, program))
+        sys.stderr.write(f"error: {not_served(name, program)}\n")
         return 2
     world, local = (int(started.get(key, 1)) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     try:
         arguments = arguments_of(program, args, processes(world, local))
     except UserError as error:
-        report(str(error))
+        sys.stderr.write(f"error: {error}\n")
         return 2
     sys.stderr.write(f"agentrl verl: {name} runs as `agentrl {program.command}`\n")
-    return main([program.command, *arguments])
+    sys.stderr.flush()
+    return become([program.command, *arguments])
+
+
+def become(arguments: Sequence[str]) -> int:
+    """Replace this process by `agentrl ARGUMENTS`."""
+    os.execv(sys.executable, [sys.executable, "-m", "agentrl", *arguments])
 
 
 def not_served(name: str, program: Program | None) -> str:
@@ -149,7 +153,7 @@ def merge_arguments(args: Sequence[str]) -> list[str]:
 
 def checkpoint(place: Path) -> Path:
     """The checkpoint that verl would have at `place`: ours lie in a folder of their own beside it."""
-    from agentrl.training.checkpoints import FOLDER
+    from agentrl.training.checkpoint.folders import FOLDER
 
     step = place.parent if place.name == "actor" else place
     ours = step.parent / FOLDER / step.name

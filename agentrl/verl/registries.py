@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from agentrl.core.user_code import UserFunction
 from agentrl.interactions.loading import load_interactions
 from agentrl.tools import load_tools
-from agentrl.usercode import UserFunction
 
 
 def initialize_tools_from_config(tools_config_file: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """Base classes and registry for reward managers written for verl: `__call__(data)` up to 0.7, `run_single(data)` since.
 
-agentrl.rewards.custom drives them. The ready-made ones here are for those who derive from them or call them.
+agentrl.verl.custom_managers drives them. The ready-made ones here are for those who derive from them or call them.
 """
 
 import asyncio

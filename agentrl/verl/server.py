@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.media import Medium, media_of
-from agentrl.rollout.engine import Sampling
+from agentrl.core.errors import UserError
+from agentrl.engines.engine import Sampling
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.loops.base import Environment
 from agentrl.rollout.seeds import seed_for
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.trajectory.medium import Medium, media_of
+from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.agent_loop import TokenOutput
 from agentrl.verl.tokenizer import normalize_token_ids
 

@@ -10,13 +10,13 @@ import json
 from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.interactions import InteractionSession
-from agentrl.media import media_of
 from agentrl.rollout.loops.tool_agent import ToolAgent
-from agentrl.rollout.trajectory import Outcome, ToolCallRecord, TurnReward
 from agentrl.tools import ToolSession
 from agentrl.tools.response import ToolResponse
+from agentrl.trajectory.medium import media_of
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, TurnReward
 from agentrl.verl.agent_data import AgentData, AgentState, asked_of
 from agentrl.verl.agent_loop import AgentLoopBase, AgentLoopOutput, DictConfigWrap
 from agentrl.verl.calls import FunctionCall, ToolParser

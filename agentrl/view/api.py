@@ -9,8 +9,8 @@ from itertools import chain
 from threading import RLock
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.plurals import plural
+from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import token_texts
 from agentrl.tracking.index import KINDS, read_lines
 from agentrl.view.curves import AXES, Curves

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}

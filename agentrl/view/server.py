@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.view.api import Api
 
 STATIC = Path(__file__).parent / "static"

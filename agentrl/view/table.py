@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking.index import COLUMNS, Index, read_index
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algorithms import LOSS_AGG_MODES, token_weights
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 
 NORM = 12.0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algorithms import KL_ESTIMATORS, AdaptiveKL, entropy_from_logits, kl_controller, kl_penalty, penalise
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.packings import packings
 from tests.algorithms.verl_code import functions, masked, needs_verl
 
@@ -54,7 +54,7 @@ def test_low_var_kl_survives_far_apart_policies():
 
 
 def test_an_unknown_estimator_is_named():
-    with pytest.raises(UserError, match="'full' does not exist"):
+    with pytest.raises(UserError, match="=full: choose kl, abs, mse, low_var_kl, or file.py:function"):
         kl_penalty(torch.zeros(1), torch.zeros(1), "full")
 
 

@@ -9,7 +9,7 @@ import torch
 from agentrl.algorithms import criteria_of, importance_weights, kept_by
 from agentrl.algorithms.correction import normalised
 from agentrl.algorithms.rejection import RATIOS, VERL, bounds_of, free_of_veto
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.algorithms.verl_code import needs_verl, rollout_correction
 
 LISTS = [(name, None) for name in VERL] + [("token_k1,seq_mean_k3", "0.5_2.0,0.2"), ("seq_sum_k2, seq_max_k3", 1.5)]

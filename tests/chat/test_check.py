@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl.chat import Chat
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import by_name, conversation
 from tests.chat.realia import tokenizer

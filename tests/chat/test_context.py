@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from agentrl.chat import Chat, Source
+from agentrl.chat import Chat
 from agentrl.chat.context import EMPTY, Glances
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.trajectory.ledger import Source
 from tests.chat.conversations import TOOLS, Message, answer, calls, result, user
 from tests.chat.pairs import PAIRS, Pair, case_id, chat_for, conversation
 from tests.chat.realia import tokenizer

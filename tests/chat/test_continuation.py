@@ -2,7 +2,8 @@
 
 import pytest
 
-from agentrl.chat import Append, Chat, Source, Split
+from agentrl.chat import Append, Chat, Split
+from agentrl.trajectory.ledger import Source
 from tests.chat.conversations import answer, calls, result, user
 from tests.chat.pairs import Pair, agreeing, by_name, case_id, chat_for, conversation
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from agentrl.chat import Chat, Ledger, Source
-from agentrl.errors import UserError
+from agentrl.chat import Chat
+from agentrl.core.errors import UserError
+from agentrl.trajectory.ledger import Ledger, Source
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import by_name
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.chat.ledger import Ledger, LedgerError, Source
+from agentrl.trajectory.ledger import Ledger, LedgerError, Source
 
 
 def whole() -> Ledger:

@@ -6,8 +6,9 @@ of one-shot renders, not the code under test, say where a turn begins.
 
 import pytest
 
-from agentrl.chat import Chat, Ledger
-from agentrl.errors import UserError
+from agentrl.chat import Chat
+from agentrl.core.errors import UserError
+from agentrl.trajectory.ledger import Ledger
 from tests.chat.conversations import Message, user
 from tests.chat.pairs import CASES, Pair, case_id, chat_for, conversation
 

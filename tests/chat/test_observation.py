@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 import transformers.utils.chat_template_utils as chat_template_utils
 
-from agentrl.chat import Chat, Source
-from agentrl.errors import UserError
+from agentrl.chat import Chat
+from agentrl.core.errors import UserError
+from agentrl.trajectory.ledger import Source
 from tests.chat.conversations import result, user
 from tests.chat.pairs import PAIRS, Pair, by_name, case_id, chat_for
 from tests.chat.realia import tokenizer

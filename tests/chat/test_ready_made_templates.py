@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentrl.chat import Chat
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from tests.chat.conversations import TOOLS, calls, result, user
 from tests.chat.pairs import by_name
 from tests.chat.realia import tokenizer

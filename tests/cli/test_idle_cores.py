@@ -7,8 +7,8 @@ import torch
 
 from agentrl.cli.common import use_idle_cores
 from agentrl.config.schema import Rollout, Trainer
-from agentrl.cores import Host
-from agentrl.training.cpu import threads_of_rank
+from agentrl.core.cpu_cores import Host
+from agentrl.training.perf.cpu import threads_of_rank
 
 
 @pytest.fixture(autouse=True)

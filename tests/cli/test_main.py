@@ -9,7 +9,7 @@ import pytest
 
 from agentrl import __version__
 from agentrl.cli import main as cli
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 SLOW_IMPORTS = ("torch", "transformers", "hydra", "omegaconf", "peft", "pyarrow")
 

@@ -9,7 +9,7 @@ import yaml
 
 from agentrl.cli import sweep
 from agentrl.cli.main import main
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def named(*overrides: str) -> list[str]:

@@ -65,6 +65,7 @@ def test_a_program_brings_its_defaults(
 ) -> None:
     """Whatever file it names, and with verl's own file where it names none."""
     monkeypatch.setenv(VARIABLE, "0.6")
+    monkeypatch.setattr(programs, "become", main)
     (tmp_path / "mine.yaml").write_text("trainer: {total_epochs: 2}\n")
     for args in ([], [f"--config-path={tmp_path}", "--config-name=mine"]):
         with pytest.raises(SystemExit):

@@ -8,7 +8,7 @@ import pytest
 from agentrl.config import SETTINGS, compose, resolve, to_yaml
 from agentrl.config.schema import Actor, Config, Data, Trainer
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def unchecked(*overrides: str, **where: str) -> Config:

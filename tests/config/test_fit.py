@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl.config import compose, resolve
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
 

@@ -10,7 +10,7 @@ from agentrl.config.keys import home, schema_keys, schema_sections
 from agentrl.config.names import destination, table, translate, written
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 KEYS = schema_keys(Config)
 LINES = [line for line in Path(__file__).with_name("verl_keys.txt").read_text().splitlines() if " -> " in line]

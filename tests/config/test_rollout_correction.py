@@ -8,7 +8,7 @@ from agentrl.config import compose
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import translate
 from agentrl.config.schema import Config
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 SECTION = "algorithm.rollout_correction"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.config.sources import read_sources
 from agentrl.config.sources.shell.marks import MARK
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="compares with bash")

@@ -13,7 +13,7 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.sources import read_source
 from agentrl.config.verdict import FATAL, Verdict, judge, meanings, together
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / ".venv" / "reference" / "verl" / "trainer" / "config"

@@ -23,8 +23,9 @@ from agentrl.config.sources import read_source
 from agentrl.config.tree import Reader
 from agentrl.config.verl_defaults import table, values
 from agentrl.config.verl_version import VARIABLE, VERSIONS, find_version, read_version, spans
-from agentrl.errors import UserError
-from agentrl.resources import share
+from agentrl.core.errors import UserError
+from agentrl.core.resources import share
+from agentrl.rewards.checks import RUN
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
@@ -256,9 +257,9 @@ def test_servers_of_old_versions_read_the_temperature(monkeypatch: pytest.Monkey
 def test_nothing_scores_where_only_tools_do(ready: list[str], tmp_path: Path) -> None:
     (tmp_path / "tools.yaml").write_text("tools: []\n")
     tools = ["rollout.multi_turn.enable=true", f"rollout.multi_turn.tool_config_path={tmp_path / 'tools.yaml'}"]
-    resolve([*ready[:2], *tools], config_name="train")
+    resolve([*ready[:2], *tools], config_name="train", checks=RUN)
     with pytest.raises(UserError, match=r"nothing scores the answers.*reward.tool_weight"):
-        resolve([*ready[:2], *tools], config_name="ppo_trainer")
+        resolve([*ready[:2], *tools], config_name="ppo_trainer", checks=RUN)
 
 
 @pytest.mark.parametrize(

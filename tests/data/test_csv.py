@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.core.errors import UserError
 from agentrl.data import read_rows
-from agentrl.errors import UserError
 
 
 def rows_of(folder: Path, text: str | bytes, name: str = "rows.csv") -> list:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.schema import CustomClass, Data
+from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.errors import UserError
 
 VERL_STYLE = """
 import json

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.data import Loader, Row
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.data import Loader
+from agentrl.trajectory.row import Row
 
 
 def rows(number: int) -> list[Row]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.data import Row, filter_overlong, truncate
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.data import filter_overlong, truncate
+from agentrl.trajectory.row import Row
 
 
 def rows(*lengths: int) -> list[Row]:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from agentrl.core.errors import UserError
 from agentrl.data import read_rows
-from agentrl.errors import UserError
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.models import smollm2
+from agentrl.tasks.models import smollm2
 from agentrl.tracking import read_metrics
 from tests.docs.pages import PAGES, blocks
 

@@ -8,7 +8,7 @@ import pytest
 from agentrl.cli.main import main
 from agentrl.config import compose
 from agentrl.doctor import Finding, Patient, examine
-from agentrl.models import tiny
+from agentrl.tasks.models import tiny
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

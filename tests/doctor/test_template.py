@@ -6,9 +6,9 @@ import pytest
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.core.resources import share
 from agentrl.doctor import Patient, template
 from agentrl.doctor.finding import Finding
-from agentrl.resources import share
 from tests.chat import realia
 from tests.chat.pairs import PAIRS, by_name, chat_for
 from tests.chat.realia import tokenizer

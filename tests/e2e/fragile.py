@@ -2,7 +2,7 @@
 
 import os
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 class Fragile:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.rollout.drops import TooManyDrops
 from agentrl.tracking import is_wall_clock, load_trajectories, read_metrics
 from agentrl.train import train
+from agentrl.trajectory.drops import TooManyDrops
 
 REWARD = """
 from pathlib import Path
@@ -58,9 +58,7 @@ def test_it_stops_and_goes_on(tmp_path: Path, overrides: list[str]) -> None:
         "step 2: infrastructure failures took 12 of 16 trajectories, more than rollout.max_infra_drop"
     )
     assert "the most frequent cause (12 of 12): reward function compute_score failed: ConnectionError" in message
-    assert message.endswith(
-        "fix that, then start the run again, with trainer.resume_mode=auto: it goes on after step 1"
-    )
+    assert message.endswith("fix that, then start the run again: with trainer.resume_mode=auto it resumes after step 1")
     assert [path.name for path in (stopped / "checkpoints").iterdir()] == ["global_step_1"]
     assert sum(t["error"] is not None for t in load_trajectories(stopped / "rollouts" / "2.jsonl")) == 12
     flag.unlink()

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from agentrl.chat import Chat
 from agentrl.config import compose
-from agentrl.models import tiny
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime import local
+from agentrl.tasks.models import tiny
 from agentrl.tracking import conversation, load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl.view import Api, find_runs

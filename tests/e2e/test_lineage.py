@@ -10,8 +10,8 @@ from agentrl.cli.main import main
 from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
-from agentrl.training import checkpoints
-from agentrl.training.pieces import Saved
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.tensor_files import Saved
 
 
 def run(overrides: list[str], folder: Path, *more: str) -> None:

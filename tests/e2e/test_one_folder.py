@@ -74,10 +74,10 @@ def test_an_interrupted_run_and_other_experiments_in_its_folder(
     assert "model.lora_rank: 0 -> 4, rollout.n: 2 -> 4" in refused
     assert "trainer.resume_mode=disable" in refused
     assert main(mine) == 0
-    assert "Going on from the checkpoint of step 1." in said(capfd)
+    assert "Resuming from step 1." in said(capfd)
     assert "settings changed" not in caplog.text
     assert figures(broken) == figures(whole)
 
     # Once more: all is done, and that is said.
     assert main(mine) == 0
-    assert "All 3 steps are taken" in said(capfd)
+    assert "The checkpoint has taken all 3 steps" in said(capfd)

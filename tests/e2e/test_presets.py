@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.resources import find
+from agentrl.core.resources import find
 from agentrl.tracking import read_metrics
 from agentrl.train import train
 

@@ -17,13 +17,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from agentrl.config import compose
 from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.runtime import open_runtime
-from agentrl.runtime.opening import open_sft
-from agentrl.runtime.restarts import WorkerDied
+from agentrl.sft import sft
 from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
-from agentrl.training.sft import SftResult, sft
+from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.sft.contract import SftResult
 from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
@@ -60,6 +60,7 @@ def whole(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Con
             "trainer.logger=[file]",
             "trainer.live=false",
             "trainer.test_freq=-1",
+            "data.max_response_length=24",
         ],
         config_name="tiny",
     )
@@ -121,7 +122,7 @@ def supervised(
             signal.raise_signal(signal.SIGINT)
 
     try:
-        return seen, sft(config, on_step, open_sft)
+        return seen, sft(config, on_step)
     except KeyboardInterrupt:
         return seen, None
 
@@ -194,7 +195,7 @@ def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -
 
 def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from agentrl.runtime.ray import failures
-    from agentrl.runtime.ray.crew import Crew
+    from agentrl.runtime.ray.worker_group import Crew
 
     monkeypatch.setattr(failures, "GRACE", 3.0)
     kind = ray.remote(num_cpus=0)(Fragile)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.rollout.engines.remote.process import free_port
+from agentrl.engines.servers.process import free_port
 from tests.e2e.conftest import agentrl, command, environment
 from tests.e2e.test_ray import REWARD
 from tests.e2e.test_resume import figures, lines

@@ -79,11 +79,11 @@ def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str]
 @pytest.mark.timeout(300)
 def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A score comes only when the ranks are asked for log-probs; the metrics are those of one process that waits."""
-    crew = pytest.importorskip("agentrl.runtime.ray.crew").Crew
+    crew = pytest.importorskip("agentrl.runtime.ray.worker_group").Crew
     call = crew.call
 
     def telling(self, method, *args):
-        if args[:1] == ("annotate",):
+        if args[:1] == ("compute_logprobs",):
             began.set()
         return call(self, method, *args)
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl import remote
 from agentrl.config import compose
 from agentrl.config.schema import Config
+from agentrl.core import remote_files as remote
 from agentrl.data import load_dataset
-from agentrl.runtime import learner as learners
-from agentrl.runtime.environment import scorer
-from agentrl.runtime.learner import Learner
-from agentrl.training import checkpoints
-from agentrl.training.chunked import _kernels, _look, _slope
+from agentrl.rollout.environment import scorer
+from agentrl.training import learner as learners
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.learner import Learner
+from agentrl.training.model.chunked import _kernels, _look, _slope
 from tests.training.tiny import random_batch
 
 LENGTHS = [7, 3, 12, 4, 9, 6]
@@ -58,7 +58,7 @@ def test_log_probs_have_passes_of_their_own(config: Made) -> None:
     counts = []
     for more in ([], one_by_one, small):
         learner = ready(config("data.train_batch_size=4", "actor.ppo_mini_batch_size=1", *more))
-        counts.append(passes(learner, lambda learner=learner: learner.annotate(random_batch(LENGTHS))))
+        counts.append(passes(learner, lambda learner=learner: learner.compute_logprobs(random_batch(LENGTHS))))
     assert counts[:2] == [1, 3]
     assert counts[2] > 3
 
@@ -67,7 +67,7 @@ def test_the_engines_log_probs_may_stand_in(config: Made) -> None:
     learner = ready(config("algorithm.rollout_correction.bypass_mode=true"))
     batch = random_batch(LENGTHS)
     annotated: list[Any] = []
-    assert passes(learner, lambda: annotated.append(learner.annotate(batch))) == 0
+    assert passes(learner, lambda: annotated.append(learner.compute_logprobs(batch))) == 0
     assert torch.equal(annotated[0].old_logprobs, batch.rollout_logprobs)
     rejecting = "algorithm.rollout_correction.rollout_rs=token"
     learner = ready(config("algorithm.rollout_correction.bypass_mode=true", rejecting))
@@ -86,14 +86,14 @@ def test_log_probs_of_a_cut_distribution_correct_nothing(config: Made) -> None:
 def test_the_full_kl_needs_no_estimate(config: Made, bypassed: str) -> None:
     bypass = f"algorithm.rollout_correction.bypass_mode={bypassed}"
     in_reward = ready(config("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full", bypass))
-    batch = in_reward.annotate(random_batch(LENGTHS))
+    batch = in_reward.compute_logprobs(random_batch(LENGTHS))
     assert batch.ref_logprobs is None
     assert batch.kl.abs().max() < 1e-5  # the policy is the reference yet
     assert torch.equal(batch.old_logprobs, batch.rollout_logprobs) == (bypassed == "true")
     in_loss = ready(config("actor.use_kl_loss=true", "actor.kl_loss_type=full", "actor.optim.lr=0.01", bypass))
     figures = []
     for _ in range(2):
-        batch = in_loss.annotate(random_batch(LENGTHS))
+        batch = in_loss.compute_logprobs(random_batch(LENGTHS))
         assert batch.ref_logprobs is batch.kl is None
         figures.append(in_loss.update(batch)["actor/kl_loss"])
     assert abs(figures[0]) < 1e-5
@@ -163,7 +163,7 @@ def test_the_limit_that_long_answers_near(config: Made) -> None:
 def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     from agentrl.runtime.ray.rank import Rank
-    from agentrl.training import parallel
+    from agentrl.training.parallel import process_group as parallel
 
     rank = object.__new__(Rank)
     rank.config, rank.device = config("trainer.nccl_timeout=77"), torch.device("cpu")

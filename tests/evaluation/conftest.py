@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.models import tiny
+from agentrl.tasks.models import tiny
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0.0):

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.cli.main import main
+from agentrl.core.errors import InfraError
 from agentrl.data.files import read_records
-from agentrl.errors import InfraError
-from agentrl.rollout.engines.hf.engine import HFEngine
+from agentrl.engines.hf.engine import HFEngine
 from agentrl.runtime import LocalRuntime
 from tests.evaluation.conftest import row
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.plugins import find_class
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import find_class
 from agentrl.tools import load_tools
 from agentrl.tools.response import ToolResponse
-from agentrl.verl import actors_in_process, in_process, search_api
+from agentrl.verl import in_process, search_api
+from agentrl.verl.in_process import actors_in_process
 from agentrl.verl.sandbox_api import process_single_case
 
 TOOL = """
@@ -194,7 +195,7 @@ def test_without_ray_its_other_parts_are_refused_in_a_line(tmp_path):
     (tmp_path / "wants.py").write_text("import ray\nimport ray.util\n\n\nclass Tool:\n    pass\n")
     code = (
         "import sys; sys.modules['ray'] = None\n"
-        "from pathlib import Path\nfrom agentrl.plugins import find_class\n"
+        "from pathlib import Path\nfrom agentrl.core.plugins import find_class\n"
         f"find_class('wants.Tool', beside=Path({str(tmp_path)!r}), where='tools.yaml: tools[0]')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

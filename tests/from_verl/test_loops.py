@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.chat.ledger import Source
 from agentrl.config import compose
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import loop_class
-from agentrl.rollout.trajectory import Trajectory
 from agentrl.tools import load_tools
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.trajectory import Trajectory
 from agentrl.verl.server import kept
 from tests.rollout.scripted import END, calls, environment, row, says
 
@@ -176,7 +176,7 @@ async def test_masks_of_another_length_are_an_error(run):
 
 
 def test_a_registered_name_needs_no_yaml(tmp_path):
-    from agentrl.plugins import load_user_file
+    from agentrl.core.plugins import load_user_file
 
     (tmp_path / "named.py").write_text(V05.replace("old_kind", "by_name_alone"))
     load_user_file(tmp_path / "named.py", where="test")

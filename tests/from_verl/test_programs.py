@@ -12,7 +12,7 @@ from agentrl.cli.main import Parser, main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.config.sources import read_sources
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program, started_module, table
 from agentrl.verl.started import job_words
 

@@ -7,10 +7,11 @@ import pytest
 
 from agentrl.config import compose
 from agentrl.config.checks.algorithm import reward_manager
-from agentrl.errors import UserError
-from agentrl.plugins import load_user_file
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_user_file
 from agentrl.rewards import load_reward_function
-from agentrl.rewards.custom import custom_manager, manager_class
+from agentrl.rewards.managers import manager_class
+from agentrl.verl.custom_managers import custom_manager
 from agentrl.verl.settings import verl_config
 from tests.rewards.test_scorer import WORDS, decode, scorer, trajectory
 

@@ -12,14 +12,14 @@ from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.config.verl_version import VARIABLE
 from agentrl.core.sandbox import Sandbox
-from agentrl.data.row import Row
+from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
-from agentrl.rollout.engine import Sampling
+from agentrl.rollout.environment import check_scores, scorer
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.runtime.environment import check_scores, scorer
 from agentrl.tools import load_tools
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import END, calls, environment, tokenizer
 
 FILES = Path(__file__).parent / "files/config"

@@ -11,8 +11,8 @@ import torch
 from agentrl.chat import Chat
 from agentrl.config.schema.data import CustomClass
 from agentrl.config.schema.sft import SftData
-from agentrl.errors import UserError
-from agentrl.training.conversations import read_conversations
+from agentrl.core.errors import UserError
+from agentrl.training.sft.conversations import read_conversations
 from tests.algorithms.verl_code import functions, needs_verl
 from tests.chat import realia
 

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
-from agentrl.training import PolicyActor, chunked
-from agentrl.training.chunked import ChunkedLogprobs
-from agentrl.training.float32_head import in_float32
-from agentrl.training.ranks import ALONE
-from agentrl.training.sharding import place
+from agentrl.training import PolicyActor
+from agentrl.training.model import chunked
+from agentrl.training.model.chunked import ChunkedLogprobs
+from agentrl.training.model.float32_head import in_float32
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.parallel.sharding import place
 from tests.training.tiny import random_batch, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.interactions import load_interactions
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.interactions import load_interactions
 
 CLASS = """

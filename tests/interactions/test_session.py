@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 
 MESSAGES = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
 

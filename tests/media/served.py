@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 
-from agentrl.chat import Chat, Ledger
+from agentrl.chat import Chat
 from agentrl.config import compose
 from agentrl.config.schema import Model
-from agentrl.media import media_of
-from agentrl.rollout.engine import Sampling
-from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica, ServerProcess
-from agentrl.rollout.engines.remote.process import free_port
-from agentrl.rollout.engines.remote.weights import PolicyWeights
-from agentrl.rollout.engines.remote.weights.files import FilesTransport
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
+from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.weights import PolicyWeights
+from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.tracking import read_metrics
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack_ledgers
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.medium import media_of
 from tests.media import eyes, test_run
 
 GPU = torch.cuda.is_available()

@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.chat import Chat, Ledger, Source
+from agentrl.chat import Chat
 from agentrl.config.schema import Actor, Model
-from agentrl.errors import UserError
-from agentrl.media import media_of
-from agentrl.rollout.engine import Sampling
-from agentrl.rollout.engines.hf import HFEngine
+from agentrl.core.errors import UserError
+from agentrl.engines.engine import Sampling
+from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
 from agentrl.training.actor import PolicyActor
-from agentrl.training.attention import is_packed
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.media import Media
-from agentrl.training.model import freeze_eyes
+from agentrl.training.model.attention import is_packed
+from agentrl.training.model.loading import freeze_eyes
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.media import Media
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.medium import media_of
 from tests.media import eyes
 from tests.training.tiny import smoothed, tiny
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing as multiprocessing
 
-from agentrl.training.ranks import ALONE
+from agentrl.training.parallel.ranks import ALONE
 from tests.media import eyes, two
 
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
-from agentrl.errors import UserError
-from agentrl.media import Medium
-from agentrl.rollout.engine import Sampling
-from agentrl.rollout.engines.remote.http import Http
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.sglang import dialect as sglang
-from agentrl.rollout.engines.vllm import VLLM, pictures
-from agentrl.rollout.engines.vllm.dialect import parameters
+from agentrl.core.errors import UserError
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers.http import Http
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.sglang import backend as sglang
+from agentrl.engines.vllm import VLLM, pictures
+from agentrl.engines.vllm.backend import parameters
+from agentrl.trajectory.medium import Medium
 
 IDS = [5, 9, 9, 9, 6]
 API = {"paths": {pictures.PATH: {}}, "components": {"schemas": {"GenerateRequest": {"properties": {}}}}}

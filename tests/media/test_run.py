@@ -11,25 +11,26 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from agentrl.chat import Chat, Source
+from agentrl.chat import Chat
 from agentrl.config import compose
 from agentrl.config.schema import Actor, Model
+from agentrl.core.errors import InfraError
 from agentrl.data import read_rows
-from agentrl.errors import InfraError
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.hf import HFEngine
 from agentrl.interactions import load_interactions
-from agentrl.media import Medium
-from agentrl.rollout.engine import Generation, Sampling
-from agentrl.rollout.engines.hf import HFEngine
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
-from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps import load_trajectories, write_trajectories
 from agentrl.train import train
 from agentrl.training import load_model, load_processor, pack
 from agentrl.training.actor import PolicyActor
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.value_model import TokenValues, load_value_model
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.value_model import TokenValues, load_value_model
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.media import eyes
 from tests.media.test_sources import png
 

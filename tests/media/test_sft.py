@@ -11,10 +11,10 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
+from agentrl.sft import sft
 from agentrl.training import load_processor
-from agentrl.training.conversations import read_conversations
-from agentrl.training.sft import sft
+from agentrl.training.sft.conversations import read_conversations
 from tests.media import eyes
 
 

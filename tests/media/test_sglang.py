@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.rollout.engines.remote.place import find_python
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.sglang import SGLang
-from agentrl.rollout.engines.sglang import dialect as sglang
+from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.sglang import SGLang
+from agentrl.engines.sglang import backend as sglang
 from tests.media import eyes, served
 
 PYTHON = find_python("sglang", "sglang")

@@ -11,12 +11,13 @@ import pytest
 from PIL import Image
 
 from agentrl.chat import Chat
+from agentrl.chat.media import Processor
+from agentrl.chat.media.sources import fitting_size, open_image, open_video
 from agentrl.config.schema import Data, Model
+from agentrl.core.errors import InfraError, UserError
 from agentrl.data import load_dataset, read_rows
-from agentrl.errors import InfraError, UserError
-from agentrl.media import Processor, collapsed, media_of
-from agentrl.media.sources import fitting_size, open_image, open_video
 from agentrl.training import load_processor
+from agentrl.trajectory.medium import collapsed, media_of
 from tests.chat import realia
 from tests.media import eyes
 

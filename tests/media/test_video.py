@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl.chat import Chat, Ledger
+from agentrl.chat import Chat
 from agentrl.config.schema import Model
-from agentrl.media import media_of
-from agentrl.rollout.engine import Sampling
-from agentrl.rollout.engines.hf import HFEngine
+from agentrl.engines.engine import Sampling
+from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.medium import media_of
 from tests.media import eyes
 
 pytest.importorskip("torchvision", reason="its wheels on PyPI are for CUDA", exc_type=(ImportError, RuntimeError))

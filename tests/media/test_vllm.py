@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agentrl.rollout.engines.remote.dialect import Answer
-from agentrl.rollout.engines.remote.place import find_python
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.vllm import VLLM, pictures
+from agentrl.engines.servers.backend import Answer
+from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.vllm import VLLM, pictures
 from tests.media import eyes, served
 
 PYTHON = find_python("vllm", "vllm")

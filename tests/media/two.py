@@ -6,16 +6,17 @@ from typing import Any
 
 import torch
 
-from agentrl.chat import Chat, Ledger
+from agentrl.chat import Chat
 from agentrl.config.schema import Actor, Model, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
-from agentrl.errors import UserError
-from agentrl.media import media_of
-from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
+from agentrl.core.errors import UserError
+from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model, load_processor, pack_ledgers
-from agentrl.training.parallel import join_ranks, leave_ranks
-from agentrl.training.ranks import Ranks
-from agentrl.training.sharding import place
+from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.sharding import place
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.medium import media_of
 from tests.media import eyes
 
 CPU = torch.device("cpu")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -46,6 +47,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    python = (sys.executable, "-m", "hatchling", "build", "--target")
+    succeed(*python, "sdist", "--directory", tmp_path, cwd=ROOT, path=DEPENDENCIES)
+    (source,) = tmp_path.glob("agentrl-*.tar.gz")
+    with tarfile.open(source) as packed:
+        packed.extractall(tmp_path, filter="data")
+    folder = tmp_path / source.name.removesuffix(".tar.gz")
+    succeed(*python, "wheel", "--directory", tmp_path, cwd=folder, path=DEPENDENCIES)
+    (built,) = tmp_path.glob("agentrl-*.whl")
+    assert built.name == wheel.name
+    assert zipfile.ZipFile(built).namelist() == zipfile.ZipFile(wheel).namelist()
+    assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "tests", "docs"} <= {file.name for file in folder.iterdir()}
+
+
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, installed apart from everything else."""
@@ -77,7 +92,7 @@ def test_the_wheel_holds_package_and_ready_made_files_and_nothing_else(wheel: Pa
 def check_installation(agentrl: Path, folder: Path, path: str, share: Path) -> None:
     """Look around, write rows, resolve a run that uses ready-made tools: all in an empty folder."""
     python = [sys.executable, "-c"]
-    where = "import agentrl.resources; print(agentrl.resources.share())"
+    where = "import agentrl.core.resources; print(agentrl.core.resources.share())"
     assert succeed(*python, where, cwd=folder, path=path).strip() == str(share)
     assert "First steps" in succeed(agentrl, "--help", cwd=folder, path=path)
     succeed(agentrl, "data", "arithmetic", "--out", "rows", "--train", 4, "--val", 2, cwd=folder, path=path)
@@ -106,7 +121,7 @@ def test_an_editable_install(tmp_path: Path) -> None:
     pip = (*PIP, "--python", venv / "bin" / "python", "install", "--no-deps", "--no-build-isolation")
     succeed(*pip, "--editable", ROOT, cwd=tmp_path, path=DEPENDENCIES)
     assert not list(venv.glob("lib/*/site-packages/agentrl")), "no copies that grow old"
-    where = "import agentrl.resources; print(agentrl.resources.share())"
+    where = "import agentrl.core.resources; print(agentrl.core.resources.share())"
     assert succeed(venv / "bin" / "python", "-c", where, cwd=folder, path="").strip() == str(ROOT)
     done = run(venv / "bin" / "agentrl", *TRAIN[:3], cwd=folder, path=DEPENDENCIES)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards import load_reward_function
 
 SOURCE = """

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import RewardFn, Scorer, load_reward_function, processes
 from agentrl.rewards.managers import MANAGERS, Processes, manager_for
 from agentrl.rewards.overlong import Overlong
-from agentrl.rollout.trajectory import Outcome
+from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
 
 MODULE = """
@@ -37,7 +37,7 @@ def breaks(data_source, solution_str, ground_truth):
     raise KeyError("nothing here")
 
 def picky(data_source, solution_str, ground_truth):
-    from agentrl.errors import UserError
+    from agentrl.core.errors import UserError
     raise UserError("install it")
 
 def odd(data_source, solution_str, ground_truth):

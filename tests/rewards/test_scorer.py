@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.data.row import Row
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards import RewardFn, Scorer
-from agentrl.rollout.trajectory import Outcome, ToolCallRecord, Trajectory, TurnReward
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory, TurnReward
 
 WORDS = ["<pad>", "ask", "call", "tool-says-42", "glue", "answer-7", "hint", "answer-9"]
 

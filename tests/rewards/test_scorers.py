@@ -73,7 +73,7 @@ def test_countdown_accepts_any_expression_that_works() -> None:
 
 
 MISSING = """
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.gym import make_dataset
 print(len(make_dataset("gcd", size=3)), len(make_dataset("chain_sum", size=2)))
 for name in ("chain_smu", "chain_sum"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import judge, maths, questions, scorers
 from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.ready_made import FUNCTIONS, function_for

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.data import Row
+from agentrl.core.resources import share
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import InteractionSet, load_interactions
-from agentrl.models.tokenizer import train_tokenizer
-from agentrl.resources import share
-from agentrl.rollout.engine import Generation, Sampling
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
+from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.tools import ToolSet, load_tools
+from agentrl.trajectory.row import Row
 
 END = "<|im_end|>"
 Script = Callable[[str, int], str | Exception]

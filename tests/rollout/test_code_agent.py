@@ -4,17 +4,17 @@ import json
 import random
 from typing import Any
 
-from agentrl.chat.ledger import Source
 from agentrl.core.sandbox import Sandbox
-from agentrl.data.row import Row
-from agentrl.data.tasks import make_task
+from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.ready_made import CODE_FUNCTION
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.tasks.demo import make_task
 from agentrl.tools import load_tools
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import END, calls, environment
 
 RIGHT = "def f(a, b):\n    return {code}\n"

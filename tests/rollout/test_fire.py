@@ -5,11 +5,11 @@ from dataclasses import replace
 from math import log
 from typing import Any
 
-from agentrl.chat.ledger import Ledger
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.rollout.fire import CANDIDATES, kindled
 from agentrl.rollout.loops import SingleTurn, ToolAgent
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import END, calls, environment, row, says
 
 PEAKED = Generation([1], [log(0.9)], "length", 0, candidates=((1, log(0.9)), (2, log(0.09)), (3, log(0.01))))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rollout.loops import SingleTurn, loop_class, loop_name
 
 MINE = "from agentrl.rollout.loops import SingleTurn\n\n\nclass Mine(SingleTurn):\n    pass\n"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agentrl.chat.ledger import Ledger
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer
-from agentrl.rollout.drops import TooManyDrops
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.rollout.scheduler import Scheduler
-from agentrl.rollout.trajectory import Outcome, Trajectory
 from agentrl.tracking import rollout_metrics
+from agentrl.trajectory.drops import TooManyDrops
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import environment, row, says
 
 

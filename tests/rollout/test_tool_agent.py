@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.chat.ledger import Source
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
+from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSet, load_interactions
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.loops import Environment, SingleTurn, ToolAgent
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rollout.scripted import calls, environment, make_chat, row, says, tools_from
 
 ADD = """

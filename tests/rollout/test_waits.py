@@ -2,10 +2,10 @@
 
 import pytest
 
+from agentrl.core.queueing import began, listening
 from agentrl.rollout import episode as episodes
 from agentrl.rollout.episode import Episode
-from agentrl.rollout.trajectory import Trajectory
-from agentrl.waits import began, listening
+from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import row
 
 

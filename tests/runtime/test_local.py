@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
-from agentrl.errors import UserError
-from agentrl.rollout.engines.remote import Replica, ServerProcess
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.sglang import SGLang
+from agentrl.core.errors import UserError
+from agentrl.engines.opening import Servers, weight_folder
+from agentrl.engines.servers import Replica, ServerProcess
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.sglang import SGLang
 from agentrl.runtime import local
-from agentrl.runtime.engines import Servers, weight_folder
 
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

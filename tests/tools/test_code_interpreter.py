@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.errors import InfraError, UserError
-from agentrl.rollout.trajectory import Outcome
 from agentrl.tools import ToolSet, load_tools
+from agentrl.trajectory.trajectory import Outcome
 from agentrl_sandbox.job import CommandResult, Job, Result
 
 VERL = """

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from agentrl.interactions import load_interactions
-from agentrl.rollout.trajectory import Outcome
+from agentrl.trajectory.trajectory import Outcome
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome
+from agentrl.core.errors import UserError
 from agentrl.tools import function_tool
+from agentrl.trajectory.trajectory import Outcome
 
 FILE = '''
 import threading

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from agentrl.errors import InfraError, UserError
-from agentrl.rollout.trajectory import Outcome
+from agentrl.core.errors import InfraError, UserError
+from agentrl.trajectory.trajectory import Outcome
 
 BOOKKEEPER = """
     import asyncio, time

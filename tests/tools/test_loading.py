@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tools import load_tools
 from agentrl.tools.loading import check_tools
 

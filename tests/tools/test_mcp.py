@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome
+from agentrl.core.errors import UserError
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.options import ToolOptions
+from agentrl.trajectory.trajectory import Outcome
 
 pytest.importorskip("mcp", reason='pip install "agentrl[mcp]"')
 

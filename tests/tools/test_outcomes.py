@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from agentrl.errors import InfraError
-from agentrl.rollout.trajectory import Outcome
-from agentrl.waits import listening
+from agentrl.core.errors import InfraError
+from agentrl.core.queueing import listening
+from agentrl.trajectory.trajectory import Outcome
 
 CALL = ("echo", {"text": "hi"})
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome
+from agentrl.core.errors import UserError
+from agentrl.trajectory.trajectory import Outcome
 
 
 async def answers(tools, name, *calls, kwargs=None):
@@ -152,7 +152,7 @@ async def test_search_over_a_corpus_of_one_s_own(load, write):
             description: Searches.
             parameters: {{type: object, properties: {{query: {{type: string}}}}}}
     """
-    from agentrl.resources import share
+    from agentrl.core.resources import share
 
     write("search.py", (share() / "tools" / "search.py").read_text())
     (result,), _ = await answers(load(write("tools.yaml", yaml)), "search", {"query": "green"})

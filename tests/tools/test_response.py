@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from agentrl.rollout.trajectory import Outcome
 from agentrl.tools import ToolResponse
 from agentrl.tools.response import read_answer, read_number
+from agentrl.trajectory.trajectory import Outcome
 
 
 def same(text):

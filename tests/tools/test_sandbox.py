@@ -2,8 +2,8 @@
 
 import pytest
 
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import LanguageUnavailable, Sandbox, agentrl_errors
-from agentrl.errors import InfraError, UserError
 from agentrl_sandbox.errors import SandboxError, UsageError
 from agentrl_sandbox.job import Busy, Job, Limits, Unavailable
 

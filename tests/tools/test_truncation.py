@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tools.truncation import MARKER, SIDES, Truncation
 
 WORDS = " ".join(f"word{i}" for i in range(500))

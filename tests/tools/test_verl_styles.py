@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from agentrl.rollout.trajectory import Outcome
+from agentrl.trajectory.trajectory import Outcome
 from agentrl.verl import modules as verl_modules
 
 IMPORTS = """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.data.row import Row
-from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from agentrl.rollout.trajectory import Outcome
 from agentrl.tracking import conversation, trajectory_record
+from agentrl.trajectory.trajectory import Outcome
 
 
 def drawn(renderable, *, width=100, styles=False):

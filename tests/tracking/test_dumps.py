@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from agentrl.errors import UserError
-from agentrl.rollout.trajectory import Outcome
+from agentrl.core.errors import UserError
 from agentrl.tracking import load_trajectories, write_trajectories
 from agentrl.tracking.dumps import token_texts
+from agentrl.trajectory.trajectory import Outcome
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking import write_trajectories
 from agentrl.tracking.index import COLUMNS, KINDS, read_index, read_lines
 

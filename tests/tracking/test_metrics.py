@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord
 from agentrl.tracking import is_wall_clock, rollout_metrics, validation_metrics
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord
 
 DOCS = Path(__file__).parents[2] / "docs" / "tracking.md"
 

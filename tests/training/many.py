@@ -12,21 +12,22 @@ import torch
 
 from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
-from agentrl.rollout.engines.remote.weights.adapter import AdapterWeights
-from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
-from agentrl.training import PolicyActor, checkpoints, load_model
+from agentrl.engines.servers.weights.adapter import AdapterWeights
+from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.training import PolicyActor, load_model
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.checkpoint.saving import Saver
 from agentrl.training.critic import ValueCritic
-from agentrl.training.export import write_model
-from agentrl.training.model import float32_masters
-from agentrl.training.parallel import join_ranks, leave_ranks
-from agentrl.training.passes import Cut
-from agentrl.training.ranks import ALONE, Ranks
+from agentrl.training.micro_batches import Cut
+from agentrl.training.model.export import write_model
+from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.value_model import load_value_model
+from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import place
+from agentrl.training.parallel.shards import Piece
 from agentrl.training.reference import Reference
-from agentrl.training.resuming import Resuming
-from agentrl.training.saving import Saver
-from agentrl.training.sharding import place
-from agentrl.training.shards import Piece
-from agentrl.training.value_model import load_value_model
 from tests.training.tiny import CPU, random_batch, smoothed
 
 WORLD = 2

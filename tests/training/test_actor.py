@@ -8,9 +8,10 @@ import torch
 
 from agentrl.algorithms import ADVANTAGES, LOSS_AGG_MODES
 from agentrl.config.schema import Actor, Optim
-from agentrl.errors import UserError
-from agentrl.training import PolicyActor, checkpoints
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.core.errors import UserError
+from agentrl.training import PolicyActor
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.model.logprobs import TokenLogprobs
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]

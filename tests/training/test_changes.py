@@ -11,9 +11,9 @@ from agentrl.config import to_yaml
 from agentrl.config.keys import schema_keys
 from agentrl.config.schema import Config, Model, Trainer
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import UserError
-from agentrl.training import checkpoints
-from agentrl.training.changes import EXPERIMENT, PLACE, check_changes
+from agentrl.core.errors import UserError
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.changes import EXPERIMENT, PLACE, check_changes
 
 
 def run(folder: Path, *overrides: str) -> Config:

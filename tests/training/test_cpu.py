@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentrl.training import cpu
+from agentrl.training.perf import cpu
 
 
 @pytest.fixture(autouse=True)

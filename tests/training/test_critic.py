@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from agentrl.config.schema import Actor, Critic, Optim
-from agentrl.training.attention import use_packed_attention
 from agentrl.training.critic import ValueCritic
+from agentrl.training.model.attention import use_packed_attention
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, random_batch, tiny
 
@@ -32,7 +32,7 @@ def critic_of(module, *, vf_coef: float = 1.0, actor: Actor | None = None, **set
     )
 
 
-def rewarded(seed: int = 0):
+def place_rewards(seed: int = 0):
     """A batch with returns, and with old values some of which are far from today's."""
     batch = random_batch(LENGTHS, seed=seed)
     draw = torch.Generator().manual_seed(seed)
@@ -55,7 +55,7 @@ def gradient_of(module, batch, **settings):
 
 
 def test_the_gradient_is_that_of_the_loss_written_out() -> None:
-    batch, module = rewarded(), value_model()
+    batch, module = place_rewards(), value_model()
     mine = gradient_of(module, batch, cliprange_value=0.3, vf_coef=0.7)
     total, tokens = torch.zeros(()), int(batch.mask.sum())
     for span in torch.arange(batch.num_tokens).split(batch.lengths):
@@ -71,14 +71,14 @@ def test_the_gradient_is_that_of_the_loss_written_out() -> None:
 
 
 def test_micro_batches_do_not_change_the_gradient() -> None:
-    batch, module = rewarded(), value_model()
+    batch, module = place_rewards(), value_model()
     whole = gradient_of(module, batch)
     for cut in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
         assert_same(gradient_of(module, batch, **cut), whole)
 
 
 def test_it_learns_what_to_expect() -> None:
-    batch = rewarded()
+    batch = place_rewards()
     batch.returns = batch.mask * (batch.ids % 3).float()
     critic = critic_of(value_model(), cliprange_value=9.0, optim=Optim(lr=1e-2))
     figures = [critic.update(replace(batch, values=None)) for _ in range(30)]
@@ -105,14 +105,14 @@ def test_it_foresees_what_it_has_not_seen() -> None:
 
 
 def test_what_it_does_not_say_the_actor_says() -> None:
-    batch = rewarded()
+    batch = place_rewards()
     actor = Actor(ppo_mini_batch_size=1, ppo_epochs=2)
     assert critic_of(value_model(), actor=actor, ppo_mini_batch_size=None).update(batch)["critic/optimizer_steps"] == 8
     assert critic_of(value_model(), actor=actor).update(batch)["critic/optimizer_steps"] == 2
 
 
 def test_values_do_not_depend_on_the_passes() -> None:
-    batch, module = rewarded(), value_model()
+    batch, module = place_rewards(), value_model()
     whole = critic_of(module).values(batch)
     for cut in ({"forward_max_token_len_per_gpu": 20}, {"forward_micro_batch_size_per_gpu": 1}):
         torch.testing.assert_close(critic_of(module, **cut).values(batch), whole, atol=1e-5, rtol=1e-5)
@@ -122,7 +122,7 @@ def test_values_do_not_depend_on_the_passes() -> None:
 def test_two_and_two_steps_are_four() -> None:
     settings = {"shuffle": True, "ppo_mini_batch_size": 1}
     straight, first = critic_of(value_model(), **settings), critic_of(value_model(), **settings)
-    batches = [rewarded(seed) for seed in range(4)]
+    batches = [place_rewards(seed) for seed in range(4)]
     for batch in batches:
         straight.update(batch)
     for batch in batches[:2]:

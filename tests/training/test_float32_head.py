@@ -11,21 +11,21 @@ from torch import nn
 from agentrl.config.schema import Actor, Model, Network
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.config.schema.reward import RewardModel, RewardNetwork
-from agentrl.rollout.engines.hf.projection import Projection
-from agentrl.rollout.engines.remote.settings import Settings
-from agentrl.rollout.engines.sglang.flags import command
+from agentrl.engines.hf.projection import Projection
+from agentrl.engines.servers.settings import Settings
+from agentrl.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
-from agentrl.training.chunked import ChunkedLogprobs
-from agentrl.training.float32_head import Float32Linear, in_float32, product
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.model import float32_masters
-from agentrl.training.passes import Cut
-from agentrl.training.ranks import ALONE
+from agentrl.training.micro_batches import Cut
+from agentrl.training.model.chunked import ChunkedLogprobs
+from agentrl.training.model.float32_head import Float32Linear, in_float32, product
+from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.model.reward_model import Judge
+from agentrl.training.model.value_model import TokenValues, load_value_model
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.parallel.sharding import place
+from agentrl.training.parallel.shards import inside
 from agentrl.training.reference import Reference
-from agentrl.training.reward_model import Judge
-from agentrl.training.sharding import place
-from agentrl.training.shards import inside
-from agentrl.training.value_model import TokenValues, load_value_model
 from tests.training.tiny import CPU, random_batch, tiny
 
 LENGTHS = [7, 12, 4, 9]

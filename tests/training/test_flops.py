@@ -5,8 +5,8 @@ import torch
 
 from agentrl.config.schema import Actor
 from agentrl.training import PolicyActor
-from agentrl.training.flops import Arithmetic, arithmetic_of
-from agentrl.training.meter import Meter
+from agentrl.training.perf.flops import Arithmetic, arithmetic_of
+from agentrl.training.perf.meter import Meter
 from tests.training.tiny import CPU, SIZES, lora, random_batch, tiny
 
 HIDDEN, INNER, LAYERS, VOCABULARY = (

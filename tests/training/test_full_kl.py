@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from agentrl.config.schema import Actor, Algorithm, Optim
-from agentrl.training import PolicyActor, Weighing, chunked
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.passes import Cut
+from agentrl.training import ComputeAdvantages, PolicyActor
+from agentrl.training.micro_batches import Cut
+from agentrl.training.model import chunked
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.reference import Reference
 from tests.training.test_actor import assert_same
 from tests.training.tiny import CPU, lora, random_batch, smoothed, tiny
@@ -117,6 +118,6 @@ def test_in_the_reward_it_is_taken_off_each_token():
     torch.testing.assert_close(kl, expected.detach(), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(old, actor.logprobs(batch)[0])
     batch = replace(batch, old_logprobs=old, kl=kl)
-    weigh = Weighing(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0)
-    metrics = weigh(batch)
+    weigh = ComputeAdvantages(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0)
+    metrics = weigh.estimate(batch)
     torch.testing.assert_close(batch.advantages, batch.rewards - metrics["actor/reward_kl_coef"] * kl)

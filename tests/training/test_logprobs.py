@@ -4,10 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from agentrl.training import chunked
-from agentrl.training.attention import PACKED
-from agentrl.training.chunked import ChunkedLogprobs
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.model import chunked
+from agentrl.training.model.attention import PACKED
+from agentrl.training.model.chunked import ChunkedLogprobs
+from agentrl.training.model.logprobs import TokenLogprobs
 from tests.training.tiny import random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9]

@@ -14,10 +14,12 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from agentrl.config.schema import Model
-from agentrl.training import checkpoints, load_model
-from agentrl.training.ranks import ALONE
+from agentrl.training import load_model
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.parallel.ranks import ALONE
 from tests.training import many
 from tests.training.tiny import CPU, tiny
+from tests.warm import START_METHOD
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,7 +52,8 @@ def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...]) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.spawn(many.rank, (port, models, folder, names, resumed), nprocs=many.WORLD)
+    given = (port, models, folder, names, resumed)
+    multiprocessing.start_processes(many.rank, given, nprocs=many.WORLD, start_method=START_METHOD)
     return folder
 
 

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from agentrl.config.schema import Model
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training import load_model, load_tokenizer, save_pretrained
-from agentrl.training.attention import PACKED
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.model.attention import PACKED
+from agentrl.training.model.logprobs import TokenLogprobs
 from tests.training.tiny import CPU, VOCABULARY, random_batch, tiny
 
 

@@ -7,8 +7,8 @@ import torch
 
 from agentrl.algorithms import POLICY_LOSSES
 from agentrl.config.schema import Actor, PolicyLoss
-from agentrl.errors import UserError
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.core.errors import UserError
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
 from tests.training.test_actor import LENGTHS, actor_of, assert_same, gradient_of
 from tests.training.tiny import random_batch, tiny
@@ -81,5 +81,5 @@ def test_gspo_counts_every_trajectory_the_same():
 def test_clip_ranges_reach_the_loss():
     options = loss_of(Actor(clip_ratio=0.1, clip_ratio_high=0.4)).options
     assert (options["low"], options["high"], options["c"]) == (0.1, 0.4, 3.0)
-    with pytest.raises(UserError, match="'best' does not exist"):
+    with pytest.raises(UserError, match="loss_mode=best: choose vanilla"):
         loss_of(Actor(policy_loss=PolicyLoss("best")))

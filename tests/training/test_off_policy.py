@@ -9,10 +9,10 @@ import torch
 
 from agentrl.algorithms import bind_loss, token_weights
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
-from agentrl.training import PolicyActor, Weighing
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training import ComputeAdvantages, PolicyActor
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
-from agentrl.training.ranks import ALONE
+from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
 from tests.training.test_actor import assert_same
@@ -175,7 +175,7 @@ def test_a_rejected_token_is_as_one_that_the_model_never_made(bypass, mode):
         batch.old_logprobs = own  # the ratio that is left is 1
     else:
         batch.old_logprobs = own
-        weigh = Weighing(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
+        weigh = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
         batch.rewards = batch.advantages
         weigh(batch)
     found, metrics = gradients(correction, batch, **settings)
@@ -203,10 +203,10 @@ def test_normalised_weights_have_a_mean_of_one_over_the_whole_batch():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own
     correction = RolloutCorrection(rollout_is_batch_normalize=True, rollout_is_threshold=3.0)
-    Weighing(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
     assert batch.importance[batch.mask].mean().item() == pytest.approx(1.0)
     assert batch.importance[batch.mask].max() > 1.5
-    Weighing(Algorithm(rollout_correction=correction), seed=0, corrects=False)(other := random_batch(LENGTHS))
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0, corrects=False)(other := random_batch(LENGTHS))
     assert other.importance is None
 
 
@@ -214,7 +214,7 @@ def test_everything_rejected_moves_nothing_and_says_so():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own + 5.0 * batch.mask
     correction = RolloutCorrection(rollout_is=None, rollout_rs="geometric", rollout_rs_threshold=1.01)
-    Weighing(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
     found, metrics = gradients(correction, batch)
     assert not found
     assert metrics["rollout_is/rejected"] == 1.0

@@ -3,9 +3,9 @@
 import torch
 
 from agentrl.config.schema import Optim
-from agentrl.training import offload
-from agentrl.training.logprobs import TokenLogprobs
+from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.optimizer import Optimizer
+from agentrl.training.perf import offload
 from tests.training.tiny import random_batch, tiny
 
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from agentrl.chat import Ledger, Source
-from agentrl.rollout.trajectory import Outcome, TurnReward
 from agentrl.training import pack, pack_tokens
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.trajectory import Outcome, TurnReward
 from tests.training.tiny import ledger, trajectory
 
 

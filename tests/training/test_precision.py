@@ -9,16 +9,16 @@ from torch import nn
 
 from agentrl.config.schema import Actor, Critic, Model, Network, Optim
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.critic import ValueCritic
 from agentrl.training.loss_scale import INTERVAL, LossScale
-from agentrl.training.model import float32_masters
-from agentrl.training.passes import Cut
-from agentrl.training.ranks import ALONE
+from agentrl.training.micro_batches import Cut
+from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.value_model import load_value_model
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.parallel.sharding import as_trained, compute_in, place
 from agentrl.training.reference import Reference
-from agentrl.training.sharding import as_trained, compute_in, place
-from agentrl.training.value_model import load_value_model
 from tests.training.tiny import CPU, random_batch, smoothed, tiny
 
 LENGTHS = [7, 12, 4, 9, 6, 3]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from agentrl.config.schema import Profiler
-from agentrl.errors import UserError
-from agentrl.training.profiling import Profiling
+from agentrl.core.errors import UserError
+from agentrl.training.perf.profiling import Profiling
 
 
 def run(profiling: Profiling, steps: int = 3) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from agentrl.config.schema import Actor, Optim, Ref
 from agentrl.training import PolicyActor
-from agentrl.training.passes import Cut
+from agentrl.training.micro_batches import Cut
 from agentrl.training.reference import Reference, ref_cut
 from tests.training.tiny import CPU, lora, random_batch, tiny
 

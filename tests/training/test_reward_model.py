@@ -9,10 +9,10 @@ from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
 from agentrl.chat.template import Template
 from agentrl.config.schema import RewardModel, RewardNetwork
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import Scorer
-from agentrl.rollout.trajectory import Outcome, Trajectory
-from agentrl.training.reward_model import Conversations, Judge, RewardWorker, reward_worker
+from agentrl.training.model.reward_model import Conversations, Judge, RewardWorker, reward_worker
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.chat.realia import template, tokenizer
 from tests.training.tiny import CPU, SIZES, VOCABULARY, ledger, trajectory
 

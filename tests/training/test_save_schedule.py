@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agentrl.training import checkpoints
-from agentrl.training.save_schedule import INTERVAL, SHARE, SaveSchedule
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.save_schedule import INTERVAL, SHARE, SaveSchedule
 
 
 class Clock:

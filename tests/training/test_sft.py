@@ -15,13 +15,15 @@ from agentrl.chat import Chat
 from agentrl.cli.main import main
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
-from agentrl.errors import UserError
-from agentrl.models import tiny as tiny_model
-from agentrl.stopping import Interrupted
+from agentrl.core.errors import UserError
+from agentrl.core.stopping import Interrupted
+from agentrl.sft import sft
+from agentrl.tasks.models import tiny as tiny_model
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
-from agentrl.training.logprobs import TokenLogprobs
-from agentrl.training.sft import Run, read_conversations, sft
+from agentrl.training.model.logprobs import TokenLogprobs
+from agentrl.training.sft.conversations import read_conversations
+from agentrl.training.sft.run import Run
 from tests.training.tiny import CPU
 
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -263,10 +265,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(home, tmp_path, caplog):
     assert not (tmp_path / "model.safetensors").exists()
     sft(copy.deepcopy(settings), on_step)
     assert taken == [1, 2, 3, 4]
-    assert "Going on from the checkpoint of step 2" in caplog.text
+    assert "Resuming from step 2" in caplog.text
     # Once more: it says that all is done, and leaves the model as it is.
     assert sft(copy.deepcopy(settings), on_step).final_loss is None
-    assert "All 4 steps are taken" in caplog.text
+    assert "The checkpoint has taken all 4 steps" in caplog.text
     assert taken == [1, 2, 3, 4]
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from agentrl.config.schema.fsdp import FsdpConfig
-from agentrl.training.ranks import Ranks
-from agentrl.training.sharding import reshards
+from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.sharding import reshards
 
 MODULE = torch.nn.Linear(1000, 1000, bias=False)  # a million parameters: 2 MB in bfloat16, gradients' sums 4 MB
 DTYPES = torch.bfloat16, torch.float32

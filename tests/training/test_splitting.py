@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.training.passes import Cut, micro_batch
-from agentrl.training.ranks import Ranks
+from agentrl.training.micro_batches import Cut, micro_batch
+from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.splitting import micro_batches, mini_batches, shares, work
 from tests.training.tiny import random_batch
 

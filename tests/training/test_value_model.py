@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from agentrl.config.schema import Network
-from agentrl.errors import UserError
-from agentrl.training.attention import PACKED
-from agentrl.training.value_model import TokenValues, load_value_model
+from agentrl.core.errors import UserError
+from agentrl.training.model.attention import PACKED
+from agentrl.training.model.value_model import TokenValues, load_value_model
 from tests.training.tiny import CPU, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9]

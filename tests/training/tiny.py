@@ -6,11 +6,11 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.chat import Ledger, Source
-from agentrl.data.row import Row
-from agentrl.rollout.trajectory import Outcome, Trajectory, TurnReward
 from agentrl.training import Batch, pack_ledgers
-from agentrl.training.attention import use_packed_attention
+from agentrl.training.model.attention import use_packed_attention
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
 
 VOCABULARY = 97
 SIZES = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentrl.chat.ledger import Ledger, Source
-from agentrl.data.row import Row
-from agentrl.rollout.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 from agentrl.tracking import write_trajectories
+from agentrl.trajectory.ledger import Ledger, Source
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 from agentrl.view import Api, ViewServer, find_runs
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.view import Api, find_runs
 
 

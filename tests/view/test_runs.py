@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.view import find_runs
 
 

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.view import Api, ViewServer
 from agentrl.view.server import STATIC, to_json
 

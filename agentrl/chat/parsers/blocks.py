@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.calls import EXCERPT, Malformed, broken, join_text, skip_space, too_many
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
+from agentrl.trajectory.message import Call, Parsed
 
 ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
 """(text, position after the opening tag, index of the next call) -> the calls and where the block ends; raises

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from agentrl.chat.message import Call, call_id
+from agentrl.trajectory.message import Call, call_id
 
 MAX_CALLS = 128
 """Calls that are read of one turn; the rest of the turn gets one error."""

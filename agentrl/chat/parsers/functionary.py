@@ -5,12 +5,13 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, without
 from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, too_many, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
+from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
 START = ">>>"
@@ -20,6 +21,7 @@ _NAME = re.compile(r"([\w.\-]{1,256}+)>")
 _HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
 
 
+@tool_parser("functionary", stops=("<|eot_id|>", "<|eom_id|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if TAGS.open[0] in text:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import EXCERPT, MAX_ARGUMENTS, Malformed, skip_space, typed_call
 from agentrl.chat.parsers.values import convert
 from agentrl.chat.template import Tools
+from agentrl.trajectory.message import Call, Parsed
 
 NAME = r"[^<>\n]{1,256}+"
 """A tool's or an argument's name: bounded, and never given back, so that no pattern backtracks."""

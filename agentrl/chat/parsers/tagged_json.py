@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.blocks import Tags, parse_blocks, require_close
 from agentrl.chat.parsers.calls import MAX_CALLS, Malformed, make_call, read_json
+from agentrl.trajectory.message import Call, Parsed
 
 ReadBody = Callable[[str, int, int], tuple[Call, int]]
 """(text, position after the opening tag, index of the call) -> the call and where its body ends; raises Malformed."""

@@ -3,9 +3,9 @@
 A call within thinking is not run. The model gets an error where nothing follows the thinking that could be its answer.
 """
 
-from agentrl.chat.message import Call, Parsed
 from agentrl.chat.parsers.calls import broken
 from agentrl.chat.thinking import BLOCKS, begins_with
+from agentrl.trajectory.message import Call, Parsed
 
 ENDED_BY: dict[str, str] = {"<|inner_prefix|>": "<|tools_prefix|>"}
 """Thinking that calls end, too: Apertus closes it only after their results."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
 from agentrl.config.schema.sft import SftData
-from agentrl.errors import UserError
-from agentrl.remote import is_remote, known_scheme
-from agentrl.resources import find
+from agentrl.core.errors import UserError
+from agentrl.core.remote_files import is_remote, known_scheme
+from agentrl.core.resources import find
 
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

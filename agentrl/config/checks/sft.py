@@ -2,7 +2,7 @@
 
 from agentrl.config.checks.algorithm import at_least
 from agentrl.config.schema.sft import EACH_EPOCH, SftData, SftTrainer
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def sizes(data: SftData) -> None:

@@ -14,7 +14,7 @@ from agentrl.config.sources.shell.builtins import find_script
 from agentrl.config.sources.shell.marks import MARK, unsure
 from agentrl.config.sources.shell.state import Field
 from agentrl.config.sources.yaml_files import YamlFiles
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w-]*([./@][\w./@-]+)+=.*", re.DOTALL)
 """A setting among the words of any command: its name has a dot or a slash, a shell variable's has none."""

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.presets import one_line
 from agentrl.config.sources.given import Given, Source
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 

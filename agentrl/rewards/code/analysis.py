@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.code.plain import Opaque, encode
 from agentrl.rewards.code.script import MIRRORED
 from agentrl.rewards.code.values import MALFORMED, decode, holds

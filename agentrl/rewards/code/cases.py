@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 WHERE = "reward_model.ground_truth"
 

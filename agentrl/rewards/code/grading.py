@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.code.cases import TestCases, text_of
 from agentrl.rewards.code.script import TestScript
 from agentrl.rewards.code.trials import HARNESS, Trials, framed

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from importlib.util import find_spec
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards.standard.apart import Apart
 
 TIMEOUT = 10.0

@@ -13,7 +13,7 @@ import time
 from threading import BoundedSemaphore, Lock
 from typing import Any
 
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
 from agentrl.rewards.processes import LENGTH, result
 
 AT_ONCE = 4

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.standard import algebra, latex
 
 UNITS = ["degree", "cm", "centimeter", "meter", "mile", "second", "minute", "hour", "day", "week", "month", "year"]

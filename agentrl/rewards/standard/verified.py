@@ -3,7 +3,7 @@ r"""math-verify's verdict, with verl's ways of finding the answer, in a process 
 from functools import cache
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards.standard.apart import Apart
 
 TIMEOUT = 30.0

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentrl.chat import Chat
+from agentrl.core.user_code import UserFunction
+from agentrl.engines.engine import Engine, Sampling
 from agentrl.interactions import InteractionSet
-from agentrl.rollout.engine import Engine, Sampling
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.limits import Limits
-from agentrl.rollout.trajectory import Trajectory
 from agentrl.tools import ToolSet
-from agentrl.usercode import UserFunction
+from agentrl.trajectory.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

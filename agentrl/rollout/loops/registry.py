@@ -1,17 +1,18 @@
 """Which loop a name stands for."""
 
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from agentrl.config.schema import Rollout
-from agentrl.errors import UserError
-from agentrl.plugin_checks import check_method, returns_nothing
-from agentrl.plugins import blaming, find_class
-from agentrl.resources import find, read_text
+from agentrl.core.blaming import blaming
+from agentrl.core.compatibility import layers
+from agentrl.core.errors import UserError
+from agentrl.core.plugin_checks import check_method, returns_nothing
+from agentrl.core.plugins import find_class
+from agentrl.core.resources import find, read_text
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.rollout.loops.single_turn import SingleTurn
 from agentrl.rollout.loops.tool_agent import ToolAgent
@@ -24,7 +25,6 @@ BUILT_IN: dict[str, type[AgentLoop]] = {
 }
 RUN = "async def run(self, trajectory, sampling)"
 ENTRY_KEYS = ("name", "_target_")
-VERL_LOOPS = "verl.experimental.agent_loop.agent_loop"
 
 
 def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> str:
@@ -84,7 +84,7 @@ def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> t
 
 
 def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:
-    """The class itself, or one around it where it was written for verl; `kwargs` go to the latter's constructor."""
+    """The class itself, or one around it where it was written for another framework."""
     if issubclass(found, AgentLoop):
         where = f"agent loop {path}"
         if getattr(found.run, "__isabstractmethod__", False):
@@ -93,22 +93,14 @@ def _fitting(found: type, path: str, kwargs: dict[str, Any] | None = None) -> ty
         if returns_nothing(found.run) and not inspect.iscoroutinefunction(found.run):
             raise UserError(f"{where}: run() is not async: write `{RUN}`")
         return found
-    if ready := vars(found).get("served_by"):  # verl's own loop, and not one that derives from it
-        return ready
-    if not any(base.__name__ == "AgentLoopBase" for base in found.__mro__):
-        raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
-    from agentrl.verl.loops import adapted
-
-    return adapted(found, kwargs)
+    for loop in filter(None, (layer.agent_loop(found, kwargs) for layer in layers())):
+        return loop
+    raise UserError(f"agent loop {path} is not an AgentLoop: derive it from agentrl.rollout.loops.AgentLoop")
 
 
 def _registered() -> dict[str, type[AgentLoop]]:
-    """What users' modules gave a name with verl's decorator: agentrl's stand-in for it, or an installed verl's."""
-    ours = sys.modules.get("agentrl.verl.agent_loop")
-    theirs = getattr(sys.modules.get(VERL_LOOPS), "_agent_loop_registry", {})
-    found = dict(ours.AGENT_LOOPS) if ours else {}
-    for name, entry in theirs.items():
-        if name not in BUILT_IN:
-            module, _, kind = entry["_target_"].rpartition(".")
-            found[name] = getattr(sys.modules[module], kind)
+    """Loops that users' modules registered in another framework's way."""
+    found: dict[str, type] = {}
+    for layer in layers():
+        found |= {name: kind for name, kind in layer.agent_loops().items() if name not in BUILT_IN}
     return {name: _fitting(kind, kind.__name__) for name, kind in found.items()}

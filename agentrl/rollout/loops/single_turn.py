@@ -1,8 +1,8 @@
 """One prompt, one answer."""
 
-from agentrl.rollout.engine import Sampling
+from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.rollout.trajectory import Trajectory
+from agentrl.trajectory.trajectory import Trajectory
 
 
 class SingleTurn(AgentLoop):

@@ -14,14 +14,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat import Call, Reply
-from agentrl.errors import InfraError
+from agentrl.core.errors import InfraError
+from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSession
-from agentrl.rollout.engine import Sampling
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.rollout.trajectory import Message, Outcome, ToolCallRecord, Trajectory, TurnReward
 from agentrl.tools import ToolResult, ToolSession
+from agentrl.trajectory.message import Call, Reply
+from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Trajectory, TurnReward
 
 
 @dataclass

@@ -13,9 +13,9 @@ import os
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft import SftRun
+from agentrl.training.sft.contract import SftRun
 
 
 def open_on_ray(config: Config) -> Runtime:

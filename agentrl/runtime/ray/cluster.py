@@ -11,7 +11,7 @@ from ray._private.services import find_bootstrap_address
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from agentrl.config.schema import RayInit
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.tracking import Waiting
 
 PASSED_ON = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")

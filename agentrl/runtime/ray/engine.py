@@ -13,10 +13,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from agentrl.media import Medium
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
 from agentrl.runtime.ray.failures import plain
 from agentrl.runtime.ray.host import Announcement
+from agentrl.trajectory.medium import Medium
 
 AHEAD = 8
 """Keys by which a worker may be ahead of the least loaded one before a group is torn apart."""
@@ -67,7 +67,7 @@ class Seat:
 
 
 class RayEngine:
-    """`agentrl.rollout.engine.Engine` over the engines of many workers."""
+    """`agentrl.engines.engine.Engine` over the engines of many workers."""
 
     def __init__(self, actors: Sequence[Any], names: Sequence[str], push: Callable[[int], None]) -> None:
         """`push` gives all of them the policy's present weights under a version."""

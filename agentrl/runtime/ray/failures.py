@@ -6,10 +6,10 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
-from agentrl.errors import InfraError, UserError
-from agentrl.rollout.engines.remote.http import Lost
-from agentrl.runtime.restarts import WorkerDied
-from agentrl.training.checkpoints import Damaged
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.servers.http import Lost
+from agentrl.training.checkpoint.folders import Damaged
+from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
 """Seconds in which the ranks that broke off with another say so, and Ray notices a process that is gone."""

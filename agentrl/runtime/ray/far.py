@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from agentrl.rollout.engines.remote import Dialect, ServerProcess, StartFailed
+from agentrl.engines.servers import Dialect, ServerProcess, StartFailed
 from agentrl.runtime.ray.host import Place
 from agentrl.runtime.ray.placing import Spot
 
@@ -21,7 +21,7 @@ class ServerHost:
 
     def place(self) -> Place:
         """Where this is, and a free port."""
-        from agentrl.rollout.engines.remote.process import free_port
+        from agentrl.engines.servers.process import free_port
 
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), gpus, free_port())

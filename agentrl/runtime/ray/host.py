@@ -10,8 +10,8 @@ from typing import Any
 import ray
 
 from agentrl.config.schema import Config
-from agentrl.media import Medium
-from agentrl.rollout.engine import Generation, Sampling
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.trajectory.medium import Medium
 
 Announcement = tuple[str, str]
 """(`open` or `release`, key)."""
@@ -49,7 +49,7 @@ class Worker:
 
     async def place(self) -> Place:
         """Where this is."""
-        from agentrl.rollout.engines.remote.process import free_port
+        from agentrl.engines.servers.process import free_port
 
         node = ray.get_runtime_context().get_node_id()
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
@@ -66,13 +66,13 @@ class Host(Worker):
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and make ready to sample."""
-        from agentrl.runtime.engines import hf_engine
+        from agentrl.engines.opening import engine_in_process
         from agentrl.training import load_model
 
         model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
         model.requires_grad_(False)
         self.parameters = dict(model.named_parameters())
-        self.engine = hf_engine(self.config, model)
+        self.engine = engine_in_process(self.config, model)
         await self.engine.start()
 
     async def announce(self, calls: list[Announcement]) -> None:

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.runtime.ray.crew import hire
 from agentrl.runtime.ray.host import Worker
+from agentrl.runtime.ray.worker_group import hire
 
 
 class JudgeHost(Worker):
@@ -14,7 +14,7 @@ class JudgeHost(Worker):
 
     async def open(self) -> int:
         """Load the reward model; how many tokens it knows. Raises UserError."""
-        from agentrl.training.reward_model import Judge
+        from agentrl.training.model.reward_model import Judge
 
         self.judge = Judge(self.config.reward.reward_model, device=self.device)
         return self.judge.vocabulary

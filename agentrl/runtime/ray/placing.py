@@ -10,7 +10,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from agentrl.config.schema import Rollout
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.runtime.ray.host import Place
 
 

@@ -17,23 +17,23 @@ import ray
 import torch
 
 from agentrl.config.schema import Config
-from agentrl.data.row import Row
-from agentrl.errors import InfraError
-from agentrl.rollout.engine import Engine
-from agentrl.rollout.engines.remote.weights.nccl import AGREED
-from agentrl.rollout.trajectory import Outcome, Trajectory
-from agentrl.runtime.engines import engine_name
+from agentrl.core.errors import InfraError
+from agentrl.engines.engine import Engine
+from agentrl.engines.opening import engine_name, in_process
+from agentrl.engines.servers.weights.nccl import AGREED
+from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.workers import OnDone
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import connect, on_gpus
-from agentrl.runtime.ray.crew import Crew, hire
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.host import Host
 from agentrl.runtime.ray.judging import FarJudge
 from agentrl.runtime.ray.rank import Rank
-from agentrl.runtime.rollouts import Rollouts
-from agentrl.runtime.runtime import OnDone
+from agentrl.runtime.ray.worker_group import Crew, hire
 from agentrl.tracking import Waiting
 from agentrl.training import Batch, load_tokenizer
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 Sample = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
 
@@ -65,18 +65,18 @@ class RayRuntime:
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self._sample(self.rollouts.validate, rows, step, on_done)
 
-    def annotate(self, batch: Batch) -> Batch:
+    def compute_logprobs(self, batch: Batch) -> Batch:
         if self.naps:
             self.runner.run(self.rollouts.engine.sleep())
         with self.rollouts.scoring():
-            annotated: Batch = self.ranks.call("call", "annotate", ray.put(batch))
-        return annotated
+            computed: Batch = self.ranks.call("call", "compute_logprobs", ray.put(batch))
+        return computed
 
     def update(self, batch: Batch) -> dict[str, float]:
         metrics: dict[str, float] = self.ranks.call("call", "update", ray.put(batch))
         return metrics
 
-    def sync(self, version: int) -> None:
+    def publish_weights(self, version: int) -> None:
         if self.naps:
             self.ranks.call("free")
         self.runner.run(self.rollouts.engine.update_weights(version))
@@ -130,7 +130,7 @@ class RayRuntime:
         """What samples: servers, or the hf engine in the ranks or in workers of its own."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
-        if engine_name(rollout, device) != "hf":
+        if not in_process(engine_name(rollout, device)):
             from agentrl.runtime.ray.servers import start_servers
 
             remote, self.naps = start_servers(

@@ -14,17 +14,17 @@ import ray
 import torch
 
 from agentrl.config.schema import Config, Rollout
-from agentrl.errors import InfraError, UserError
-from agentrl.rollout.engines.remote import Dialect, RemoteEngine, Replica
-from agentrl.rollout.engines.remote.scratch import Scratch
-from agentrl.runtime.dialects import dialect, model_length
-from agentrl.runtime.engines import check_addresses, engine_name, server_urls, weight_folder
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.backends import dialect, model_length
+from agentrl.engines.opening import check_addresses, engine_name, server_urls, weight_folder
+from agentrl.engines.probe import probe_for
+from agentrl.engines.servers import Dialect, RemoteEngine, Replica
+from agentrl.engines.servers.scratch import Scratch
 from agentrl.runtime.opening import sampling_per_node
-from agentrl.runtime.probe import probe_for
 from agentrl.runtime.ray.cluster import reserve
-from agentrl.runtime.ray.crew import Crew
 from agentrl.runtime.ray.far import FarServer, ServerHost
 from agentrl.runtime.ray.placing import Spot, apart_spots, rank_spots
+from agentrl.runtime.ray.worker_group import Crew
 
 
 class RankTransport:
@@ -72,7 +72,8 @@ def start_servers(
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
+        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(spots))]
+        servers = [_server(spot, spoken, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
         replicas = [Replica(spoken, server.url, server) for server in servers]
     nearest = {server.url: server.spot.rank for server in servers}
     way = "adapter" if spoken.adapted else weight_way(rollout, device, shared)

@@ -5,24 +5,24 @@ from typing import Any
 
 from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.ray.cluster import connect, on_gpus
-from agentrl.runtime.ray.crew import hire
 from agentrl.runtime.ray.rank import Member
+from agentrl.runtime.ray.worker_group import hire
 from agentrl.tracking import Waiting
-from agentrl.training.sft import SftResult
+from agentrl.training.sft.contract import SftResult
 
 
 class Pupil(Member):
     """A rank of `agentrl sft`."""
 
     def _learner(self, world: int) -> Any:
-        from agentrl.training.sft import Run
+        from agentrl.training.sft.run import Run
 
         trainer, fsdp_config = self.config.trainer, self.config.fsdp_config
         return Run(self.config, self._meet(world, trainer.ulysses_sequence_parallel_size, fsdp_config.fsdp_size))
 
 
 class RaySft:
-    """`agentrl.training.sft.SftRun` over all ranks. Raises UserError where cluster and settings do not fit."""
+    """`SftRun` over all ranks. Raises UserError where cluster and settings do not fit."""
 
     def __init__(self, config: SftConfig) -> None:
         trainer = config.trainer

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl.errors import InfraError, UserError
-from agentrl.plugins import Entry, blaming
+from agentrl.core.blaming import blaming
+from agentrl.core.compatibility import layers
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.plugins import Entry
 from agentrl.tools.mcp.pool import Loop, Pool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
@@ -70,9 +72,8 @@ def _made(kind: type[Any], entry: Entry, tool: Any, pool: Pool) -> Any:
     with blaming(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
             return kind(*given, pool)
-        from agentrl.verl.mcp import ClientManager
-
-        ClientManager.know(tool.name, pool)
+        for layer in layers():
+            layer.serve_mcp_tool(tool.name, pool)
         return kind(*given)
 
 

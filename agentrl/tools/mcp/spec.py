@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import UserError
-from agentrl.resources import find, read_text
+from agentrl.core.errors import UserError
+from agentrl.core.resources import find, read_text
 
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 KEYS = {"command", "args", "env", "cwd", "url", "auth_token", "headers", "type", "transport"}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.code import read_cases
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import LanguageUnavailable
-from agentrl.errors import InfraError, UserError
 from agentrl.rewards.code import grade, read_cases
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 from tests.rewards.code.conftest import Grade

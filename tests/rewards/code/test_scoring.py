@@ -15,16 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentrl.chat.ledger import Ledger
 from agentrl.config.schema import Config, Data
 from agentrl.config.validate import validate
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.data.row import Row
-from agentrl.errors import InfraError, UserError
 from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.checks import RUN
 from agentrl.rewards.code import compute_score
 from agentrl.rewards.ready_made import CODE_FUNCTION, known_source
-from agentrl.rollout.trajectory import Outcome, Trajectory
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 Score = Callable[..., dict[str, float]]
 RIGHT = "Here it is:\n```python\nprint(int(input()) * 2)\n```"
@@ -140,10 +141,10 @@ def test_chosen_by_data_source_where_nothing_else_scores(tmp_path: Path) -> None
     config.model.path = str(tmp_path)
     config.actor.ppo_mini_batch_size = config.data.train_batch_size
     config.rollout.n = 8
-    validate(config)
+    validate(config, RUN)
     config.data = data("gsm8k")
     with pytest.raises(UserError, match="nothing scores the answers"):
-        validate(config)
+        validate(config, RUN)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 from agentrl.rewards.code.script import TestScript
 
 

@@ -1,6 +1,6 @@
 """A function for another process."""
 
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 
 def echo(text: str) -> str:

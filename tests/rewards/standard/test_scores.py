@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards.sources import compute_score
 from agentrl.rewards.standard import algebra, dapo, gsm8k, numbers
 from agentrl.rewards.standard.apart import Apart

@@ -165,7 +165,7 @@ for pid in {@POOL@, @DECOY@} - {os.getpid(), os.getppid()}:
         "secrets by name",
         """
 for path in (
-    "@SECRET@ @REPO@/agentrl/errors.py /etc/shadow /etc/passwd- /etc/ssh /etc/ssl/private /root/.bashrc /root/.ssh "
+    "@SECRET@ @REPO@/agentrl/__main__.py /etc/shadow /etc/passwd- /etc/ssh /etc/ssl/private /root/.bashrc /root/.ssh "
     "/home @HOME@/.bashrc @HOME@/.ssh /proc/1/root@SECRET@ /proc/kcore /proc/kmsg /sys/kernel/security /var/log /boot "
     "/run/secrets /var/run/docker.sock /dev/mem /dev/kmsg /dev/sda /dev/vda /dev/fuse /dev/kvm"
 ).split():

@@ -254,7 +254,7 @@ async def test_a_run_that_makes_no_file_costs_no_second_process(
 
 
 async def test_an_interpreter_that_keeps_its_path_elsewhere_is_not_forked(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="0 places"):
+    with pytest.raises(OSError, match="0 addresses"):
         PathPatch(str(tmp_path), f"{tmp_path}/box/main.py")
 
 

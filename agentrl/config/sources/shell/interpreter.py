@@ -18,7 +18,7 @@ from agentrl.config.sources.shell.parse import parse
 from agentrl.config.sources.shell.patterns import matches
 from agentrl.config.sources.shell.state import Field, Leave, State, Status, merged, start
 from agentrl.config.sources.shell.tree import Assignment, Node, Simple, Word
-from agentrl.errors import UserError
+from agentrl.core.errors import UserError
 
 STEPS = 20_000
 """Commands after which a script is taken to have no end."""

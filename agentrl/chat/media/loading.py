@@ -1,0 +1,72 @@
+"""Finding the processor of a model."""
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from agentrl.chat.media.processor import Processor
+
+
+def load_processor(
+    place: str, tokenizer: Any, *, trust_remote_code: bool = False, kwargs: dict[str, Any] | None = None
+) -> Processor:
+    """The processor of the model in the folder or hub id `place`, with this tokenizer; of a model of text alone, or
+    where none can be had, one that refuses images. `kwargs` go into each of its calls."""
+    # A border: files of any age, and code that may come with them. Text alone must go on working.
+    try:
+        kind = _kind(place, trust_remote_code)
+        return Processor(_loaded(place, kind, tokenizer, trust_remote_code) if kind else None, kwargs)
+    except Exception as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        return Processor(missing=f"its processor cannot be loaded ({text[0]}); install or mend that")
+
+
+def takes_images(place: str, *, trust_remote_code: bool = False) -> bool:
+    """Whether the model in the folder or hub id `place` is shown images; False where nothing can be read there."""
+    try:  # the same border
+        return _kind(place, trust_remote_code) is not None
+    except Exception:
+        return False
+
+
+def _kind(place: str, trust_remote_code: bool) -> str | None:
+    """The type of a model that takes images; None of any other."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    kind = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code).model_type
+    return str(kind) if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else None
+
+
+@lru_cache(maxsize=1)  # who trains, who samples and who reads the rows ask for the same
+def _loaded(place: str, kind: str, tokenizer: Any, trust_remote_code: bool) -> Any:
+    from transformers import AutoProcessor
+
+    if find_spec("torchvision") is None:
+        return _still(place, kind, tokenizer)
+    processor = AutoProcessor.from_pretrained(place, trust_remote_code=trust_remote_code)
+    processor.tokenizer = tokenizer
+    return processor
+
+
+def _still(place: str, kind: str, tokenizer: Any) -> Any:
+    """A processor for images alone: transformers makes none for videos without torchvision."""
+    from transformers import AutoImageProcessor
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+
+    whole: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES[kind])
+
+    class Still(whole):
+        """The same, but that a part may be missing."""
+
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            return type(argument)
+
+        def save_pretrained(self, save_directory: Any, **_: Any) -> None:
+            self.image_processor.save_pretrained(save_directory)
+            self.tokenizer.save_pretrained(save_directory)
+
+    parts = {"image_processor": AutoImageProcessor.from_pretrained(place), "tokenizer": tokenizer}
+    made = Still(**{name: parts.get(name) for name in whole.get_attributes()})
+    made.__class__.__name__ = whole.__name__
+    return made

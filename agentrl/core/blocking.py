@@ -1,0 +1,196 @@
+"""Finds async functions of the user's that block the event loop.
+
+While one of them blocks (`requests.get`, `time.sleep`), no other trajectory goes on, and no timeout ends anything:
+timeouts are timers of the same loop.
+
+Invariants:
+- only a user's code is named: a loop that agentrl itself holds up, or a busy machine, warns of nothing;
+- each culprit is reported once, and once more when it runs longer than its own timeout;
+- the functions themselves are not measured: a timer beats on the loop, and a thread sees when the beat stops.
+"""
+
+import asyncio
+import importlib._bootstrap
+import linecache
+import logging
+import sys
+import sysconfig
+import threading
+import time
+from asyncio import base_events
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 0.5
+"""Seconds from which on a blocked loop is worth a warning."""
+IMPATIENCE = 0.25
+"""The same where a function is only tried out."""
+FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async form (httpx.AsyncClient, asyncio.sleep)"
+
+PACKAGE = Path(__file__).resolve().parents[1]
+LIBRARIES = tuple({f"{path}/" for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))})
+TURN = base_events.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an async function that the user wrote."""
+
+    name: str
+    """For messages: "tool 'search': Search.execute"."""
+    timeout: float | None = None
+    fix: str = ""
+    """What else than FIXES helps here."""
+
+
+async def attributed(work: Awaitable[T], call: Call) -> T:
+    """Await `work`. Where it blocks the loop, this frame in the stack says which call it belongs to."""
+    return await work
+
+
+@dataclass
+class Blocked:
+    """A culprit, and for how long it blocked the loop at most."""
+
+    name: str
+    place: str
+    """"search.py:14 (requests.get(url))"."""
+    timeout: float | None
+    fix: str
+    seconds: float = 0.0
+    late: bool = False
+    """Whether it was longer than the timeout, which could not end it."""
+
+    def __str__(self) -> str:
+        return f"{self.trouble}; {self.remedy}"
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong."""
+        late = f", its own of {self.timeout:g} s included" if self.late else ""
+        return (
+            f"{self.name} blocks the event loop at {self.place}: for {self.seconds:.1f} s no other trajectory went on "
+            f"and no timeout counted{late}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """How to fix it."""
+        return f"{FIXES}, or {self.fix}" if self.fix else FIXES
+
+
+@dataclass
+class LoopWatch:
+    """Watches event loops for one run; remembers the culprits."""
+
+    patience: float = PATIENCE
+    report: Callable[[str], None] = log.warning
+    found: dict[str, Blocked] = field(default_factory=dict)
+
+    @contextmanager
+    def watching(self) -> Iterator["Pulse"]:
+        """Watch the running loop within the body."""
+        pulse, over = Pulse(asyncio.get_running_loop(), self.patience / 4), threading.Event()
+        threading.Thread(target=self._watch, args=(pulse, over), name="loop watch", daemon=True).start()
+        try:
+            yield pulse
+        finally:
+            over.set()
+            pulse.stop()
+
+    def _watch(self, pulse: "Pulse", over: threading.Event) -> None:
+        before: Blocked | None = None
+        while not over.wait(pulse.every):
+            lag = time.monotonic() - pulse.at
+            if lag < self.patience / 2:
+                before = None
+                continue
+            culprit = _culprit(sys._current_frames().get(pulse.thread))
+            # Seen twice: many short calls in a row count, and one that a busy machine stopped by chance does not.
+            if culprit is not None and before is not None and culprit.name == before.name and lag >= self.patience:
+                self._report(culprit, lag)
+            before = culprit
+
+    def _report(self, culprit: Blocked, lag: float) -> None:
+        known = self.found.setdefault(culprit.name, culprit)
+        known.seconds = max(known.seconds, lag)
+        late = culprit.timeout is not None and lag > culprit.timeout
+        if known is culprit or (late and not known.late):
+            known.late |= late
+            self.report(str(known))
+
+
+class Pulse:
+    """A timer on the loop that shows whether the loop turns."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, every: float) -> None:
+        self.every = every
+        self.longest = 0.0
+        """Seconds that the loop was late at most."""
+        self.at = time.monotonic()
+        self.thread = threading.get_ident()
+        self._loop = loop
+        self._timer = loop.call_later(every, self._beat)
+
+    def stop(self) -> None:
+        """End the timer."""
+        self._measure()
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self._measure()
+        self.at, self.thread = time.monotonic(), threading.get_ident()
+        self._timer = self._loop.call_later(self.every, self._beat)
+
+    def _measure(self) -> None:
+        self.longest = max(self.longest, time.monotonic() - self.at - self.every)
+
+
+def _culprit(frame: FrameType | None) -> Blocked | None:
+    """The user's code that the loop's thread is in; None where it is agentrl's, or only a first import."""
+    stack = list(takewhile(lambda frame: frame.f_code is not TURN, _outwards(frame)))
+    if any(frame.f_code is IMPORT for frame in stack):
+        return None
+    at = next((i for i, frame in enumerate(stack) if not _is_library(frame)), None)
+    if at is None:
+        return None
+    call = next((frame.f_locals["call"] for frame in stack if frame.f_code is attributed.__code__), None)
+    if stack[at].f_code is attributed.__code__ and at:
+        at -= 1  # the function itself is a library's
+    elif _is_ours(stack[at]):
+        return None
+    code = stack[at].f_code
+    name = code.co_qualname if call is None else call.name
+    place = _place(code.co_filename, stack[at].f_lineno)
+    return Blocked(name, place, call and call.timeout, call.fix if call else "")
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_library(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith((*LIBRARIES, "<"))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """agentrl's own code; the ready-made tools that a wheel keeps inside the package are like a user's."""
+    file = Path(frame.f_code.co_filename)
+    return file.is_relative_to(PACKAGE) and not file.is_relative_to(PACKAGE / "share")
+
+
+def _place(file: str, line: int) -> str:
+    code = linecache.getline(file, line).strip()
+    return f"{Path(file).name}:{line}" + (f" ({code})" if code else "")

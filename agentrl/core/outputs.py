@@ -1,0 +1,122 @@
+"""Where a command writes: tried before anything slow begins, and one line when the disk is full later."""
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from agentrl.core.errors import InfraError, UserError
+
+BLOCK = 4096
+"""Bytes that are tried: an empty file fits on a full disk."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO}
+DRAFT = ".new-model"
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+SYSTEM_SAYS = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+LIBRARIES_SAY = re.compile(r"os error (28|122|27)\b|inline_container|iostream error|failed writing|write failed")
+"""Of torch and safetensors, whose errors are no OSError."""
+
+
+def check_folder(folder: str | Path, what: str) -> None:
+    """Raises UserError naming the config key `what` unless files can be written in a folder, which need not be there.
+
+    Leaves nothing behind.
+    """
+    folder = Path(folder)
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(BLOCK))
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else f"{error.strerror}"
+        raise UserError(f"{what}: {folder} cannot be written: {why}; name another folder, or free it") from None
+    finally:
+        for place in missing:
+            with suppress(OSError):
+                place.rmdir()
+
+
+def check_file(file: str | Path, what: str) -> None:
+    """The same for a file's folder; the file itself may be there, and must be none."""
+    file = Path(file)
+    if file.is_dir():
+        raise UserError(f"{what}: {file} is a folder; name a file in it")
+    check_folder(file.parent, what)
+
+
+@contextmanager
+def writing(what: str, fix: str = "free the disk, and run the same command again") -> Iterator[None]:
+    """Trouble with the disk as one line: `what` cannot be written, why, and the `fix`. Raises InfraError."""
+    try:
+        yield
+    except Exception as error:  # the libraries' own kinds, too
+        why = error.strerror if isinstance(error, OSError) and error.errno in FULL | REFUSED else _said(error)
+        if why is None:
+            raise
+        raise InfraError(f"{what} cannot be written: {why}; {fix}") from error
+
+
+@contextmanager
+def model_folder(out: Path, what: str, *, first: bool = True) -> Iterator[Path]:
+    """A folder to write a model to, whose files take their place in `out` once all of them are there.
+
+    A disk that fills up spoils no model that was there before. `first`: whether this rank writes. Raises InfraError.
+    """
+    draft = out / DRAFT
+    try:
+        with writing(what):
+            if first:
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(parents=True)
+            yield draft
+            if first:
+                _take_place(draft, out)
+    finally:
+        if first:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def append_line(file: IO[bytes], line: bytes) -> None:
+    """Add the whole line to an unbuffered file, or nothing of it. Raises OSError."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        file.truncate(size)
+        raise
+
+
+def _take_place(draft: Path, out: Path) -> None:
+    """Move the files of a complete draft. Of an older model, which had other shards, the weights go."""
+    fresh = [file.relative_to(draft) for file in draft.rglob("*") if file.is_file()]
+    for name in fresh:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(draft / name, out / name)
+    if not any(name.match("model*.safetensors") for name in fresh):
+        return  # an adapter: the folder may hold its base model
+    for old in (file for pattern in WEIGHTS for file in out.glob(pattern) if file.relative_to(out) not in fresh):
+        old.unlink()
+
+
+def _said(error: Exception) -> str | None:
+    text = str(error)
+    if found := SYSTEM_SAYS.search(text):
+        return found[0]
+    return "the disk took only a part of it" if LIBRARIES_SAY.search(text) else None
+
+
+def trouble(error: OSError) -> str | None:
+    """An error of the disk as one line; None for others, which are bugs."""
+    if error.errno not in FULL | REFUSED:
+        return None
+    name = error.filename if isinstance(error.filename, str) else "a file"
+    fix = "free the disk, and run the same command again" if error.errno in FULL else "name another place"
+    return f"{name} cannot be written or read: {error.strerror}; {fix}"

@@ -1,0 +1,174 @@
+"""From a YAML entry to an object of the class it names: shared by tools and interactions.
+
+Other people's modules are imported here and their constructors run here; whatever goes wrong becomes a
+UserError of one line that names the YAML file and the entry.
+"""
+
+import importlib
+import importlib.util
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from agentrl.core.blaming import blaming, one_line
+from agentrl.core.compatibility import layers
+from agentrl.core.errors import UserError
+from agentrl.core.resources import find, load_module, read_text, share
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One item of the YAML's list."""
+
+    file: Path
+    where: str
+    """`<file>: tools[0]`, for messages."""
+    class_name: str
+    """Empty where an MCP server, not a class, is the tool."""
+    config: dict[str, Any]
+    fields: dict[str, Any]
+    """The item as written."""
+
+    def load_class(self) -> type:
+        """The class that `class_name` means. Raises UserError."""
+        return find_class(self.class_name, beside=self.file.parent, where=self.where)
+
+    def make(self, *args: Any) -> Any:
+        """An object of it. Raises UserError."""
+        kind = self.load_class()
+        with blaming(f"{self.where}: {self.class_name}(...)"):
+            return kind(*args)
+
+
+def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
+    """The items of the list `key` in a YAML file; `what` is the config key that named it. Raises UserError."""
+    file = find(path, what=what)
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(read_text(file)), resolve=True)
+    except (YAMLError, OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{file}: {one_line(error)}") from error
+    items = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(items, list):
+        has = f" (it has {', '.join(map(str, content))})" if isinstance(content, dict) and content else ""
+        raise UserError(
+            f"{file} has no list {key!r} at the top{has}: write `{key}:` and its items below, each with a dash"
+        )
+    return [_entry(file, f"{file}: {key}[{i}]", item) for i, item in enumerate(items)]
+
+
+def find_class(name: str, *, beside: Path, where: str) -> type:
+    """The class `module.Class`: beside the YAML first, then on the import path. Raises UserError."""
+    ready_made = next(filter(None, (layer.ready_made(name) for layer in layers())), None)
+    if ready_made is not None:
+        file, class_name = ready_made
+        module = load_user_file(share() / file, where=where)
+    else:
+        module_name, _, class_name = name.rpartition(".")
+        if not module_name:
+            raise UserError(f"{where}: class_name {name!r} names no module: write it as module.Class")
+        with ExitStack() as stack:
+            for layer in layers():
+                stack.enter_context(layer.importing())
+            module = _load_named(module_name, beside, f"{where}: {name}")
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        place = module.__file__ or module.__name__
+        raise UserError(f"{where}: {place} has no class {class_name!r}: correct class_name")
+    return found
+
+
+def load_user_file(file: Path, *, where: str) -> ModuleType:
+    """Run a user's Python file; it may import its neighbours. Raises UserError."""
+    _widen_import_path(file.parent)
+    with blaming(where):
+        return load_module(file, package=next(filter(None, (layer.package_of(file) for layer in layers())), None))
+
+
+def load_attribute(path: str, name: str | None, *, what: str) -> Any:
+    """The class or function `name` in a Python file, or in an importable module ("pkg.module", "pkg://pkg.module").
+
+    Raises UserError naming `what` (a section of the configuration) when file, module or name do not work out.
+    """
+    if not name:
+        raise UserError(f"{what}.name is missing: name the class or function in {path}")
+    where = f"{what}.path: {path}"
+    if path.endswith(".py") or ("/" in path and not path.startswith("pkg://")):
+        module = load_user_file(find(path, what=f"{what}.path"), where=where)
+    else:
+        _widen_import_path(Path.cwd())
+        with blaming(where):
+            module = importlib.import_module(path.removeprefix("pkg://"))
+    if not hasattr(module, name):
+        raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
+    return getattr(module, name)
+
+
+def import_external(name: str | None, section: str) -> None:
+    """Import the module, or the Python file, that `<section>.external_lib` names, for what it registers.
+
+    It may be in the current folder. Raises UserError.
+    """
+    if name is None:
+        return
+    where = f"{section}.external_lib: {name} does not import"
+    if name.endswith(".py"):
+        load_user_file(find(name, what=f"{section}.external_lib"), where=where)
+    else:
+        _widen_import_path(Path.cwd())
+        with blaming(where):
+            importlib.import_module(name)
+    for layer in layers():
+        layer.adopt_registered()
+
+
+def _offers(module: ModuleType) -> str:
+    own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"]
+    return f"it has {', '.join(own)}" if own else "it has no function or class of its own"
+
+
+def _load_named(name: str, beside: Path, where: str) -> ModuleType:
+    file = beside / f"{name}.py"
+    if file.is_file():
+        return load_user_file(file, where=where)
+    _widen_import_path(beside)
+    missing = not _is_there(name)
+    for reason in filter(None, (layer.missing(name) for layer in layers() if missing)):
+        raise UserError(f"{where}: {reason}")
+    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where):
+        return importlib.import_module(name)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
+def _entry(file: Path, where: str, item: Any) -> Entry:
+    if not isinstance(item, dict) or not isinstance(item.get("class_name", "" if "mcp" in item else None), str):
+        raise UserError(f"{where} has no class_name: add `class_name: module.Class`")
+    config = item.get("config") or {}
+    if not isinstance(config, dict):
+        raise UserError(f"{where}: config is {config!r}: write a mapping")
+    return Entry(file, where, item.get("class_name", ""), config, item)
+
+
+def _widen_import_path(folder: Path) -> None:
+    """Let users' files import from their own and the current folder; at the end, so that installed modules win.
+
+    For good, because a function may import only when it runs.
+    """
+    for layer in layers():
+        layer.provide()
+    for place in (str(folder), str(Path.cwd())):
+        if place not in sys.path:
+            sys.path.append(place)
+    importlib.invalidate_caches()

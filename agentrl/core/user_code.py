@@ -1,0 +1,187 @@
+"""Running other people's functions: async ones as tasks, sync ones in threads, each with a time limit.
+
+Invariants:
+- a sync function never runs on the event loop;
+- `UserFunction.run` is over within its timeout plus GRACE, whatever the function does, unless an async one
+  blocks the event loop itself (blocking.py finds it; `in_thread` gives it a loop and a thread of its own);
+- only Exceptions and our own cancellation come out: a stray `sys.exit()` does not end the run.
+
+A thread cannot be killed: a sync function that overstays keeps its own thread until it returns, which holds up
+neither other calls nor the end of the process (threads.py).
+"""
+
+import asyncio
+import contextvars
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from agentrl.core.blocking import Call, attributed
+from agentrl.core.threads import DaemonThreads
+
+GRACE = 1.0
+"""Seconds a cancelled function gets to clean up before it is left behind."""
+
+PLAIN = "make it a plain `def`: it then runs in a thread"
+
+Threads = set["asyncio.Future[Any]"]
+"""Threads at work; each leaves the set when it ends."""
+
+
+def made(kind: type, given: Mapping[str, Any]) -> Any:
+    """An object of `kind`, a class that someone else wrote, from those of the `given` arguments that it takes."""
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
+
+
+class UserFunction:
+    """A function or bound method that someone else wrote. Its signature is read once, here."""
+
+    def __init__(self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False) -> None:
+        """`owner` ("tool 'search'") and `fix` are for the warning about one that blocks the event loop.
+
+        With `in_thread` an async function runs in a thread, each call in an event loop of its own.
+        """
+        self.fn = fn
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.owner = owner
+        self.fix = fix
+        self.in_thread = in_thread
+        self.is_async = inspect.iscoroutinefunction(fn) and not in_thread
+        self.workers = DaemonThreads()
+        parameters = inspect.signature(fn).parameters.values()
+        self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+    def fit(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments that the function takes."""
+        return {name: value for name, value in kwargs.items() if self.takes_any or name in self.names}
+
+    async def run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        threads: Threads | None = None,
+    ) -> Any:
+        """Call the function. Raises TimeoutError after `timeout` seconds, and whatever the function raises.
+
+        A thread that is still at work afterwards stays in `threads`.
+        """
+        task = _start(self._call(args, kwargs, threads, timeout))
+        in_time = task.done()
+        try:
+            if not in_time:
+                task.add_done_callback(_mark_as_seen)
+                done, _ = await asyncio.wait({task}, timeout=timeout)
+                in_time = bool(done)
+        finally:
+            if not task.done():
+                task.cancel()
+                # Not awaited without a limit: the function may swallow the cancellation.
+                await asyncio.wait({task}, timeout=GRACE)
+        if not in_time:
+            raise TimeoutError(f"no answer within {timeout:g} s")
+        if task.cancelled():
+            # Passed on as a CancelledError it would look like our own cancellation and end more than this call.
+            raise RuntimeError(f"{self.name} cancelled itself")
+        return task.result()
+
+    async def _call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None, timeout: float | None
+    ) -> Any:
+        try:
+            if self.is_async:
+                return await attributed(self.fn(*args, **kwargs), self._as_call(timeout))
+            fn = partial(_in_own_loop, self.fn, timeout) if self.in_thread else self.fn
+            value, error = await asyncio.shield(self._in_thread(fn, args, kwargs, threads))
+            if error is not None:
+                raise error
+            # A plain function around an async one hands back something to await.
+            return await attributed(value, self._as_call(timeout)) if inspect.isawaitable(value) else value
+        except SystemExit as error:
+            raise RuntimeError(f"{self.name} called sys.exit()") from error
+
+    def _as_call(self, timeout: float | None) -> Call:
+        name = getattr(self.fn, "__qualname__", self.name).replace("<locals>.", "")
+        return Call(f"{self.owner}: {name}" if self.owner else name, timeout, self.fix)
+
+    def _in_thread(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None
+    ) -> "asyncio.Future[tuple[Any, BaseException | None]]":
+        """Start the function in a thread; the future gets (value, error)."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if threads is not None:
+            threads.add(future)
+            future.add_done_callback(threads.discard)
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            outcome = context.run(_outcome, fn, args, kwargs)
+            with suppress(RuntimeError):  # the loop was closed while this ran on
+                loop.call_soon_threadsafe(future.set_result, outcome)
+
+        self.workers.run(work)
+        return future
+
+
+class Cleanup:
+    """Runs clean-up to its end even when the task that asked for it is cancelled while waiting."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work`; when cancelled, stop waiting but not the work."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for all that is still under way."""
+        while self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+def _start(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    """A task that runs to its first wait at once, where Python can (3.12).
+
+    A function that answers without waiting is then done, and its caller goes on instead of standing behind all other
+    callers: the next request of a conversation leaves before the next conversation's tool runs.
+    """
+    if sys.version_info < (3, 12):
+        return asyncio.create_task(work)
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
+
+
+def _outcome(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """(value, error) of a call."""
+    try:
+        return fn(*args, **kwargs), None
+    except BaseException as error:
+        return None, error
+
+
+def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kwargs: Any) -> Any:
+    """The value of a function, awaited in an event loop of this thread's own where it is async.
+
+    What still waits a little after the time limit is cancelled, so that its thread ends.
+    """
+    value = fn(*args, **kwargs)
+    limit = None if timeout is None else timeout + GRACE
+    return asyncio.run(asyncio.wait_for(value, limit)) if inspect.iscoroutine(value) else value
+
+
+def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
+    """Keep asyncio from complaining about the exception of a task that was left behind."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,148 @@
+"""What can be wrong with a run's files, found before a library, a model or a server is loaded.
+
+Invariants: nothing of the user's is called or made here, only imported; PyTorch is not imported; what cannot be known
+yet (a hub id, files elsewhere) is left to the run itself.
+"""
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.checks.files import as_list
+from agentrl.core.errors import UserError
+from agentrl.core.outputs import check_folder
+from agentrl.core.plurals import plural
+from agentrl.core.remote_files import is_remote
+
+MOST_ROWS = 200_000
+"""Rows whose prompts are looked at; those behind them are looked at as the run comes to them."""
+WHOLE_ROWS = 100
+"""Rows of which everything is looked at."""
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model")
+WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "chat_templates")
+
+
+def preflight(config: Any, *, trains: bool = False) -> list[str]:
+    """Raises UserError in one line for the first mistake in files, classes and folders; returns notes.
+
+    `config`: of `agentrl train`, or of a command with the same sections.
+    """
+    check_model(config.model)
+    check_plugins(config)
+    return check_rows(config, trains=trains)
+
+
+def preflight_training(config: Any) -> list[str]:
+    """The same for a run that trains, which needs enough rows, and a place to write."""
+    trainer = config.trainer
+    check_folder(trainer.default_local_dir, "trainer.default_local_dir")
+    for name in ("rollout_data_dir", "validation_data_dir"):
+        if (folder := getattr(trainer, name)) is not None:
+            check_folder(folder, f"trainer.{name}")
+    return preflight(config, trains=not trainer.val_only)
+
+
+def check_plugins(config: Any) -> None:
+    """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
+    from agentrl.interactions.loading import check_interactions
+    from agentrl.rewards.function import load_reward_function
+    from agentrl.rollout.loops.registry import check_loops
+    from agentrl.tools.loading import check_tools
+
+    multi_turn, reward = config.rollout.multi_turn, config.reward
+    if multi_turn.enable:
+        check_tools(multi_turn.tool_config_path, multi_turn.function_tool_path)
+        check_interactions(multi_turn.interaction_config_path)
+    if config.model.external_lib is None:  # which may give names to loops
+        check_loops(config.rollout)
+    named = reward.custom_reward_function
+    load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+
+
+def check_model(model: Any, *, template: bool = True) -> None:
+    """A folder in Hugging Face format. A hub id, a URL and an adapter are left to the run."""
+    folder = Path(model.path or "").expanduser()
+    if not model.path or not folder.exists() or (folder / "adapter_config.json").exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"model.path: {folder} is a file; name the model's folder")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model.path: {folder} has no config.json; name a model's folder in Hugging Face format")
+    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        raise UserError(f"model.path: {folder} has no weights (*.safetensors); download the whole model")
+    if model.tokenizer_path is None and not any((folder / name).exists() for name in TOKENIZERS):
+        raise UserError(f"model.path: {folder} has no tokenizer; put it there, or set model.tokenizer_path")
+    if template and model.chat_template is None:
+        _check_template(folder if model.tokenizer_path is None else Path(model.tokenizer_path).expanduser())
+
+
+def check_rows(config: Any, *, trains: bool = False) -> list[str]:
+    """Every row has a prompt, and where a run `trains` there are enough for a batch."""
+    data = config.data
+    if data.custom_cls.path is not None:
+        return []
+    notes = []
+    for name in ("train_files", "val_files"):
+        files = as_list(getattr(data, name))
+        if files and not any(is_remote(str(file)) for file in files):
+            notes += _check_rows(config, files, f"data.{name}", trains=trains)
+    return notes
+
+
+def check_conversations(files: Any, what: str) -> None:
+    """Files of conversations that can be read. Raises UserError."""
+    from agentrl.data.files import paths, read_records
+
+    for file in [] if any(is_remote(str(file)) for file in as_list(files)) else paths(files, what):
+        if not len(read_records(file)):
+            raise UserError(f"{what}: {file} has no rows; write a conversation a line")
+
+
+def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
+    from agentrl.data.rows import read_rows
+    from agentrl.rollout.loops.registry import loop_class
+
+    data, agent = config.data, config.rollout.agent
+    rows = read_rows(list(files), prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)
+    for place in range(min(len(rows), WHOLE_ROWS)):
+        rows[place]
+    if trains and what == "data.train_files":
+        _check_batch(config, len(rows))
+    silent = [uid for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
+    for name in rows.agent_names() if config.model.external_lib is None else ():
+        loop_class(name, agent.agent_loop_config_path)
+    some = f"{plural(len(silent), 'row')} {'has' if len(silent) == 1 else 'have'}"
+    return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
+
+
+def _check_batch(config: Any, rows: int) -> None:
+    from agentrl.data.loader import check_batch
+
+    data = config.data
+    batch = data.gen_batch_size if config.algorithm.filter_groups.enable else None
+    check_batch(
+        rows if data.train_max_samples < 0 else min(rows, data.train_max_samples), batch or data.train_batch_size
+    )
+
+
+def _has_user(messages: list[dict[str, Any]]) -> bool:
+    return any(message["role"] == "user" for message in messages)
+
+
+def _check_template(folder: Path) -> None:
+    """A chat template, where the tokenizer lies in a folder."""
+    if not folder.is_dir() or any((folder / name).exists() for name in TEMPLATES):
+        return
+    file = folder / "tokenizer_config.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")).get("chat_template") if file.exists() else None
+    except (ValueError, AttributeError):
+        return  # the tokenizer's own trouble
+    if not found:
+        raise UserError(
+            f"model.chat_template: the tokenizer in {folder} has no chat template, as base models have none; name a "
+            "Jinja file that fits the model, such as configs/templates/chatml_tools.jinja"
+        )

@@ -1,0 +1,90 @@
+"""What each server engine is started with: agentrl's keys in the engine's own words."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.chat.media.loading import takes_images
+from agentrl.config.schema import Config, Rollout
+from agentrl.core.errors import UserError
+from agentrl.core.points import ENGINES
+from agentrl.engines.servers import Dialect
+from agentrl.engines.servers.place import engine_python
+from agentrl.engines.servers.settings import Adapter, Settings
+from agentrl.engines.servers.weights.adapter import AdapterWeights
+from agentrl.training.model.adapter import base_and_adapter
+from agentrl.training.model.loading import load_model
+
+
+def model_length(config: Config) -> int:
+    """Tokens of the longest sequence."""
+    data = config.data
+    return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
+
+
+def server_dtype(config: Config, device: torch.device) -> str:
+    """`rollout.dtype`, with auto told."""
+    dtype = config.rollout.dtype
+    return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
+
+
+def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
+    """`rollout.engine_kwargs` of an engine; one that is named by its path goes by the last part of it."""
+    given: dict[str, Any] = rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
+    return given
+
+
+def server_python(name: str, rollout: Rollout) -> str:
+    """The interpreter that starts a server; a backend of the user's own may choose another. Raises UserError."""
+    if rollout.base_url:
+        return ""
+    if name in ENGINES.declared:
+        return engine_python(name, name, rollout.engine_python)
+    return rollout.engine_python or sys.executable
+
+
+def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
+    """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
+    rollout, model = config.rollout, config.model
+    if rollout.deterministic and device.type == "cpu":
+        raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
+    place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
+    base, saved = base_and_adapter(str(place), model.lora_rank)
+    adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
+    settings = Settings(
+        python=server_python(name, rollout),
+        model=base,
+        device=device.type,
+        dtype=server_dtype(config, device),
+        max_model_len=model_length(config),
+        max_num_seqs=rollout.max_num_seqs,
+        seed=rollout.seed,
+        tensor_parallel=rollout.tensor_model_parallel_size,
+        memory_fraction=rollout.gpu_memory_utilization,
+        load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
+        eager=rollout.enforce_eager,
+        chunked_prefill=rollout.enable_chunked_prefill,
+        max_batched_tokens=rollout.max_num_batched_tokens,
+        sleeps=sleeps,
+        deterministic=rollout.deterministic,
+        log_stats=not rollout.disable_log_stats,
+        head_in_float32=model.enable_fp32_lm_head,
+        trust_remote_code=model.trust_remote_code,
+        adapter=adapter,
+        sees=takes_images(base, trust_remote_code=model.trust_remote_code),
+        override_config=model.override_config,
+        extra=kwargs_of(rollout, name),
+    )
+    spoken: Dialect = ENGINES.make(name, "rollout.name", settings)
+    return spoken
+
+
+def sent_adapter(config: Config) -> Adapter:
+    """What a server is told of the policy's adapter beforehand, read off a skeleton. Raises UserError for one that
+    engines do not serve."""
+    weight_sync = config.rollout.weight_sync
+    if weight_sync not in ("auto", "files"):
+        raise UserError(f"rollout.weight_sync={weight_sync} sends whole weights, model.lora_merge=false none: drop one")
+    return AdapterWeights(load_model(config.model, device=torch.device("meta"), seed=0)).shape

@@ -1,0 +1,113 @@
+"""The engine contract: token ids in, token ids and their log-probs out.
+
+Invariants every engine keeps (tests/engines/conformance.py runs them against each):
+- `len(token_ids) == len(logprobs)`; a log-prob is that of the sampled token under the distribution it
+  was drawn from (after temperature, top-k, top-p, min-p), in nats, <= 0;
+- a stop token that ended the generation is part of `token_ids`;
+- a cancelled `generate` leaves nothing running; `release(key)` leaves nothing cached;
+- `generate` may be called from many tasks at once and never blocks the event loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from agentrl.trajectory.medium import Medium
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw tokens for one request."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 means greedy; log-probs are then those of the untempered distribution."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 (or -1, verl's spelling) keeps all."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """Same seed, same prompt, same weights: same tokens, as far as float arithmetic allows."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    """Do not stop at `stop_token_ids`."""
+    candidates: int = 0
+    """Also tell the likeliest so many tokens of the first position; not at temperature 0."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one request drew."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    weight_version: int
+    """Of the first token."""
+    versions: tuple[int, ...] = ()
+    """Of each token; empty: all of `weight_version`."""
+    candidates: tuple[tuple[int, float], ...] = ()
+    """(token, log-prob after temperature) that could have come first, as many as were asked for."""
+
+    @classmethod
+    def of(
+        cls,
+        token_ids: list[int],
+        logprobs: list[float],
+        finish_reason: FinishReason,
+        versions: Sequence[int],
+        candidates: tuple[tuple[int, float], ...],
+        *,
+        present: int,
+    ) -> "Generation":
+        """One whose tokens were drawn by `versions`; where there are none, by the `present` one."""
+        first = versions[0] if versions else present
+        return cls(token_ids, logprobs, finish_reason, first, tuple(versions), candidates)
+
+
+class Engine(Protocol):
+    """A source of tokens; see the module docstring for what every implementation promises."""
+
+    async def start(self) -> None:
+        """Make ready to generate. Raises UserError when the engine cannot run here."""
+
+    async def close(self) -> None:
+        """Stop everything and free everything; safe to call twice."""
+
+    def open(self, key: str) -> None:
+        """Announce a trajectory: all its requests carry `key`, and its cache stays where it is."""
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`, in which the tokens of `media` stand in their order.
+
+        Raises InfraError when the engine fails, UserError when it takes no media, asyncio.CancelledError when
+        cancelled.
+        """
+
+    def release(self, key: str) -> None:
+        """Forget a trajectory: stop what runs for `key`, free its cache. Unknown keys are fine."""
+
+    async def abort(self) -> None:
+        """End every request in flight; each returns what it drew so far with finish_reason "abort"."""
+
+    async def pause(self) -> None:
+        """Hold all requests where they are; returns when no forward pass runs."""
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+
+    async def update_weights(self, version: int) -> None:
+        """Take the policy's current weights (and drop every cache made by the old ones); stamp later generations."""
+
+    async def sleep(self) -> None:
+        """Give back memory that an idle engine does not need."""
+
+    async def wake(self) -> None:
+        """Undo `sleep`."""
+
+    async def health(self) -> dict[str, float]:
+        """Load figures (running, waiting, ...). Raises InfraError when the engine is dead."""

@@ -1,0 +1,148 @@
+"""The engine without threads or asyncio: which requests are alive, when they may run, how they end.
+
+Invariants:
+- everything here happens in one thread;
+- requests are served in order of arrival; deterministic mode orders them by key instead, and runs only while every
+  open key has a request, so that what shares a batch depends on no clock;
+- no keys and values outlive the weights that made them;
+- a request leaves `active` exactly once, through `_end`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from agentrl.core.errors import InfraError
+from agentrl.engines.hf.request import Request
+from agentrl.engines.hf.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Core:
+    """Life of the requests; `runner` makes their tokens."""
+
+    def __init__(self, runner: Runner, *, deterministic: bool, on_end: Callable[[Request], None]) -> None:
+        self.runner = runner
+        self.deterministic = deterministic
+        self.on_end = on_end
+        self.active: list[Request] = []
+        self.open_keys: set[str] = set()
+        self.version = 0
+        self.paused = False
+        self.asleep = False
+        self.interrupted = False
+        """A change since the step began that it must not run into."""
+        self.drawn = 0
+        self.failures = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step has something to do and may do it."""
+        if self.paused or self.asleep or not self.active:
+            return False
+        return not self.deterministic or self.open_keys <= {request.key for request in self.active}
+
+    def step(self, between: Callable[[], None]) -> None:
+        """Run the model once (the fallback: a batch to its end); `between` is called after each token.
+
+        Whatever the model's code raises ends the requests in flight with InfraError; the engine goes on.
+        """
+        self.interrupted = False
+
+        def emit(requests: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
+            for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
+                request.append(token, logprob, self.version)
+                self.drawn += 1
+                if request.done:
+                    self._end(request)
+            between()
+            return not self.interrupted
+
+        try:
+            self.runner.step(list(self.active), emit)
+        except Exception as error:
+            log.exception("hf engine: the forward pass failed")
+            self._fail(error)
+
+    def submit(self, request: Request) -> None:
+        self.active.append(request)
+        if self.deterministic:
+            self.active.sort(key=lambda r: r.key)  # stable: requests of one key stay in order of arrival
+
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for this request any more."""
+        self._abort([request])
+
+    def open(self, key: str) -> None:
+        self.open_keys.add(key)
+
+    def release(self, key: str) -> None:
+        self.open_keys.discard(key)
+        self._abort([request for request in self.active if request.key == key])
+        self.runner.forget(key)
+
+    def abort(self) -> None:
+        self._abort(list(self.active))
+
+    def pause(self) -> None:
+        self.paused = self.interrupted = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def update_weights(self, version: int) -> None:
+        self.interrupted = True
+        self.runner.reload()
+        self.version = version
+
+    def sleep(self) -> None:
+        self.asleep = self.interrupted = True
+        self.runner.clear()
+
+    def wake(self) -> None:
+        self.asleep = False
+
+    def shut(self, error: Exception) -> None:
+        """End every request with `error`."""
+        self.interrupted = True
+        self._raise(list(self.active), error)
+        self.open_keys.clear()
+        self.runner.clear()
+
+    def health(self) -> dict[str, float]:
+        keys = {request.key for request in self.active}
+        running = sum(not request.done for request in self.runner.in_flight())
+        return {
+            "running": running,
+            "waiting": len(self.active) - running,
+            "open_keys": len(self.open_keys),
+            "awaited_keys": len(self.open_keys - keys),
+            "drawn_tokens": self.drawn,
+            "weight_version": self.version,
+            "failures": self.failures,
+            **self.runner.stats(),
+        }
+
+    def _abort(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if not request.done:
+                request.finish_reason = "abort"
+                self._end(request)
+
+    def _raise(self, requests: Sequence[Request], error: Exception) -> None:
+        for request in requests:
+            request.error = error
+            self._end(request)
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        text = str(error).strip().splitlines()
+        short = f"hf engine: {type(error).__name__}: {text[0] if text else 'no message'}"
+        hit = [request for request in self.runner.in_flight() if not request.done]
+        self._raise(hit or list(self.active), InfraError(short))
+        self.runner.clear()
+
+    def _end(self, request: Request) -> None:
+        self.active.remove(request)
+        self.runner.leave(request)
+        self.on_end(request)

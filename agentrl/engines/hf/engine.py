@@ -1,0 +1,180 @@
+"""The engine that samples from the policy's own transformers module, in this process.
+
+The module's parameters are read where they lie: trainer and engine share them, and `update_weights` has nothing to
+copy. Forward passes run in one worker thread; the coroutines here only post requests to it and wait.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
+from agentrl.core.queueing import began
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.hf.fallback import FallbackRunner
+from agentrl.engines.hf.memory import cache_bytes
+from agentrl.engines.hf.options import read_options
+from agentrl.engines.hf.projection import Unsupported
+from agentrl.engines.hf.request import Request
+from agentrl.engines.hf.runner import Runner
+from agentrl.engines.hf.slots import SlotRunner
+from agentrl.engines.hf.threads import configure_torch, slow_bfloat16
+from agentrl.engines.hf.worker import Worker
+from agentrl.engines.sampling import within
+from agentrl.trajectory.medium import Medium
+
+log = logging.getLogger(__name__)
+
+
+@engine("hf")
+class HFEngine:
+    """`agentrl.engines.engine.Engine` over a transformers module on CPU or CUDA.
+
+    Llama, Mistral, Qwen2 and Qwen3 (bare or with LoRA adapters) run on a continuous-batching forward pass with a
+    KV cache kept between the turns of a trajectory; other architectures on `module.generate`.
+
+    Differences worth knowing:
+    - a prompt that leaves no room within `max_model_len` is a UserError, since retrying cannot help;
+    - `release` ends a running request of its key as `abort` would;
+    - toggling adapters counts as a change of weights: call `update_weights`.
+    """
+
+    def __init__(
+        self, module: Any, *, max_num_seqs: int, max_model_len: int, deterministic: bool = False, **engine_kwargs: Any
+    ) -> None:
+        """`engine_kwargs` are those of `options.Options`. Raises UserError for one that does not exist."""
+        if max_num_seqs < 1:
+            raise UserError(f"rollout.max_num_seqs={max_num_seqs}: give 1 or more")
+        self.module = module
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.deterministic = deterministic
+        self.options = read_options(engine_kwargs)
+        self._worker: Worker | None = None
+        self._outbox: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        if self._worker is not None:
+            return
+        configure_torch(threads=self.options.threads, matmul_precision=self.options.matmul_precision)
+        weight = next(self.module.parameters())
+        if slow_bfloat16(weight.device, weight.dtype):
+            log.warning("bfloat16 is slow on this CPU, which has no AVX-512: set model.dtype=float32")
+        self._worker = Worker(self._runner(), deterministic=self.deterministic)
+
+    async def close(self) -> None:
+        if self._worker is None:
+            return
+        worker, self._worker = self._worker, None
+        self._flush_to(worker)
+        worker.stop()
+        await asyncio.to_thread(worker.thread.join)
+
+    def open(self, key: str) -> None:
+        worker = self._running()
+        self._post(lambda: worker.core.open(key))
+
+    def release(self, key: str) -> None:
+        worker = self._running()
+        self._post(lambda: worker.core.release(key))
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`. Raises UserError for a prompt or a setting that cannot work, InfraError when the
+        forward pass fails."""
+        worker = self._running()
+        request = self._request(token_ids, sampling, key, tuple(media))
+        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._post(lambda: worker.submit(request, future))
+        try:
+            generation = await future
+        except asyncio.CancelledError:
+            self._post(lambda: worker.cancel(request))
+            raise
+        began(request.begun)
+        return generation
+
+    async def abort(self) -> None:
+        await self._ask(lambda worker: worker.core.abort())
+
+    async def pause(self) -> None:
+        await self._ask(lambda worker: worker.core.pause())
+
+    async def resume(self) -> None:
+        await self._ask(lambda worker: worker.core.resume())
+
+    async def update_weights(self, version: int) -> None:
+        await self._ask(lambda worker: worker.core.update_weights(version))
+
+    async def sleep(self) -> None:
+        """Free the KV cache; requests wait for `wake` and then start over from the tokens they have."""
+        await self._ask(lambda worker: worker.core.sleep())
+
+    async def wake(self) -> None:
+        await self._ask(lambda worker: worker.core.wake())
+
+    async def health(self) -> dict[str, float]:
+        figures: dict[str, float] = await self._ask(lambda worker: worker.core.health())
+        return figures
+
+    def _running(self) -> Worker:
+        if self._worker is None:
+            raise InfraError("the hf engine is not running: start() comes first, and nothing after close()")
+        return self._worker
+
+    def _runner(self) -> Runner:
+        options, device = self.options, next(self.module.parameters()).device
+        if not options.fallback:
+            try:
+                return SlotRunner(
+                    self.module,
+                    max_running=self.max_num_seqs,
+                    max_len=self.max_model_len,
+                    max_tokens=options.max_num_batched_tokens or (8192 if device.type == "cuda" else 1024),
+                    budget_bytes=cache_bytes(device, options.kv_cache_gb),
+                )
+            except Unsupported as reason:
+                log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
+        return FallbackRunner(self.module, max_running=self.max_num_seqs)
+
+    def _request(self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
+        sampling = within(sampling, len(token_ids), self.max_model_len)
+        stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        return Request(key, list(token_ids), sampling, seed, frozenset(stops), sampling.max_new_tokens, media)
+
+    async def _ask(self, call: Callable[[Worker], Any]) -> Any:
+        worker = self._running()
+        self._flush_to(worker)
+        return await worker.ask(lambda: call(worker))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Hand a call to the worker together with the others of this turn of the event loop.
+
+        Requests of tasks that woke together then meet in one batch, and a group's first prompt is known to the rest.
+        """
+        self._outbox.append(call)
+        if len(self._outbox) > 1:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self._flush)
+        except RuntimeError:  # open() or release() outside of an event loop
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._worker is not None:
+            self._flush_to(self._worker)
+
+    def _flush_to(self, worker: Worker) -> None:
+        calls, self._outbox = self._outbox, []
+        if calls:
+            worker.post(lambda: _each(calls))
+
+
+def _each(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

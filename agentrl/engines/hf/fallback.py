@@ -1,0 +1,136 @@
+"""Any causal language model, through transformers' own `generate`: for architectures without a forward pass here.
+
+Static batches: requests that wait are padded together, and newcomers wait for the batch to end. `generate` decides
+nothing: a logits processor draws each token as the engine's sampler does (so seeds, filters and log-probs mean the
+same) and leaves only that token for `generate` to take. When weights or requests change, the batch is cut short and
+its unfinished requests start again from the tokens they have.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.chat.media.inputs import arguments
+from agentrl.core.errors import UserError
+from agentrl.engines.hf.request import Request
+from agentrl.engines.hf.runner import Emit, draw
+
+
+class Interrupted(Exception):
+    """Leaves `generate` between two tokens."""
+
+
+class FallbackRunner:
+    """Runs whatever `module.generate` runs, up to `max_running` requests at once.
+
+    The model must heed the attention mask: shorter prompts are padded on the left. Raises UserError for peft's
+    learned prompts, which live outside of the model that generates.
+    """
+
+    def __init__(self, module: Any, *, max_running: int) -> None:
+        if any(config.is_prompt_learning for config in getattr(module, "peft_config", {}).values()):
+            raise UserError("the hf engine cannot run learned prompts: use LoRA, or another engine")
+        # peft's wrapper would write its own generation settings into the model; the adapters are in its layers.
+        self.model = module.get_base_model() if hasattr(module, "get_base_model") else module
+        self.max_running = max_running
+        self.computed = 0
+        self.batch: list[Request] = []
+
+    def step(self, requests: Sequence[Request], emit: Emit) -> None:
+        self.batch = list(requests[: self.max_running])
+        for request in self.batch:
+            request.begin()
+        with torch.no_grad(), _neutral(self.model), suppress(Interrupted):
+            self._generate(emit)
+
+    def in_flight(self) -> Sequence[Request]:
+        return self.batch
+
+    def leave(self, request: Request) -> None:
+        """Nothing is kept for a request; its row is padded along until the batch ends."""
+
+    def forget(self, key: str) -> None:
+        """Nothing is kept between requests."""
+
+    def clear(self) -> None:
+        """Nothing is kept between batches."""
+
+    def reload(self) -> None:
+        """`generate` reads the weights itself."""
+
+    def stats(self) -> dict[str, float]:
+        return {"computed_tokens": self.computed}
+
+    def _generate(self, emit: Emit) -> None:
+        from transformers import LogitsProcessorList, StoppingCriteriaList
+
+        batch = self.batch
+        device = next(self.model.parameters()).device
+        width = max(len(request.tokens) for request in batch)
+        padding = [width - len(request.tokens) for request in batch]
+        ids = [[0] * pad + request.tokens for pad, request in zip(padding, batch, strict=True)]
+        mask = [[0] * pad + [1] * (width - pad) for pad in padding]
+        media = [medium for request in batch for medium in request.media]
+        self.model.generate(
+            input_ids=torch.tensor(ids, device=device),
+            **arguments(self.model, ids, media, device),
+            attention_mask=torch.tensor(mask, device=device),
+            max_new_tokens=max(request.limit - request.drawn for request in batch),
+            logits_processor=LogitsProcessorList([Drawer(self, emit)]),
+            stopping_criteria=StoppingCriteriaList([Ended(batch)]),
+        )
+
+
+class Drawer:
+    """Draws a token for every unfinished row and rules out all others."""
+
+    def __init__(self, runner: FallbackRunner, emit: Emit) -> None:
+        self.runner = runner
+        self.batch = runner.batch
+        self.emit = emit
+        self.begun = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        alive = [i for i, request in enumerate(self.batch) if not request.done]
+        requests = [self.batch[i] for i in alive]
+        self.runner.computed += sum(1 if self.begun else len(request.tokens) for request in requests)
+        self.begun = True
+        tokens, logprobs = draw(scores[alive], requests)
+        go_on = self.emit(requests, tokens, logprobs)
+        if not go_on:
+            raise Interrupted
+        chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+        chosen[alive] = torch.tensor(tokens, device=scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+class Ended:
+    """Tells `generate` which rows are done."""
+
+    def __init__(self, batch: Sequence[Request]) -> None:
+        self.batch = batch
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        return torch.tensor([request.done for request in self.batch], device=input_ids.device)
+
+
+@contextmanager
+def _neutral(model: Any) -> Iterator[None]:
+    """Take away the generation defaults a model came with (penalties, suppressed tokens, end tokens) for a while.
+
+    `generate` fills what its caller leaves open from them, so an argument could not switch them off.
+    """
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, use_cache=True, pad_token_id=0)
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.generation_config = own
+        model.train(training)

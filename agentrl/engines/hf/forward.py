@@ -1,0 +1,91 @@
+"""The Llama family's forward pass over packed tokens and cached keys and values.
+
+RMSNorm, rotary embedding, grouped-query attention and a gated MLP (arXiv 2302.13971; Qwen3 also normalises queries
+and keys a head). Log-probs agree with the module's own forward pass to rounding.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, scaled_dot_product_attention, silu
+
+from agentrl.engines.hf.batch import Batch, Decode, Prefill, Share
+from agentrl.engines.hf.weights import Layer, Weights
+
+
+def forward(weights: Weights, batch: Batch) -> Tensor:
+    """Logits [n, vocabulary] for `batch.outputs`; writes the keys and values of all its tokens."""
+    x = embedding(batch.tokens, weights.embedding)
+    rotation = rotations(weights, x, batch.positions)
+    for i, layer in enumerate(weights.layers):
+        mixed = _attention(weights, layer, i, layer.attention_norm(x), rotation, batch)
+        if i == len(weights.layers) - 1:  # nobody needs the other tokens any more
+            x, mixed = x[batch.outputs], mixed[batch.outputs]
+        x = layer.output.add_to(x, mixed)
+        gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
+        x = layer.down.add_to(x, silu(gate).mul_(up))
+    return weights.head(weights.norm(x))
+
+
+def rotations(weights: Weights, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [T, 1, head_dim], from the module's own rotary embedding with its scaling."""
+    cos, sin = weights.rotary(x, positions[None])
+    half = weights.head_dim // 2
+    # x * cos + (-x2, x1) * sin equals x * cos + (x2, x1) * (-sin, sin), and the swap is a roll.
+    signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+    return cos[0, :, None], signed[:, None]
+
+
+def _attention(
+    weights: Weights, layer: Layer, index: int, x: Tensor, rotation: tuple[Tensor, Tensor], batch: Batch
+) -> Tensor:
+    """Attention of every token over its sequence: [T, heads * head_dim]."""
+    heads, kv_heads = weights.heads, weights.kv_heads
+    mixed = layer.qkv(x).view(len(x), heads + 2 * kv_heads, weights.head_dim)
+    turned = mixed[:, : heads + kv_heads]
+    if layer.q_norm is not None and layer.k_norm is not None:
+        turned = torch.cat((layer.q_norm(turned[:, :heads]), layer.k_norm(turned[:, heads:])), 1)
+    cos, sin = rotation
+    turned = torch.addcmul(turned * cos, turned.roll(weights.head_dim // 2, -1), sin)
+    queries = turned[:, :heads]
+    cached = torch.cat((turned[:, heads:], mixed[:, heads + kv_heads :]), 1)
+    out = [_share_attention(weights, share, index, queries, cached) for share in batch.shares]
+    return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def _share_attention(weights: Weights, share: Share, index: int, queries: Tensor, cached: Tensor) -> Tensor:
+    memory = share.pool.layers[index]
+    new = cached[share.start : share.stop]
+    memory.view(-1, weights.head_dim).index_copy_(0, share.write, new.reshape(-1, weights.head_dim))
+    out = []
+    if share.decode is not None:
+        out.append(_decode(weights, share.decode, memory, queries[share.start : share.start + share.decoding]))
+    for prefill in share.prefills:
+        out.append(_prefill(weights, prefill, memory, queries[prefill.start : prefill.stop]))
+    return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def _decode(weights: Weights, decode: Decode, memory: Tensor, queries: Tensor) -> Tensor:
+    """One token a sequence, all in one call: the heads that share keys stand in for query positions."""
+    keys, values = memory[:, decode.low : decode.high, :, : decode.length]
+    grouped = queries.reshape(len(queries), weights.kv_heads, -1, weights.head_dim)
+    if decode.places is not None:
+        spread = grouped.new_zeros((decode.high - decode.low, *grouped.shape[1:]))
+        grouped = spread.index_copy_(0, decode.places, grouped)
+    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=decode.mask, scale=weights.scaling)
+    if decode.places is not None:
+        out = out[decode.places]
+    return out.reshape(len(queries), -1)
+
+
+def _prefill(weights: Weights, prefill: Prefill, memory: Tensor, queries: Tensor) -> Tensor:
+    keys, values = memory[:, prefill.slot, None, :, : prefill.length]
+    out = scaled_dot_product_attention(
+        queries.transpose(0, 1)[None],
+        keys,
+        values,
+        attn_mask=prefill.mask,
+        is_causal=prefill.mask is None,
+        scale=weights.scaling,
+        enable_gqa=weights.heads != weights.kv_heads,
+    )
+    return out[0].transpose(0, 1).reshape(len(queries), -1)

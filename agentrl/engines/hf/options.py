@@ -1,0 +1,42 @@
+"""What a user may set for this engine under `rollout.engine_kwargs.hf`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from agentrl.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Engine settings beyond the ones every engine shares."""
+
+    max_num_batched_tokens: int | None = None
+    """Tokens one forward pass takes: every running sequence's next token, then pieces of waiting prompts; null:
+    1024 on a CPU, 8192 on a GPU."""
+    kv_cache_gb: float | None = None
+    """Most GiB of keys and values, allocated as needed; null: a quarter of the memory that is free at start."""
+    threads: int | None = None
+    """CPU threads for this whole process (see threads.py); null: leave torch as it is."""
+    matmul_precision: str | None = None
+    """float32 matmul precision for this whole process (see threads.py); null: leave torch as it is."""
+    eos_token_ids: Sequence[int] = ()
+    """Stop tokens for every request, besides its own."""
+    fallback: bool = False
+    """Use transformers' own generation even where this package's own forward pass would do."""
+
+
+def read_options(given: dict[str, Any]) -> Options:
+    """Options from the config's dict. Raises UserError for an unknown name or an impossible value."""
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1) or known
+            raise UserError(f"rollout.engine_kwargs.hf.{name} does not exist; did you mean {' or '.join(near)}?")
+    options = Options(**given)
+    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < 1:
+        raise UserError("rollout.engine_kwargs.hf.max_num_batched_tokens is below 1; leave it out for the default")
+    if options.kv_cache_gb is not None and options.kv_cache_gb <= 0:
+        raise UserError("rollout.engine_kwargs.hf.kv_cache_gb must be above 0; leave it out for the default")
+    return options

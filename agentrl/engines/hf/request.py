@@ -1,0 +1,72 @@
+"""One generation on its way through the engine."""
+
+import time
+from dataclasses import dataclass, field
+from math import isfinite
+
+from agentrl.core.errors import InfraError
+from agentrl.engines.engine import FinishReason, Generation, Sampling
+from agentrl.trajectory.medium import Medium
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt that grows by the tokens drawn for it.
+
+    Invariants: `tokens` is prompt plus drawn tokens and only ever appended to; `logprobs` and `versions` have one entry
+    a drawn token; once `done`, nothing changes any more. Only the worker thread writes to it.
+    """
+
+    key: str
+    tokens: list[int]
+    sampling: Sampling
+    seed: int
+    stops: frozenset[int]
+    limit: int
+    """Most tokens to draw."""
+    media: tuple[Medium, ...] = ()
+    """Images and videos of the prompt; only models that run on the fallback can have any."""
+    prompt_length: int = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    candidates: tuple[tuple[int, float], ...] = ()
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    begun: float | None = None
+    """When it first had a place, in seconds since the epoch."""
+    versions: list[int] = field(default_factory=list)
+    """Of the weights that drew each token."""
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def drawn(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.logprobs)
+
+    def begin(self) -> None:
+        """It has a place."""
+        self.begun = self.begun or time.time()
+
+    def append(self, token: int, logprob: float, version: int) -> None:
+        """Take one drawn token, and finish where it ends the generation."""
+        if not isfinite(logprob):
+            self.error = InfraError("hf engine: the model's logits are not finite; have its weights diverged?")
+            return
+        self.tokens.append(token)
+        self.versions.append(version)
+        self.logprobs.append(min(logprob, 0.0))
+        if token in self.stops:
+            self.finish_reason = "stop"
+        elif self.drawn >= self.limit:
+            self.finish_reason = "length"
+
+    def generation(self, version: int) -> Generation:
+        """The result; `version` is the present one."""
+        assert self.finish_reason is not None
+        drawn = self.tokens[self.prompt_length :]
+        return Generation.of(drawn, self.logprobs, self.finish_reason, self.versions, self.candidates, present=version)

@@ -1,0 +1,48 @@
+"""What turns requests into tokens, one forward pass at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agentrl.engines.hf.request import Request
+from agentrl.engines.hf.sampler import likeliest, sample, stream
+
+Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]
+"""Takes one token and log-prob for each request; False: stop here, weights or requests are about to change."""
+
+
+class Runner(Protocol):
+    """Makes tokens with the policy's module. Lives in the worker thread; knows nothing of asyncio."""
+
+    def step(self, requests: Sequence[Request], emit: Emit) -> None:
+        """Advance as many of the unfinished `requests` as fit, the first ones first."""
+
+    def in_flight(self) -> Sequence[Request]:
+        """The requests that a failure of `step` hits."""
+
+    def leave(self, request: Request) -> None:
+        """A request is over."""
+
+    def forget(self, key: str) -> None:
+        """Free what is kept for the next request of `key`."""
+
+    def clear(self) -> None:
+        """Free everything that was computed; requests in flight start over at their next step."""
+
+    def reload(self) -> None:
+        """The module's weights have changed."""
+
+    def stats(self) -> dict[str, float]:
+        """Figures for `health`."""
+
+
+def draw(logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[float]]:
+    """The next token of each request and its log-prob, from `logits` [n, vocabulary]."""
+    samplings = [request.sampling for request in requests]
+    with torch.inference_mode():
+        for row, request in zip(logits, requests, strict=True):
+            if request.sampling.candidates and request.sampling.temperature and not request.drawn:
+                request.candidates = likeliest(row, request.sampling)
+        return sample(logits, samplings, [stream(request.seed, request.drawn) for request in requests])

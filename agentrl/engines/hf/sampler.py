@@ -1,0 +1,161 @@
+"""Drawing one token a row, with its log-prob under the distribution it was drawn from.
+
+A token is drawn by a race: token i with probability p_i arrives after an exponentially distributed time of rate p_i,
+and the first one wins (the Gumbel-max trick in other words, Maddison et al., arXiv 1411.0030). The times come from a
+hash of the request's seed, of how many tokens it has drawn, and of the token's id, nothing else. So a request draws
+the same tokens whatever shares its batch, unless rounding changes who wins: logits differ in their last bits between
+batch sizes, and the chance that this turns a race is about as small as the relative difference of the probabilities.
+Inverting the cumulative distribution at one uniform number would be as cheap, but all its edges move when one
+probability does: over a large vocabulary that changed a token in a hundred where the race changes none.
+
+Plain sampling races twice, among blocks of the vocabulary by their sums and then within the winning block, since
+noise for every token would cost more than the softmax. `torch.multinomial` needs just that, and a generator a request.
+
+Filters apply in the order temperature, top-k, top-p, min-p; each sees the distribution renormalised after the one
+before, as in transformers. Temperature 0 takes the likeliest token and reports the untempered, unfiltered log-prob.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentrl.engines.engine import Sampling
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9 - 2**64  # as int64
+MIX_2 = 0x94D049BB133111EB - 2**64
+BLOCK = 128
+FIRST_CANDIDATES = 256
+
+
+def stream(seed: int, position: int) -> int:
+    """Names the noise for token `position` of the request with `seed`: an int64.
+
+    Counter-based: SplitMix64's mixing function (Steele et al., OOPSLA 2014) over seed and position.
+    """
+    mixed = _mix_int((_mix_int(seed & MASK) + (position + 1) * GOLDEN) & MASK)
+    return mixed - 2**64 if mixed >> 63 else mixed
+
+
+def _mix_int(z: int) -> int:
+    z = ((z ^ z >> 30) * (MIX_1 & MASK)) & MASK
+    z = ((z ^ z >> 27) * (MIX_2 & MASK)) & MASK
+    return z ^ z >> 31
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The same on int64 tensors, whose products wrap and whose right shift copies the sign."""
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * MIX_1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * MIX_2
+    return z ^ ((z >> 31) & (2**33 - 1))
+
+
+def times(streams: Tensor, counters: Tensor) -> Tensor:
+    """Standard exponential float64 [n, k] for `streams` [n, 1] and integer `counters` [k] or [n, k]."""
+    bits = (_mix(streams + counters * (GOLDEN - 2**64)) >> 11) & (2**53 - 1)
+    return -torch.log1p(-(bits.double() + 0.5) * 2.0**-53)
+
+
+def sample(logits: Tensor, samplings: Sequence[Sampling], streams: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Token and log-prob (float32) for each row of `logits` [n, vocabulary], of any float dtype.
+
+    `streams` are the rows' noise, from `stream`.
+    """
+    kinds = [_kind(sampling) for sampling in samplings]
+    tokens = torch.empty(len(kinds), dtype=torch.long, device=logits.device)
+    logprobs = torch.empty(len(kinds), dtype=torch.float32, device=logits.device)
+    for kind in sorted(set(kinds)):
+        rows = [i for i, k in enumerate(kinds) if k == kind]
+        everything = len(rows) == len(kinds)
+        where = torch.tensor(rows, device=logits.device)
+        drawn, kept = _draw(
+            kind,
+            logits if everything else logits[where],
+            [samplings[i] for i in rows],
+            torch.tensor([streams[i] for i in rows], device=logits.device)[:, None],
+        )
+        tokens[where], logprobs[where] = drawn, kept
+    return tokens.tolist(), logprobs.tolist()
+
+
+def likeliest(logits: Tensor, sampling: Sampling) -> tuple[tuple[int, float], ...]:
+    """`sampling.candidates` tokens of one row of logits [vocabulary] with their log-probs after temperature."""
+    logprobs = torch.log_softmax(logits.float() / sampling.temperature, -1)
+    values, ids = logprobs.topk(min(sampling.candidates, len(logprobs)))
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+def _kind(sampling: Sampling) -> str:
+    if sampling.temperature == 0:
+        return "greedy"
+    filters = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+    return "filtered" if filters else "plain"
+
+
+def _draw(kind: str, logits: Tensor, samplings: list[Sampling], streams: Tensor) -> tuple[Tensor, Tensor]:
+    if kind == "greedy":
+        tokens = logits.argmax(-1)
+        return tokens, _pick(torch.softmax(logits, -1, dtype=torch.float32), tokens).log()
+    probs = _tempered(logits, [sampling.temperature for sampling in samplings])
+    if kind == "plain":
+        tokens = race(probs, streams)
+        return tokens, _pick(probs, tokens).log()
+    kept, ids = _filter(probs, samplings)
+    places = (kept / times(streams, ids)).argmax(-1)
+    return _pick(ids, places), (_pick(kept, places) / kept.sum(-1)).log()
+
+
+def race(weights: Tensor, streams: Tensor) -> Tensor:
+    """An index of each row of `weights` [n, k] >= 0, drawn in proportion to them; never one of weight 0."""
+    width = weights.shape[-1]
+    padded = torch.nn.functional.pad(weights, (0, -width % BLOCK)) if width % BLOCK else weights
+    blocks = padded.view(len(weights), -1, BLOCK)
+    sums = blocks.sum(-1)
+    # Blocks count below zero, so that their noise is not that of some token.
+    block = (sums / times(streams, -1 - torch.arange(sums.shape[-1], device=sums.device))).argmax(-1)
+    inner = blocks[torch.arange(len(weights), device=weights.device), block]
+    ids = block[:, None] * BLOCK + torch.arange(BLOCK, device=weights.device)
+    winner = (inner / times(streams, ids)).argmax(-1)
+    return _pick(ids, winner).clamp(max=width - 1)  # NaN may point past the end; its log-prob tells later
+
+
+def _tempered(logits: Tensor, temperatures: list[float]) -> Tensor:
+    if all(temperature == 1 for temperature in temperatures):
+        return torch.softmax(logits, -1, dtype=torch.float32)
+    divisor = logits.new_tensor(temperatures, dtype=torch.float32)
+    return torch.softmax(logits.float() / divisor[:, None], -1)
+
+
+def _filter(probs: Tensor, samplings: list[Sampling]) -> tuple[Tensor, Tensor]:
+    """Kept probabilities (0 where filtered out) and their token ids [n, k], likeliest first."""
+    vocabulary = probs.shape[-1]
+    top_k = probs.new_tensor([s.top_k if s.top_k > 0 else vocabulary for s in samplings])[:, None]
+    top_p = probs.new_tensor([s.top_p for s in samplings])[:, None]
+    min_p = probs.new_tensor([s.min_p for s in samplings])[:, None]
+    values, ids = _candidates(probs, top_k, top_p, min_p)
+    ranks = torch.arange(values.shape[-1], device=probs.device)
+    values = values * (ranks < top_k)
+    below = values.cumsum(-1) - values
+    whole = torch.where(top_k < vocabulary, values.sum(-1, keepdim=True), torch.ones_like(top_p))
+    keep = ((below < top_p * whole) | (top_p >= 1)) & (values >= min_p * values[:, :1])
+    keep[:, 0] = True
+    return values * keep, ids
+
+
+def _candidates(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens, likeliest first: as many as the filters can keep, seldom the whole vocabulary."""
+    vocabulary = probs.shape[-1]
+    count = FIRST_CANDIDATES
+    while True:
+        values, ids = probs.topk(min(count, vocabulary), dim=-1)
+        total = values.sum(-1, keepdim=True)
+        enough = (top_k <= count) | ((top_p < 1) & (total >= top_p)) | (values[:, -1:] < min_p * values[:, :1])
+        if count >= vocabulary or bool(enough.all()):
+            return values, ids
+        count *= 8
+
+
+def _pick(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.gather(-1, index[:, None])[:, 0]

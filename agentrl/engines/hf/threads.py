@@ -1,0 +1,41 @@
+"""The process-wide torch settings that decide the engine's speed on a CPU, in one place.
+
+They are global to the process, so nothing here runs unless it is asked for.
+
+- Threads: engine and trainer take turns, so both may use every core that is idle: see agentrl/core/cpu_cores.py.
+- Precision: "high" or "medium" let torch send float32 matmuls to oneDNN instead of MKL. Where the CPU has AVX-512
+  this is faster (about 2.5 times on AMD) and still exact float32; on CPUs with AMX the products are bfloat16.
+  CPUs with AVX2 alone ignore the setting.
+- bfloat16: without AVX-512 there is no fast bfloat16 matmul at all. `slow_bfloat16` tells, so that a caller can
+  advise float32.
+"""
+
+import torch
+
+from agentrl.core.errors import UserError
+
+PRECISIONS = ("highest", "high", "medium")
+
+
+def configure_torch(*, threads: int | None = None, matmul_precision: str | None = None) -> None:
+    """Set torch's thread count and float32 matmul precision for the whole process; None leaves one alone.
+
+    Raises UserError for a value torch does not know.
+    """
+    if threads is not None:
+        if threads < 1:
+            raise UserError(f"rollout.engine_kwargs.hf.threads={threads}: give 1 or more")
+        torch.set_num_threads(threads)
+    if matmul_precision is not None:
+        if matmul_precision not in PRECISIONS:
+            raise UserError(
+                f"rollout.engine_kwargs.hf.matmul_precision={matmul_precision}: give one of {', '.join(PRECISIONS)}"
+            )
+        torch.set_float32_matmul_precision(matmul_precision)
+
+
+def slow_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether matmuls of `dtype` on `device` run without vector instructions for it."""
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        return False
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")

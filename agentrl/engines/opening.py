@@ -1,0 +1,196 @@
+"""From settings to an engine: which one, where its servers run, how weights get there."""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.config.schema import Config, Rollout
+from agentrl.core.errors import UserError
+from agentrl.core.points import ENGINES, WEIGHT_TRANSPORTS, is_server
+from agentrl.core.remote_files import SHARED_MEMORY
+from agentrl.engines.backends import dialect, kwargs_of, model_length, server_dtype
+from agentrl.engines.engine import Engine
+from agentrl.engines.gpus import placements, visible_gpus
+from agentrl.engines.probe import probe_for
+from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
+from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.weights import PolicyWeights
+from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.perf.device import DTYPES
+
+log = logging.getLogger(__name__)
+
+KEY = "rollout.name"
+
+
+def engine_name(rollout: Rollout, device: torch.device) -> str:
+    """What `rollout.name` means here."""
+    if rollout.name != "auto":
+        return rollout.name
+    there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
+    return "sglang" if there or rollout.base_url or rollout.router_url else "hf"
+
+
+def in_process(name: str) -> bool:
+    """Whether the engine `name` samples in the trainer's process, not in a server. Raises UserError for no engine."""
+    return not is_server(ENGINES.get(name, KEY))
+
+
+def server_urls(rollout: Rollout) -> list[str]:
+    """The servers that run already, as `rollout.base_url` names them."""
+    urls: list[str] = [rollout.base_url] if isinstance(rollout.base_url, str) else list(rollout.base_url)
+    return urls
+
+
+def check_addresses(rollout: Rollout, name: str) -> None:
+    """Raises UserError for servers that the engine has no use for, for a router whose servers nobody named, and for an
+    address of a server of ours."""
+    if rollout.base_url and in_process(name):
+        raise UserError(
+            f"rollout.base_url names servers, and rollout.name={name} samples in the trainer: drop one of them"
+        )
+    if rollout.router_url and not (rollout.base_url and name == "sglang"):
+        raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
+    if taken := {"host", "port"} & set(kwargs_of(rollout, name)):
+        raise UserError(
+            f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"
+        )
+
+
+def weight_folder(rollout: Rollout) -> Scratch:
+    """A new folder for weights as files, in shared memory where there is any and nothing else is said."""
+    return Scratch(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
+
+
+def engine_in_process(config: Config, module: Any) -> Engine:
+    """The engine in this process: hf, or one of the user's own. Raises UserError."""
+    rollout = config.rollout
+    name = engine_name(rollout, next(module.parameters()).device)
+    engine: Engine = ENGINES.make(
+        name,
+        KEY,
+        module,
+        max_num_seqs=rollout.max_num_seqs,
+        max_model_len=model_length(config),
+        deterministic=rollout.deterministic,
+        **kwargs_of(rollout, name),
+    )
+    return engine
+
+
+@dataclass
+class Servers:
+    """The servers of a run, launched before the trainer loads its model, for both take a while."""
+
+    config: Config
+    device: torch.device
+    dialect: Dialect
+    replicas: list[Replica]
+    scratch: Scratch
+    """Folder for weights as files."""
+    way: str
+    """How weights get there: adapter, or a name in WEIGHT_TRANSPORTS."""
+    sleeps: bool
+    """Whether the engine gives its memory back while the policy trains."""
+
+    def engine(
+        self, module: Any, score: Callable[[list[int]], Tensor], progress: Callable[[str], None]
+    ) -> RemoteEngine:
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
+        rollout = self.config.rollout
+        weights = sent_weights(self.config, module, self.way, self.device)
+        return RemoteEngine(
+            self.dialect,
+            self.replicas,
+            transport(self.config, weights, self.way, self.device, self.scratch.path),
+            max_model_len=model_length(self.config),
+            start_timeout=rollout.start_timeout,
+            request_timeout=rollout.request_timeout,
+            partial=rollout.partial_rollout,
+            check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
+            scratch=self.scratch,
+            router=rollout.router_url,
+            progress=progress,
+        )
+
+    async def close(self) -> None:
+        """Stop them, where no engine does."""
+        await asyncio.gather(*(replica.close() for replica in self.replicas))
+        self.scratch.remove()
+
+
+SentWeights = PolicyWeights | AdapterWeights
+
+
+def sent_weights(config: Config, module: Any, way: str, device: torch.device) -> SentWeights:
+    """What servers get of `module`: all of it, or by the way "adapter" its adapter."""
+    dtype = DTYPES[server_dtype(config, device)]
+    return AdapterWeights(module, dtype=dtype) if way == "adapter" else PolicyWeights(module, dtype=dtype)
+
+
+def transport(
+    config: Config, weights: SentWeights, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
+) -> Transport:
+    """What carries weights to servers. `way`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
+    `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
+    log.info("weights reach the engine by %s", way)
+    if isinstance(weights, AdapterWeights):
+        return AdapterTransport(weights, folder=scratch)
+    link = Link(
+        weights,
+        model_config=weights.module.config,
+        folder=scratch,
+        bucket_bytes=config.rollout.update_weights_bucket_megabytes << 20,
+        device=device,
+        ranks=ranks,
+        tensor_parallel=config.rollout.tensor_model_parallel_size,
+    )
+    made: Transport = WEIGHT_TRANSPORTS.make(way, "rollout.weight_sync", link)
+    return made
+
+
+def launch(config: Config, device: torch.device) -> Servers | None:
+    """Start the servers that the settings ask for; None for the engine that needs none. Raises UserError."""
+    rollout, name = config.rollout, engine_name(config.rollout, device)
+    check_addresses(rollout, name)
+    if in_process(name):
+        return None
+    gpus = visible_gpus() if device.type == "cuda" else []
+    width = rollout.tensor_model_parallel_size
+    apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
+    places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
+    sleeps = bool(gpus) and not apart and rollout.free_cache_engine
+    spoken = dialect(name, config, device, sleeps=sleeps)
+    servers = Servers(config, device, spoken, [], weight_folder(rollout), "", sleeps)
+    auto = rollout.weight_sync == "auto" and not spoken.adapted
+    servers.way = "adapter" if spoken.adapted else "files" if auto else rollout.weight_sync
+    if rollout.base_url:
+        servers.replicas = [Replica(spoken, url) for url in server_urls(rollout)]
+        return servers
+    if auto and gpus:
+        beside = all(place[0] == gpus[0] for place in places)
+        servers.way = "nccl" if apart else "ipc" if beside and width == 1 else "files"
+    servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
+    for replica in servers.replicas:
+        replica.launch()
+    return servers
+
+
+def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
+    """A server of ours on the given GPUs."""
+    port = free_port()
+    environment = servers.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    logs = Path(servers.config.trainer.default_local_dir) / "engine"
+    server = ServerProcess(servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log")
+    return Replica(servers.dialect, f"http://127.0.0.1:{port}", server)

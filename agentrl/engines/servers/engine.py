@@ -1,0 +1,189 @@
+"""An engine made of servers.
+
+Invariants:
+- tokens are counted once: a request that got no answer is sent again as it was, one that was interrupted goes on
+  after the tokens it has, and each token bears the version of the weights that drew it;
+- weights change only while no request is on the wire;
+- a cancelled `generate` is aborted on its server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from agentrl.core.errors import InfraError
+from agentrl.core.open_files import allow_files
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.engines.sampling import within
+from agentrl.engines.servers.backend import Answer, Dialect
+from agentrl.engines.servers.flight import Flight
+from agentrl.engines.servers.http import Late, Lost, Refused
+from agentrl.engines.servers.pool import Pool
+from agentrl.engines.servers.replica import Progress, Replica
+from agentrl.engines.servers.scratch import Scratch
+from agentrl.engines.servers.traffic import Traffic
+from agentrl.engines.servers.weights.transport import Transport
+from agentrl.trajectory.medium import Medium
+
+MOST_RESENDS = 5
+MOST_LATE = 1
+"""So often a request may take too long: it draws the same tokens again, and twice is no server's fault."""
+Check = Callable[[Sequence[Replica]], Awaitable[None]]
+
+
+class RemoteEngine:
+    """`agentrl.engines.engine.Engine` over HTTP servers that speak one dialect."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        replicas: Sequence[Replica],
+        transport: Transport,
+        *,
+        max_model_len: int,
+        start_timeout: float = 600.0,
+        request_timeout: float | None = None,
+        partial: bool = True,
+        check: Check | None = None,
+        scratch: Scratch | None = None,
+        router: str | None = None,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        """Timeouts in seconds. Weights come by `transport`, at the first `update_weights`: before that the servers
+        may hold anything. `partial`: whether an update interrupts the requests under way, or waits for them. `check`
+        is run on replicas that have just got weights. `scratch` is removed at the end. `router`: address of a router
+        before the replicas, which decides who serves a request. `progress` is told how the start goes."""
+        self.dialect, self.transport, self.check, self.progress = dialect, transport, check, progress
+        self.max_model_len, self.start_timeout = max_model_len, start_timeout
+        self.partial, self.scratch = partial, scratch
+        self.pool = Pool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
+        self.traffic = Traffic(dialect, self.pool, timeout=request_timeout, router=router)
+        self.version = 0
+        self._flights: set[Flight] = set()
+
+    async def start(self) -> None:
+        allow_files()
+        for replica in self.pool.replicas:
+            replica.launch()
+        await asyncio.gather(*(r.ready(self.start_timeout, self.progress) for r in self.pool.replicas))
+        for replica in self.pool.replicas:
+            replica.serving = True
+
+    async def close(self) -> None:
+        await self.traffic.close()
+        await self.transport.close()
+        await self.pool.close()
+        if self.scratch is not None:
+            self.scratch.remove()
+
+    def open(self, key: str) -> None:
+        """Nothing to announce: servers batch what comes."""
+
+    def release(self, key: str) -> None:
+        self.pool.forget(key)
+        self.traffic.end_soon([flight for flight in self._flights if flight.key == key])
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
+        sampling = within(sampling, len(token_ids), self.max_model_len)
+        flight = Flight(key, tuple(media))
+        self._flights.add(flight)
+        try:
+            return await self._fly(flight, token_ids, sampling)
+        finally:
+            self._flights.discard(flight)
+
+    async def abort(self) -> None:
+        await self.traffic.end(list(self._flights))
+
+    async def pause(self) -> None:
+        """Hold all requests: those on the wire come back with what they have, and go on from there at `resume`."""
+        await self.traffic.halt()
+
+    async def resume(self) -> None:
+        self.traffic.unlock()
+
+    async def update_weights(self, version: int) -> None:
+        """Send the policy's present weights to every server. A sleeping engine is awake afterwards."""
+        reopen = self.traffic.open or any(replica.asleep for replica in self.pool.replicas)
+        await (self.traffic.halt() if self.partial else self.traffic.drain())
+        for _ in range(MOST_RESENDS):
+            await self.pool.whole()
+            try:
+                await self._send(self.pool.replicas, version)
+                break
+            except Lost:
+                await self.pool.find_lost()
+        else:
+            raise InfraError(f"weights did not reach the servers in {MOST_RESENDS} tries; their logs say why")
+        self.version = version
+        if reopen:
+            await self.resume()
+
+    async def sleep(self) -> None:
+        """Give back the memory of weights and caches. Requests wait for `wake`."""
+        await self.pause()
+        for replica in self.pool.serving:
+            await self.dialect.sleep(replica.http)
+            replica.asleep = True
+
+    async def wake(self) -> None:
+        """Take it back, and the policy's present weights with it."""
+        if any(replica.asleep for replica in self.pool.replicas):
+            await self.update_weights(self.version)
+
+    async def health(self) -> dict[str, float]:
+        loads = await asyncio.gather(*(self.dialect.load(replica.http) for replica in self.pool.serving))
+        if not loads:
+            raise InfraError("no engine serves")
+        totals = {name: sum(load[name] for load in loads) for name in loads[0]}
+        return totals | {"replicas": float(len(loads)), "in_flight": float(len(self._flights))}
+
+    async def _fly(self, flight: Flight, prompt: list[int], sampling: Sampling) -> Generation:
+        while True:
+            await self.traffic.gate(flight)
+            if flight.ended:
+                return flight.landed("abort", self.version)
+            replica = await self.pool.pick(flight.key)
+            if not self.traffic.open:
+                continue
+            version = self.version
+            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(flight.token_ids))
+            answer = await self._request(flight, replica, prompt + flight.token_ids, left)
+            if answer is None:
+                continue
+            flight.take(answer, version)
+            if answer.finish_reason != "abort" or len(flight.token_ids) >= sampling.max_new_tokens:
+                return flight.landed("length" if answer.finish_reason == "abort" else answer.finish_reason, version)
+
+    async def _request(self, flight: Flight, replica: Replica, ids: list[int], sampling: Sampling) -> Answer | None:
+        """What a request drew; None where it is to be sent again: no answer came, so nothing can be doubled."""
+        try:
+            return await self.traffic.ask(flight, replica, ids, sampling)
+        except (Lost, Refused) as error:
+            # A server on its way down says no to everything; that is no answer to this request.
+            if isinstance(error, Refused) and (error.status < 500 or await replica.answers()):
+                raise
+            flight.losses += 1
+            flight.late += isinstance(error, Late)
+            if flight.losses > MOST_RESENDS or flight.late > MOST_LATE:
+                raise InfraError(f"given up after {flight.losses} tries: {error}") from error
+            self.pool.lost(replica)
+            return None
+
+    async def _send(self, replicas: Sequence[Replica], version: int) -> None:
+        """Weights first, the cache's memory after them: the peak is lowest so."""
+        for replica in replicas:
+            if replica.asleep:
+                await self.dialect.wake(replica.http, "weights")
+            await self.dialect.begin_update(replica.http)
+        await self.transport.push(replicas)
+        for replica in replicas:
+            await self.dialect.end_update(replica.http, version)
+            if replica.asleep:
+                await self.dialect.wake(replica.http, "kv_cache")
+                replica.asleep = False
+        if self.check is not None:
+            await self.check(replicas)

@@ -1,0 +1,107 @@
+"""Which replica serves a request, and what happens when one dies.
+
+Invariants: a key stays on its replica while that serves; a replica that came back serves again only with the present
+weights; a server that keeps dying ends the run instead of being started for ever.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from agentrl.core.errors import InfraError
+from agentrl.engines.servers.replica import Replica
+
+log = logging.getLogger(__name__)
+
+MOST_STARTS = 5
+
+
+class Pool:
+    """Replicas of one model."""
+
+    def __init__(
+        self, replicas: Sequence[Replica], refresh: Callable[[Replica], Awaitable[None]], *, start_timeout: float
+    ) -> None:
+        """`refresh` gives a replica that came back the present weights."""
+        self.replicas, self.refresh, self.start_timeout = list(replicas), refresh, start_timeout
+        self._keys: dict[str, Replica] = {}
+        self._load: Counter[Replica] = Counter()
+        self._revivals: dict[Replica, asyncio.Task[None]] = {}
+
+    @property
+    def serving(self) -> list[Replica]:
+        """Those that take requests."""
+        return [replica for replica in self.replicas if replica.serving]
+
+    async def pick(self, key: str) -> Replica:
+        """The replica of `key`: its own, or the least loaded. Waits while none serves. Raises InfraError."""
+        while True:
+            own = self._keys.get(key)
+            if own is not None and own.serving:
+                return own
+            if serving := self.serving:
+                return self._assign(key, min(serving, key=self._load.__getitem__))
+            await self._revived()
+
+    def forget(self, key: str) -> None:
+        """The trajectory is over."""
+        replica = self._keys.pop(key, None)
+        if replica is not None:
+            self._load[replica] -= 1
+
+    def lost(self, replica: Replica) -> None:
+        """A request found the replica gone: bring it back in the background."""
+        if replica in self._revivals:
+            return
+        replica.serving = False
+        log.warning("%s went away; %d others serve", replica.url, len(self.serving))
+        self._revivals[replica] = asyncio.get_running_loop().create_task(self._revive(replica))
+
+    async def whole(self) -> None:
+        """Wait until every replica serves. Raises what keeps one from coming back."""
+        while len(self.serving) < len(self.replicas):
+            await self._revived()
+
+    async def find_lost(self) -> None:
+        """Ask each replica whether it is there, and bring back those that are not."""
+        for replica in self.serving:
+            if not await replica.answers():
+                self.lost(replica)
+
+    async def close(self) -> None:
+        """Stop all."""
+        for task in self._revivals.values():
+            task.cancel()
+        await asyncio.gather(*self._revivals.values(), return_exceptions=True)
+        await asyncio.gather(*(replica.close() for replica in self.replicas))
+
+    async def _revived(self) -> None:
+        """Wait for the first revival to end; raises what ended it."""
+        if not self._revivals:
+            raise InfraError("no engine serves: start() comes first, and nothing after close()")
+        done, _ = await asyncio.wait(self._revivals.values(), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        await asyncio.sleep(0)
+
+    def _assign(self, key: str, replica: Replica) -> Replica:
+        self.forget(key)
+        self._keys[key] = replica
+        self._load[replica] += 1
+        return replica
+
+    async def _revive(self, replica: Replica) -> None:
+        await replica.http.close()
+        if replica.starts >= MOST_STARTS:
+            raise InfraError(f"{replica.url} died {MOST_STARTS} times; its log says why")
+        answers = await replica.answers()
+        if replica.server is None or not answers:
+            if replica.server is not None:
+                await replica.server.stop()  # it may hang rather than be dead
+                replica.launch()
+            await replica.ready(self.start_timeout)
+            await self.refresh(replica)
+        replica.serving = True
+        del self._revivals[replica]
+        log.warning("%s serves again", replica.url)

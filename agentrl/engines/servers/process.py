@@ -1,0 +1,116 @@
+"""A server in a process of its own, under its own interpreter, with its output in a log file."""
+
+import asyncio
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from agentrl.core.errors import UserError
+from agentrl.engines.servers import watchdog
+
+# Some servers say before each line which of their processes wrote it.
+ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Killed)\b(?!.*root cause above).*)")
+TAKEN = "address already in use"
+
+
+class StartFailed(UserError):
+    """The server did not come up; `details` are the last lines that it wrote."""
+
+    def __init__(self, message: str, details: Sequence[str]) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
+
+
+class ServerProcess:
+    """Starts, watches and stops one server. Whatever happens to this process, the server does not outlive it."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, scratch: Path | None = None
+    ) -> None:
+        """`scratch`: a folder to remove with the server should this process be killed."""
+        self.command, self.environment, self.log = list(command), dict(environment), log
+        self.scratch = scratch
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start it; returns at once. An earlier server of this object must have ended."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            log.write(f"\n$ {' '.join(self.command)}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", watchdog.__file__, str(self.scratch or ""), *self.command],
+                stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self.environment,
+                start_new_session=True,  # Ctrl-C is for us; we then stop the server
+            )
+
+    @property
+    def launched(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether its port is another's: SGLang says so, and then neither serves nor ends."""
+        return any(TAKEN in line.lower() for line in self.tail(3))
+
+    async def stop(self) -> None:
+        """End the server and its children; safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        try:
+            process.stdin.write(watchdog.STOP)
+            process.stdin.close()
+        except BrokenPipeError:  # it has ended by itself
+            pass
+        await asyncio.to_thread(process.wait, watchdog.GRACE + 30)
+
+    def tail(self, lines: int = 20) -> list[str]:
+        """The last lines of its log since it was last started."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 64_000))
+            text = file.read().decode(errors="replace")
+        own = text.rpartition("\n$ ")[2].splitlines()[1:]
+        return [line for line in own if line.strip()][-lines:]
+
+    def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
+        """The error that says why it did not come up. `hints`: text in the log -> what to do about it."""
+        lines = [line for line in self.tail(400) if not line.lstrip().startswith("[--")]  # pages of usage
+        text = "\n".join(lines).lower()
+        known = {**hints, TAKEN: "another program took its port: start again"}
+        hint = next((hint for sign, hint in known.items() if sign.lower() in text), "")
+        reasons = [found[1] for line in lines if (found := ERROR.match(line.strip()))]
+        reason = reasons[-1][:300] if reasons else (lines[-1][:300] if lines else "it wrote nothing")
+        end = f"; {hint}" if hint else ""
+        return StartFailed(f"the {name} server did not start: {reason}{end}; its log is {self.log}", lines[-20:])
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on.
+
+    Below the ports that systems hand out by themselves, so that nobody else gets it before the server binds it; and
+    servers that take further ports at a distance of thousands stay within what a port can be.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

@@ -1,0 +1,87 @@
+"""One server among several: where it is, what it does, and how it comes back."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.servers.backend import Dialect
+from agentrl.engines.servers.http import Http, Refused
+from agentrl.engines.servers.process import StartFailed
+
+Progress = Callable[[str], None]
+
+
+class Server(Protocol):
+    """What a replica asks of a server of ours, on this machine or on another; see `ServerProcess`."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def stuck(self) -> bool: ...
+
+    def launch(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def tail(self, lines: int = 20) -> list[str]: ...
+
+    def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed: ...
+
+
+class Replica:
+    """A server, ours (`server`) or one that ran already."""
+
+    def __init__(self, dialect: Dialect, url: str, server: Server | None = None) -> None:
+        self.dialect, self.url, self.server = dialect, url, server
+        self.http = Http(url)
+        self.serving = False
+        """It answered last time, and bears the present weights."""
+        self.asleep = False
+        self.starts = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was ours and has ended."""
+        return self.server is not None and not self.server.alive
+
+    def launch(self) -> None:
+        """Start the server unless it runs; returns at once."""
+        if self.server is not None and not self.server.alive:
+            self.starts += 1
+            self.asleep = False
+            self.server.launch()
+
+    async def ready(self, timeout: float, progress: Progress = lambda _: None) -> None:
+        """Wait until it answers. Raises StartFailed (ours), InfraError (someone's), or
+        UserError for a server of another kind or version."""
+        start = time.monotonic()
+        while not await self.answers():
+            waited = time.monotonic() - start
+            if self.server is not None and (self.gone or self.server.stuck or waited > timeout):
+                raise self.server.failure(self.dialect.name, self.dialect.hints)
+            if waited > timeout:
+                raise InfraError(f"{self.url} is no {self.dialect.name} server that answers; rollout.base_url names it")
+            lines = self.server.tail(1) if self.server is not None else []
+            progress(f"{self.dialect.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
+            await asyncio.sleep(0.25)
+        try:
+            await self.dialect.greet(self.http)
+        except Refused as error:
+            raise UserError(f"{self.url} is no {self.dialect.name} server that we can speak to: {error}") from error
+
+    async def close(self) -> None:
+        """Stop our server, or let go of someone's."""
+        self.serving = False
+        await self.http.close()
+        if self.server is not None:
+            await self.server.stop()
+
+    async def answers(self) -> bool:
+        """Whether it is ready now."""
+        try:
+            return not self.gone and await self.dialect.ready(self.http)
+        except InfraError:
+            return False

@@ -1,0 +1,115 @@
+"""Requests on the wire: let through, held back, called home.
+
+Invariants: while the gate is shut nothing new is sent; a request whose answer nobody will read is aborted on its
+server.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from agentrl.engines.engine import Sampling
+from agentrl.engines.servers.backend import Answer, Dialect
+from agentrl.engines.servers.flight import Flight
+from agentrl.engines.servers.http import Http, Late, quietly
+from agentrl.engines.servers.pool import Pool
+from agentrl.engines.servers.replica import Replica
+
+
+class Traffic:
+    """All requests for tokens to the servers of `pool`."""
+
+    def __init__(self, dialect: Dialect, pool: Pool, *, timeout: float | None, router: str | None) -> None:
+        """`timeout`: seconds for one request. `router`: address of a router, which decides who serves a request."""
+        self.dialect, self.pool, self.timeout = dialect, pool, timeout
+        self.router = None if router is None else Http(router)
+        self.open = True
+        self._wire: dict[str, Replica] = {}
+        self._changed = asyncio.Event()
+        self._rids = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def ask(self, flight: Flight, replica: Replica, ids: list[int], sampling: Sampling) -> Answer:
+        """One request. Raises Lost and Refused."""
+        rid = flight.rid = next(self._rids)
+        self._wire[rid] = replica
+        try:
+            http = self.router or replica.http
+            return await self.dialect.generate(http, rid, ids, sampling, self.timeout, flight.media)
+        except (asyncio.CancelledError, Late):
+            self._background(self._abort({replica: [rid]}))
+            raise
+        finally:
+            del self._wire[rid]
+            self._notify()
+
+    async def gate(self, flight: Flight) -> None:
+        """Wait until requests may go out, or the flight is over."""
+        await self._until(lambda: self.open or flight.ended)
+
+    def unlock(self) -> None:
+        """Let requests out."""
+        self.open = True
+        self._notify()
+
+    async def halt(self) -> None:
+        """Let none out, and have those on the wire come back with what they have."""
+        self.open = False
+        await self._interrupt(set(self._wire))
+
+    async def drain(self) -> None:
+        """Let none out, and wait until those on the wire are done."""
+        self.open = False
+        await self._until(lambda: not self._wire)
+
+    async def end(self, flights: Sequence[Flight]) -> None:
+        """Have flights return what they have."""
+        for flight in flights:
+            flight.ended = True
+        self._notify()
+        await self._interrupt({flight.rid for flight in flights})
+
+    def end_soon(self, flights: Sequence[Flight]) -> None:
+        """The same, without waiting for it."""
+        if flights:
+            self._background(self.end(flights))
+
+    async def close(self) -> None:
+        """Wait for the aborts under way."""
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+        if self.router is not None:
+            await self.router.close()
+
+    async def _interrupt(self, rids: set[str]) -> None:
+        while rids := rids & self._wire.keys():
+            wanted: dict[Replica, list[str]] = {}
+            for rid in rids:
+                wanted.setdefault(self._wire[rid], []).append(rid)
+            await self._abort(wanted)
+            try:  # again after a while: a request still on its way to the server did not hear it
+                async with asyncio.timeout(0.2):
+                    await self._until(lambda: not (rids & self._wire.keys()))
+            except TimeoutError:
+                continue
+
+    async def _abort(self, wanted: dict[Replica, list[str]]) -> None:
+        """End requests on their servers; behind a router nobody knows which those are."""
+        if self.router is not None:
+            everything = list(itertools.chain(*wanted.values()))
+            wanted = dict.fromkeys(self.pool.serving, everything)
+        await asyncio.gather(*(quietly(self.dialect.abort(r.http, own)) for r, own in wanted.items()))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _background(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(call)
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)

@@ -1,0 +1,86 @@
+"""A LoRA adapter on its way to servers that hold the base model: the adapter alone, as files in peft's format.
+
+Invariant: base model and this adapter are the policy. An adapter that engines would read otherwise is refused.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.core.errors import UserError
+from agentrl.engines.servers.replica import Replica
+from agentrl.engines.servers.settings import Adapter
+from agentrl.training.model.adapter import CONFIG
+from agentrl.training.model.export import save_adapter
+from agentrl.training.parallel.shards import bare, gathered
+
+LORA = re.compile(r".+\.lora_[AB]\.\w+\.weight")
+OTHERWISE = "set model.lora_merge=true, which sends whole weights"
+
+
+class AdapterWeights:
+    """A view of the adapter of a model that peft has wrapped, on one process or sharded over several."""
+
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None) -> None:
+        """`dtype`: what tensors are cast to; None leaves them. A skeleton on the meta device will do to look at
+        `shape`. Raises UserError for what engines do not serve as an adapter."""
+        self.module, self.dtype = module, dtype
+        _check(module)
+        layers = {name: part for name, part in bare(module).named_modules() if hasattr(part, "lora_A")}
+        kinds = {(layer.r[name], layer.scaling[name]) for layer in layers.values() for name in layer.r}
+        if len(kinds) != 1:
+            raise UserError(f"model.lora_merge=false: the adapter has layers of several ranks or scales; {OTHERWISE}")
+        rank, self.scale = kinds.pop()
+        self.shape = Adapter(rank, tuple(sorted({name.rpartition(".")[2] for name in layers})))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `adapter_config.json` says: the scale as every engine computes it, alpha / rank, however it came."""
+        words = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "use_rslora": False, "use_dora": False}
+        shape = self.shape
+        return words | {"r": shape.rank, "lora_alpha": self.scale * shape.rank, "target_modules": list(shape.targets)}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, present value). Of a sharded model every process takes part, and the base stays where it is."""
+        for name, tensor in gathered(self.module).items():
+            yield name, tensor.to(self.dtype or tensor.dtype)
+
+
+class AdapterTransport:
+    """Writes the adapter, and has servers read it in place of the one before."""
+
+    name = "adapter"
+
+    def __init__(self, weights: AdapterWeights, *, folder: Path) -> None:
+        """`folder`: made where needed; servers see it."""
+        self.weights, self.folder = weights, folder
+
+    async def push(self, replicas: Sequence[Replica]) -> None:
+        """Give the replicas the present adapter."""
+        await asyncio.to_thread(self._write)
+        await asyncio.gather(*(replica.dialect.load_adapter(replica.http, self.folder) for replica in replicas))
+
+    async def close(self) -> None:
+        """The folder is its owner's to remove."""
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / CONFIG).write_text(json.dumps(self.weights.config))
+        save_adapter({name: tensor.cpu() for name, tensor in self.weights.tensors()}, self.folder)
+
+
+def _check(module: Any) -> None:
+    """Raises UserError where something is trained that engines do not serve as a part of an adapter."""
+    base = bare(module).get_base_model()
+    eyes, head = base.get_encoder(modality="image"), base.get_output_embeddings()
+    parts = {"the output layer": head, "what looks at images": None if eyes is base else eyes}
+    found = [name for name, p in module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
+    found += [what for what, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
+    if found:
+        raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {OTHERWISE}")

@@ -1,0 +1,106 @@
+"""Weights by broadcast (NCCL between GPUs, gloo without): for servers whose GPUs are not ours."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
+
+from agentrl.core.points import weight_transport
+from agentrl.engines.servers.backend import Group
+from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.replica import Replica
+from agentrl.engines.servers.weights.bucket import Bucket, buckets
+from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
+
+TIMEOUT = timedelta(minutes=5)
+AGREED = {"NCCL_CUMEM_ENABLE": "0"}
+"""What all members of a group must have in their environment alike, or the first broadcast hangs. SGLang sets it so."""
+
+
+@weight_transport("nccl")
+def broadcast_transport(link: Link) -> Transport:
+    """A broadcast from the trainer to the servers, by NCCL or, on CPUs, gloo."""
+    backend = "nccl" if link.device.type == "cuda" else "gloo"
+    return BroadcastTransport(link.weights, bucket_bytes=link.bucket_bytes, backend=backend)
+
+
+class BroadcastTransport:
+    """One process group of the trainer (rank 0) and every worker of every replica; made anew when a member was."""
+
+    name = "nccl"
+
+    def __init__(self, weights: PolicyWeights, *, bucket_bytes: int, backend: str = "nccl") -> None:
+        self.weights, self.bucket_bytes, self.backend = weights, bucket_bytes, backend
+        self._group: Group | None = None
+        self._members: dict[Replica, int] = {}
+        self._process_group: Any = None
+        os.environ.update(AGREED)
+
+    async def push(self, replicas: Sequence[Replica]) -> None:
+        """Give the replicas the present weights."""
+        members = {replica: replica.starts for replica in replicas}
+        if members != self._members:  # a server that was restarted is no member any more
+            await self.close()
+            await self._join(replicas)
+            self._members = members
+        group = self._group
+        assert group is not None
+        for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
+            calls = [replica.dialect.receive(replica.http, group, bucket) for replica in replicas]
+            await asyncio.gather(asyncio.to_thread(self._broadcast, bucket), *calls)
+
+    async def close(self) -> None:
+        """Leave the group, if there is one."""
+        if self._process_group is not None:
+            await asyncio.to_thread(dist.destroy_process_group, self._process_group)
+        self._process_group, self._members = None, {}
+
+    async def _join(self, replicas: Sequence[Replica]) -> None:
+        ranks, size = [], 1
+        for replica in replicas:
+            ranks.append(size)
+            size += replica.dialect.tensor_parallel
+        name = f"agentrl-{secrets.token_hex(4)}"
+        group = self._group = Group(name, _address(replicas), free_port(), size, self.backend)
+        calls = [r.dialect.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
+        self._process_group, *_ = await asyncio.gather(asyncio.to_thread(process_group, group), *calls)
+
+    def _broadcast(self, bucket: Bucket) -> None:
+        dist.broadcast(bucket.flat, src=0, group=self._process_group)
+        if bucket.flat.is_cuda:
+            torch.cuda.synchronize(bucket.flat.device)
+
+
+def process_group(group: Group) -> Any:
+    """Rank 0 of a group beside the default one, which `torch.distributed` cannot make by its public functions."""
+    store, _, _ = next(rendezvous(f"tcp://{group.address}:{group.port}", 0, group.world_size, timeout=TIMEOUT))
+    store.set_timeout(TIMEOUT)
+    make: Any = _new_process_group_helper
+    made, _ = make(
+        group.world_size,
+        0,
+        [],
+        dist.Backend(group.backend),
+        PrefixStore(group.name, store),
+        group_name=group.name,
+        timeout=TIMEOUT,
+    )
+    _world.pg_group_ranks[made] = {rank: rank for rank in range(group.world_size)}
+    return made
+
+
+def _address(replicas: Sequence[Replica]) -> str:
+    """Ours, as the servers see it."""
+    host = urlsplit(replicas[0].url).hostname or "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: asks which of our addresses leads there
+        return str(probe.getsockname()[0])

@@ -1,0 +1,229 @@
+"""SGLang's native HTTP calls, in the two ways that its versions speak.
+
+Known traps that a line here exists for:
+- an update that flushes the cache while requests wait ends the whole server: requests come back before it, and the
+  cache is flushed by a call of its own;
+- a server started with dummy weights reads dummy weights again unless the format is named;
+- newer versions take tensors between begin_weight_update and end_weight_update only, older ones have no such calls;
+- `/health` draws a token and waits a second for it, unless a variable says otherwise.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
+from agentrl.engines.engine import FinishReason, Sampling
+from agentrl.engines.servers.backend import Answer, Group
+from agentrl.engines.servers.http import Http, Refused, quietly, release, serves
+from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.weights.bucket import Bucket
+from agentrl.engines.servers.weights.ipc import serialize
+from agentrl.engines.sglang.flags import command, environment
+from agentrl.trajectory.medium import Medium, collapsed
+
+OLDEST = (0, 5, 10)
+CONTROL = 300.0
+"""Seconds that a call which draws nothing may take."""
+
+HINTS = {
+    "No module named 'sglang'": "`agentrl engine install sglang` makes an environment for it",
+    "Not enough memory": "raise rollout.gpu_memory_utilization, or lower rollout.max_model_len",
+    "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "unrecognized arguments": "rollout.engine_kwargs.sglang holds a flag that this version does not have",
+    "torch_memory_saver": "the engine lacks torch-memory-saver; or set rollout.free_cache_engine=false",
+}
+
+
+@engine("sglang")
+class SGLang:
+    """`Dialect` of SGLang 0.5.15 and later."""
+
+    name = "sglang"
+    hints: Mapping[str, str] = HINTS
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tensor_parallel = settings.tensor_parallel
+        self.adapted = settings.adapter is not None
+        self._serves_adapters: dict[str, bool] = {}
+        self._brackets: dict[str, bool] = {}
+        """Server -> whether updates stand between begin and end."""
+
+    def command(self, port: int) -> list[str]:
+        return command(self.settings, port)
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.settings)
+
+    async def ready(self, http: Http) -> bool:
+        return await serves(http)
+
+    async def greet(self, http: Http) -> None:
+        info = await http.get("/server_info")
+        version = str(info.get("version", "unknown"))
+        if release(version) < OLDEST:
+            raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
+        paths = (await http.get("/openapi.json"))["paths"]
+        self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
+        self._serves_adapters[http.url] = bool(info.get("enable_lora"))
+
+    async def generate(
+        self,
+        http: Http,
+        rid: str,
+        ids: list[int],
+        sampling: Sampling,
+        timeout: float | None,
+        media: Sequence[Medium] = (),
+    ) -> Answer:
+        body = {"rid": rid, "input_ids": ids, "return_logprob": True, "sampling_params": parameters(sampling)}
+        if self.adapted:
+            body["lora_path"] = ADAPTER
+        if sampling.candidates:
+            body["top_logprobs_num"] = sampling.candidates
+        if media:
+            body |= pictures(ids, media)
+        answer = await http.post("/generate", body, timeout=timeout)
+        meta = answer["meta_info"]
+        if media and not _as_sent(answer, ids):
+            raise UserError(
+                f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
+                "images otherwise, or encodes prompts anew, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
+            )
+        drawn = meta.get("output_token_logprobs") or []
+        # Log-probs come with their tokens: the one list that cannot be out of step with itself.
+        ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
+        likeliest = (meta.get("output_top_logprobs") or [[]])[0]
+        return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
+
+    async def abort(self, http: Http, rids: Sequence[str]) -> None:
+        await asyncio.gather(*(quietly(http.post("/abort_request", {"rid": rid}, timeout=10)) for rid in rids))
+
+    async def load(self, http: Http) -> dict[str, float]:
+        loads = (await http.get("/v1/loads?include=core"))["loads"]
+        running = sum(float(load["num_running_reqs"]) for load in loads)
+        waiting = sum(float(load["num_waiting_reqs"]) for load in loads)
+        return {"running": running, "waiting": waiting}
+
+    async def sleep(self, http: Http) -> None:
+        await self._flush(http)
+        tags = ["kv_cache"] if self.adapted else ["kv_cache", "weights"]
+        await self._control(http, "/release_memory_occupation", {"tags": tags})
+
+    async def wake(self, http: Http, what: str) -> None:
+        if what == "weights" and self.adapted:
+            return
+        await self._control(http, "/resume_memory_occupation", {"tags": [what]})
+
+    async def begin_update(self, http: Http) -> None:
+        if self.adapted and not self._serves_adapters[http.url]:
+            raise UserError(f"{http.url} takes no adapters: start it with --enable-lora, or set model.lora_merge=true")
+        if not self._brackets[http.url]:
+            return
+        try:
+            await self._control(http, "/begin_weight_update", {})
+        except Refused:  # an update that was cut short is still open there
+            await self._control(http, "/end_weight_update", {})
+            await self._control(http, "/begin_weight_update", {})
+
+    async def end_update(self, http: Http, version: int) -> None:
+        if self._brackets[http.url]:
+            await self._control(http, "/end_weight_update", {})
+        await self._flush(http)
+        await self._control(http, "/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+
+    async def load_files(self, http: Http, folder: Path) -> None:
+        body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False}
+        await self._control(http, "/update_weights_from_disk", body)
+
+    async def load_adapter(self, http: Http, folder: Path) -> None:
+        await quietly(http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL))  # if it has one
+        await self._control(http, "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
+
+    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+        copies = bucket.copies(self.tensor_parallel)  # a name for them, so that they live until the server has read
+        await self.load_handles(http, [serialize(copy) for copy in copies])
+
+    async def load_handles(self, http: Http, handles: Sequence[str]) -> None:
+        """Copy from memory that others have shared, one handle for each worker."""
+        body = {"serialized_named_tensors": list(handles), "load_format": "flattened_bucket", "flush_cache": False}
+        await self._control(http, "/update_weights_from_tensor", body)
+
+    async def join(self, http: Http, group: Group, rank: int) -> None:
+        body = {
+            "master_address": group.address,
+            "master_port": group.port,
+            "rank_offset": rank,
+            "world_size": group.world_size,
+            "group_name": group.name,
+            "backend": group.backend,
+        }
+        await self._control(http, "/init_weights_update_group", body)
+
+    async def leave(self, http: Http, group: Group) -> None:
+        await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
+
+    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+        body = {
+            "names": [entry.name for entry in bucket.entries],
+            "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
+            "shapes": [list(entry.shape) for entry in bucket.entries],
+            "group_name": group.name,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        await self._control(http, "/update_weights_from_distributed", body)
+
+    async def _flush(self, http: Http) -> None:
+        """Forget cached prefixes. The server refuses while it still clears up after the last request."""
+        for _ in range(100):
+            try:
+                await http.post("/flush_cache", {}, timeout=CONTROL)
+                return
+            except Refused:
+                await asyncio.sleep(0.05)
+        raise InfraError(f"{http.url} does not come to rest: its cache cannot be flushed")
+
+    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
+        answer = await http.post(path, body, timeout=CONTROL)
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise InfraError(f"{http.url}{path}: {answer.get('message') or answer}")
+
+
+def parameters(sampling: Sampling) -> dict[str, Any]:
+    """SGLang's sampling parameters. Without `rollout.deterministic` it ignores the seed."""
+    chosen: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if sampling.top_k > 0 else -1,
+        "min_p": sampling.min_p,
+        "ignore_eos": sampling.ignore_eos,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "stop_token_ids": list(sampling.stop_token_ids) or None,
+        "sampling_seed": sampling.seed,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
+    """What a request with images has besides, or otherwise: the server draws their placeholders out itself."""
+    if any(medium.kind != "image" for medium in media):
+        raise UserError("rollout.name=sglang gets no videos: it would choose and size their frames itself; use hf")
+    images = [medium.data_url() for medium in media]
+    return {"input_ids": collapsed(ids, media), "image_data": images, "return_prompt_token_ids": True}
+
+
+def _as_sent(answer: dict[str, Any], ids: Sequence[int]) -> bool:
+    """Whether the server read these tokens; one that does not tell them tells how many."""
+    told = answer.get("prompt_token_ids")
+    return list(told) == list(ids) if told is not None else answer["meta_info"].get("prompt_tokens") == len(ids)
+
+
+def _reason(meta: dict[str, Any]) -> FinishReason:
+    reason = (meta.get("finish_reason") or {}).get("type")
+    return reason if reason in ("stop", "length") else "abort"

@@ -1,0 +1,85 @@
+"""SGLang's command line from agentrl's settings."""
+
+from pathlib import Path
+from typing import Any
+
+from agentrl.engines.servers.settings import Settings, flag_words
+from agentrl.engines.servers.weights.nccl import AGREED
+
+SHIM = Path(__file__).parent / "cpu_shim"
+CPU_CACHE_TOKENS = 32768
+"""Tokens of KV cache on a CPU, where memory is the trainer's as well."""
+
+
+def command(settings: Settings, port: int) -> list[str]:
+    """The command line of a server on `port` of this machine."""
+    flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
+    flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
+    words = [word for name, value in flags.items() for word in flag_words(name, value)]
+    return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
+    always = {
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+        "SGLANG_MM_AVOID_RETOKENIZE": "1",
+        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # it would keep what the eyes made of an image past an update of the weights
+    }
+    if settings.device == "cuda":
+        return always | AGREED
+    return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    chunk = settings.max_batched_tokens if settings.chunked_prefill else -1
+    return {
+        "model_path": settings.model,
+        "load_format": settings.load_format,
+        "dtype": settings.dtype,
+        "context_length": settings.max_model_len,
+        "max_running_requests": settings.max_num_seqs,
+        "tp_size": settings.tensor_parallel,
+        "random_seed": settings.seed,
+        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "grammar_backend": "none",
+        "chunked_prefill_size": chunk,
+        "enable_deterministic_inference": settings.deterministic,
+        "enable_fp32_lm_head": settings.head_in_float32,
+        "trust_remote_code": settings.trust_remote_code,
+        "json_model_override_args": dict(settings.override_config) or None,
+        "log_level": "info" if settings.log_stats else "warning",
+        **_adapter(settings),
+    }
+
+
+def _adapter(settings: Settings) -> dict[str, Any]:
+    if settings.adapter is None:
+        return {}
+    own = {"lora_backend": "torch_native"} if settings.device == "cpu" else {}
+    return own | {
+        "enable_lora": True,
+        "max_lora_rank": settings.adapter.rank,
+        "lora_target_modules": list(settings.adapter.targets),
+        "max_loras_per_batch": 2,  # ours, and none at all, which the server begins with
+    }
+
+
+def _gpu(settings: Settings) -> dict[str, Any]:
+    return {
+        "mem_fraction_static": settings.memory_fraction,
+        "disable_cuda_graph": settings.eager,
+        "enable_memory_saver": settings.sleeps,
+    }
+
+
+def _cpu(settings: Settings) -> dict[str, Any]:
+    tokens = settings.max_num_seqs * settings.max_model_len
+    return {
+        "device": "cpu",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "disable_cuda_graph": True,
+        "sleep_on_idle": True,  # or the scheduler spins on a core that the trainer needs
+        "max_total_tokens": max(settings.max_model_len + 512, min(tokens, CPU_CACHE_TOKENS)),
+    }

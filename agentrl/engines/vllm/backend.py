@@ -1,0 +1,256 @@
+"""vLLM's OpenAI server, with the calls of its development mode.
+
+Known traps that a line here exists for:
+- without `ignore_eos` the model's own end token ends a request that did not ask for it;
+- a request is known by the name that the completions endpoint makes of ours;
+- an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
+- on a CPU an update leaves a tied output layer with the old weights;
+- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each;
+- what the model's eyes made of an image is cached, too, and outlives an update unless it is told to go.
+"""
+
+import asyncio
+import base64
+import json
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
+from agentrl.engines.engine import FinishReason, Sampling
+from agentrl.engines.servers.backend import Answer, Group
+from agentrl.engines.servers.http import Http, quietly, release, serves
+from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.weights.bucket import Bucket
+from agentrl.engines.vllm import pictures
+from agentrl.engines.vllm.flags import command, environment
+from agentrl.trajectory.medium import Medium
+
+OLDEST = (0, 22)
+CONTROL = 300.0
+"""Seconds that a call which draws nothing may take."""
+SPREAD = 1_000_003
+TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+"""A completion of tokens alone: the server needs no tokenizer."""
+GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
+
+HINTS = {
+    "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
+    "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
+    "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
+    "No module named 'torchvision'": "models that see need it: run `agentrl engine install vllm` again",
+    "unrecognized arguments: --enable-scale-out": "this vLLM takes no images (0.32 does); use sglang or hf",
+    "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "is less than desired GPU memory utilization": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
+    "larger than the maximum number of tokens that can be stored in KV cache": "lower rollout.max_model_len",
+    "KV cache is needed": "raise rollout.gpu_memory_utilization (on a CPU VLLM_CPU_KVCACHE_SPACE, in GiB), or lower "
+    "rollout.max_model_len",
+    "unrecognized arguments": "rollout.engine_kwargs.vllm holds a flag that this version does not have",
+}
+
+
+@engine("vllm")
+class VLLM:
+    """`Dialect` of vLLM 0.22 and later."""
+
+    name = "vllm"
+    hints: Mapping[str, str] = HINTS
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tensor_parallel = settings.tensor_parallel
+        self.adapted = settings.adapter is not None
+        self._models: dict[str, str] = {}
+        """Server -> what it calls its model."""
+        self._paths: dict[str, set[str]] = {}
+        """Server -> the calls that it has."""
+        self._sees: set[str] = set()
+        """Servers that take images."""
+
+    def command(self, port: int) -> list[str]:
+        return command(self.settings, port)
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.settings)
+
+    async def ready(self, http: Http) -> bool:
+        return await serves(http)
+
+    async def greet(self, http: Http) -> None:
+        version = str((await http.get("/version", timeout=CONTROL))["version"])
+        if release(version) < OLDEST:
+            raise UserError(f"{http.url} runs vLLM {version}: 0.22 or later is needed")
+        models = await http.get("/v1/models", timeout=CONTROL)
+        self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
+        api = await http.get("/openapi.json", timeout=CONTROL)
+        self._paths[http.url] = set(api["paths"])
+        self._sees |= {http.url} if pictures.takes_images(api) else set()
+        if "/start_weight_update" in self._paths[http.url] and not self.adapted:
+            await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
+
+    async def generate(
+        self,
+        http: Http,
+        rid: str,
+        ids: list[int],
+        sampling: Sampling,
+        timeout: float | None,
+        media: Sequence[Medium] = (),
+    ) -> Answer:
+        body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
+        if media:
+            if http.url not in self._sees:
+                raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
+            answer = await http.post(pictures.PATH, body | pictures.question(ids, media, drawing), timeout=timeout)
+            return pictures.read(answer, ids, sampling.candidates)
+        answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
+        choice = answer["choices"][0]
+        told = choice["logprobs"] or {}
+        logprobs = [min(logprob, 0.0) for logprob in told.get("token_logprobs") or []]
+        likeliest = (told.get("top_logprobs") or [{}])[0] if sampling.candidates else {}
+        candidates = tuple((int(name.removeprefix("token_id:")), min(p, 0.0)) for name, p in likeliest.items())
+        return Answer(choice["token_ids"] or [], logprobs, _reason(choice), candidates)
+
+    async def abort(self, http: Http, rids: Sequence[str]) -> None:
+        if "/abort_requests" in self._paths[http.url]:
+            names = [f"cmpl-{rid}-0" for rid in rids]
+            if http.url in self._sees:
+                names += [f"generate-tokens-{rid}" for rid in rids]
+            await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
+            return
+        # Older versions can end all or none; those that nobody asked for come back to go on where they were.
+        await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL))
+        await quietly(http.post("/resume", {}, timeout=CONTROL))
+
+    async def load(self, http: Http) -> dict[str, float]:
+        text = await http.get("/metrics", timeout=CONTROL)
+        return {name: _gauge(text, name) for name in ("running", "waiting")}
+
+    async def sleep(self, http: Http) -> None:
+        await self._control(http, f"/sleep?level={1 if self.adapted else 2}", {})
+
+    async def wake(self, http: Http, what: str) -> None:
+        await self._control(http, f"/wake_up?tags={what}", {})
+
+    async def begin_update(self, http: Http) -> None:
+        if self.adapted and "/v1/load_lora_adapter" not in self._paths[http.url]:
+            raise UserError(
+                f"{http.url} takes no adapters: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or "
+                "set model.lora_merge=true"
+            )
+        if self.adapted:
+            return
+        if "/start_weight_update" not in self._paths[http.url]:
+            raise UserError(f"{http.url} takes no weights: start it with VLLM_SERVER_DEV_MODE=1, see docs/engines.md")
+        await self._control(http, "/start_weight_update", {"is_checkpoint_format": True})
+
+    async def end_update(self, http: Http, version: int) -> None:
+        if not self.adapted:
+            await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
+            await self._call(http, "agentrl_repack")
+        await self._forget(http)
+        if http.url in self._sees:
+            await self._control(http, "/reset_encoder_cache", {})
+
+    async def load_files(self, http: Http, folder: Path) -> None:
+        await self._call(http, "agentrl_load_files", str(folder))
+
+    async def load_adapter(self, http: Http, folder: Path) -> None:
+        body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
+        await self._control(http, "/v1/load_lora_adapter", body)
+
+    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+        copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
+        _, sizes = copies[0]
+        body = {
+            "names": [entry.name for entry in bucket.entries],
+            "dtype_names": [_name(entry.dtype) for entry in bucket.entries],
+            "shapes": [list(entry.shape) for entry in bucket.entries],
+            "tensor_sizes": sizes,
+            "ipc_handles_pickled": handles([flat for flat, _ in copies]),
+        }
+        always = {} if self._packed(http) else {"packed": True}
+        await self._control(http, "/update_weights", {"update_info": body | always})
+
+    async def join(self, http: Http, group: Group, rank: int) -> None:
+        about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
+        await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
+
+    async def leave(self, http: Http, group: Group) -> None:
+        await self._call(http, "agentrl_leave", group.name)
+
+    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+        entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
+        await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
+
+    def _packed(self, http: Http) -> dict[str, bool]:
+        """What newer versions are told once; older ones are told with each bucket."""
+        return {"packed": True} if "/shutdown_weight_transfer_engine" in self._paths[http.url] else {}
+
+    async def _call(self, http: Http, method: str, *args: str) -> None:
+        """Run a method of our extension in every worker."""
+        await self._control(http, "/collective_rpc", {"method": method, "args": args})
+
+    async def _forget(self, http: Http) -> None:
+        """Drop cached prefixes. The server cannot while it still clears up after the last request."""
+        for _ in range(100):
+            answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL)
+            if not isinstance(answer, dict) or answer.get("success", True):
+                return
+            await asyncio.sleep(0.05)
+        raise InfraError(f"{http.url} does not come to rest: its cache cannot be emptied")
+
+    async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
+        await http.post(path, body, timeout=CONTROL)
+
+
+def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
+    """vLLM's sampling parameters of a request whose prompt is `prompt` tokens long."""
+    chosen = {
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": max(sampling.top_k, 0),
+        "min_p": sampling.min_p,
+        # A request that goes on after a pause begins with the seed anew: not with the numbers it began with before.
+        "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
+        "ignore_eos": True,
+        "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
+        "logprobs": sampling.candidates,  # besides that of the drawn token
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
+    """A bucket's bytes without gaps, and how many are whose: vLLM cuts them so."""
+    sizes = [entry.end - entry.start for entry in bucket.entries]
+    if sum(sizes) == bucket.flat.numel():
+        return bucket.flat, sizes
+    return torch.cat([bucket.flat[entry.start : entry.end] for entry in bucket.entries]), sizes
+
+
+def handles(flats: Sequence[torch.Tensor]) -> str:
+    """Handles of GPU memory as vLLM reads them: by each GPU's own name, pickled, in base64."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}
+    return base64.b64encode(pickle.dumps(named)).decode()
+
+
+def _reason(choice: dict[str, Any]) -> FinishReason:
+    reason = choice.get("finish_reason")
+    return reason if reason in ("stop", "length") else "abort"
+
+
+def _gauge(metrics: str, name: str) -> float:
+    """Sum of a Prometheus gauge over the engines behind a server."""
+    return sum(map(float, re.findall(GAUGE.format(name), metrics, re.MULTILINE)))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,52 @@
+"""Requests with images: vLLM's call for tokens in and tokens out, which the server has with --enable-scale-out.
+
+The server draws the images' placeholders out itself, and tells the tokens that it read, which are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.core.errors import UserError
+from agentrl.engines.servers.backend import Answer
+from agentrl.trajectory.medium import Medium, collapsed
+
+PATH = "/inference/v1/generate"
+
+
+def takes_images(api: Mapping[str, Any]) -> bool:
+    """Whether a server of this description has the call, and takes images there."""
+    schemas = api.get("components", {}).get("schemas", {})
+    return PATH in api["paths"] and "content_parts" in schemas.get("GenerateRequest", {}).get("properties", {})
+
+
+def question(ids: Sequence[int], media: Sequence[Medium], drawing: Mapping[str, Any]) -> dict[str, Any]:
+    """Its body; `drawing`: vLLM's sampling parameters. Raises UserError for videos."""
+    if any(medium.kind != "image" for medium in media):
+        raise UserError("rollout.name=vllm gets no videos: it would choose and size their frames itself; use hf")
+    return {
+        "token_ids": collapsed(ids, media),
+        "content_parts": [{"type": "image_url", "url": medium.data_url()} for medium in media],
+        "sampling_params": {**drawing, "detokenize": False},
+        "return_token_ids": True,
+    }
+
+
+def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Answer:
+    """What was drawn after `ids`. Raises UserError where the server read other tokens."""
+    told = answer.get("prompt_token_ids")
+    if told != list(ids):
+        count = "unknown" if told is None else len(told)
+        raise UserError(
+            f"vLLM read other tokens than it was sent ({count} of {len(ids)}): it sizes images otherwise, or cannot "
+            "place them among these tokens; set rollout.name=sglang or hf"
+        )
+    choice = answer["choices"][0]
+    drawn = (choice.get("logprobs") or {}).get("content") or []
+    likeliest = drawn[0]["top_logprobs"] if drawn and candidates else []
+    reason = choice.get("finish_reason")
+    return Answer(
+        [entry["token_id"] for entry in drawn],
+        [min(entry["logprob"], 0.0) for entry in drawn],
+        reason if reason in ("stop", "length") else "abort",
+        tuple((entry["token_id"], min(entry["logprob"], 0.0)) for entry in likeliest),
+    )

@@ -1,6 +1,0 @@
-"""Weights on their way from the trainer to servers: what is sent, and the ways to send it."""
-
-from agentrl.rollout.engines.remote.weights.bucket import Bucket, Entry
-from agentrl.rollout.engines.remote.weights.policy import PolicyWeights
-
-__all__ = ["Bucket", "Entry", "PolicyWeights"]

@@ -1,0 +1,176 @@
+"""What the trajectories of a run meet, and what judges them, from the settings."""
+
+import logging
+import sys
+from typing import Any
+
+import torch
+
+from agentrl.chat import Chat
+from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.core.sandbox import Sandbox
+from agentrl.core.user_code import UserFunction
+from agentrl.engines.backends import model_length
+from agentrl.engines.engine import Engine
+from agentrl.interactions import load_interactions
+from agentrl.rewards import Judge, Scorer, load_reward_function
+from agentrl.rewards.managers import Manager, custom_manager, manager_class
+from agentrl.rewards.overlong import Overlong
+from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
+from agentrl.rollout.limits import Limits
+from agentrl.rollout.loops import Environment, own_loops
+from agentrl.tools import load_tools
+from agentrl.training import device_for, load_processor, stop_token_ids
+
+log = logging.getLogger(__name__)
+
+
+def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
+    """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
+    multi_turn = config.rollout.multi_turn
+    chat = Chat(
+        tokenizer,
+        format=multi_turn.format,
+        inference_template=multi_turn.use_inference_chat_template,
+        check=multi_turn.tokenization_sanity_check_mode,
+        template_kwargs=config.data.apply_chat_template_kwargs,
+        processor=load_processor(config.model, tokenizer, config.data.mm_processor_kwargs),
+        stop_token_ids=stop_token_ids(config.model),
+    )
+    tools = load_tools(
+        multi_turn.tool_config_path if multi_turn.enable else None,
+        multi_turn.function_tool_path if multi_turn.enable else None,
+        max_response=multi_turn.max_tool_response_length,
+        unit=multi_turn.tool_response_unit,
+        side=multi_turn.tool_response_truncate_side,
+        tokenizer=tokenizer,
+        sandbox=sandbox,
+    )
+    interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
+    return Environment(
+        engine,
+        chat,
+        tools,
+        interactions,
+        limits(config),
+        multi_turn.use_inference_chat_template,
+        callback(multi_turn.completion_callback),
+        config,
+    )
+
+
+def check_format(env: Environment, given: str | None) -> None:
+    """Tell where calls would go unread; with tools, and no format `given`, that would make a run in vain: UserError."""
+    unread = env.chat.unread() if len(env.tools) else None
+    if unread is None:
+        return
+    if given is None and env.chat.template.shows_calls:
+        raise UserError(unread)
+    log.warning("%s", unread)
+
+
+def check_scores(env: Environment, scorer: Scorer) -> None:
+    """Tell which scores of tools and interactions are reported and not added, for another judges the answers."""
+    tools, interactions = scorer.left_out
+    scoring = [name for name, runner in env.tools.runners.items() if runner.scores]
+    for left_out, names, method, key in (
+        (tools, scoring, "calc_reward", "reward.tool_weight"),
+        (interactions, [*env.interactions.runners], "calculate_score", "reward.interaction_weight"),
+    ):
+        if left_out and names:
+            log.warning(
+                "the reward function alone gives the reward: %s of %s is reported and not added; %s=1 adds it",
+                method,
+                ", ".join(names),
+                key,
+            )
+
+
+def sandbox_for(config: Config) -> Sandbox:
+    """Where code runs that models wrote."""
+    sandbox_fusion = config.reward.sandbox_fusion
+    return Sandbox(
+        sandbox_fusion.url,
+        max_concurrent=sandbox_fusion.max_concurrent,
+        memory_limit_mb=sandbox_fusion.memory_limit_mb,
+        sessions=config.rollout.max_concurrent_trajectories,
+    )
+
+
+def limits(config: Config) -> Limits:
+    """Where a trajectory ends."""
+    data, rollout = config.data, config.rollout
+    multi_turn = rollout.multi_turn
+    return Limits(
+        prompt_length=data.max_prompt_length,
+        response_length=data.max_response_length,
+        model_length=model_length(config),
+        truncation=data.truncation,
+        images=sys.maxsize if rollout.limit_images is None else rollout.limit_images,
+        assistant_turns=multi_turn.max_assistant_turns,
+        user_turns=multi_turn.max_user_turns,
+        parallel_calls=multi_turn.max_parallel_calls,
+        consecutive_errors=multi_turn.max_consecutive_errors,
+    )
+
+
+def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) -> Scorer:
+    """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
+    UserError."""
+    reward = config.reward
+    custom_reward_function, reward_manager = reward.custom_reward_function, reward.reward_manager
+    manager: str | Manager = reward_manager.name
+    path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
+    kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
+    function = load_reward_function(path, name, kwargs, batch=reward_manager.name == "batch")
+    if kind is not None:
+        manager, function = custom_manager(kind, function, config, tokenizer), None
+    elif function is None and known_source(config.data):
+        manager = "naive"  # it is asynchronous, and may ask for the sandbox
+        function = load_reward_function(None, SOURCE_FUNCTION, {})
+    overlong_buffer = reward.overlong_buffer
+    limit = overlong_buffer.max_resp_len or config.data.max_response_length
+    buffer = overlong_buffer.len or max(1, limit // 5)
+    factor, log = overlong_buffer.penalty_factor, overlong_buffer.log
+    overlong = Overlong(limit, buffer, factor, log) if overlong_buffer.enable else None
+    multi_turn = config.rollout.multi_turn
+    return Scorer(
+        function,
+        tool_weight=reward.tool_weight,
+        interaction_weight=reward.interaction_weight,
+        num_workers=reward.num_workers,
+        timeout=reward.timeout,
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
+        interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+        loops=own_loops(config.rollout),
+        sandbox=sandbox,
+        manager=manager,
+        overlong=overlong,
+        reward_model=judging(config, tokenizer, judge),
+        reward_model_weight=reward.reward_model.weight,
+    )
+
+
+def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
+    """The reward model, where there is one. Raises UserError."""
+    reward_model = config.reward.reward_model
+    if not reward_model.enable:
+        return None
+    from agentrl.training.model import reward_model as network
+
+    if judge is None:
+        named = reward_model.device
+        judge = network.Judge(reward_model, device=torch.device(named) if named else device_for(config.trainer.device))
+    return network.reward_worker(reward_model, judge, policy_vocabulary=len(tokenizer))
+
+
+def callback(path: str | None) -> UserFunction | None:
+    """The function behind `rollout.multi_turn.completion_callback`. Raises UserError."""
+    if path is None:
+        return None
+    module, _, name = path.rpartition(".")
+    key = "rollout.multi_turn.completion_callback"
+    return UserFunction(load_attribute(module, name, what=key), owner=key)

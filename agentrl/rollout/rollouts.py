@@ -1,0 +1,141 @@
+"""The side of a run that makes trajectories: the engine, what trajectories meet, and what judges them."""
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.core.stopping import interruptible
+from agentrl.engines.engine import Engine, Sampling
+from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
+from agentrl.rollout.fire import CANDIDATES
+from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
+from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.workers import OnDone
+from agentrl.trajectory.drops import check_drops
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class Rollouts:
+    """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
+
+    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run, judge: Any = None) -> None:
+        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says."""
+        self.config = config
+        self.engine = engine
+        self.run = run
+        self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
+        self.sandbox = sandbox_for(config)
+        self.env = environment(config, tokenizer, engine, self.sandbox)
+        rollout = config.rollout
+        check_format(self.env, rollout.multi_turn.format)
+        judging = scorer(config, tokenizer, self.sandbox, judge)
+        check_scores(self.env, judging)
+        self._unscored: list[Trajectory] = []
+        self.scheduler = Scheduler(
+            self.env,
+            self._loop_for,
+            judging,
+            max_concurrent=rollout.max_concurrent_trajectories,
+            timeout=rollout.trajectory_timeout,
+            retries=rollout.infra_retries,
+            retry_timeouts=rollout.retry_timeouts,
+        )
+
+    def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores.
+
+        Raises TooManyDrops when all of them failed.
+        """
+        rollout = self.config.rollout
+        sampling = replace(
+            self._sampling(),
+            temperature=rollout.temperature if rollout.do_sample else 0.0,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
+        )
+        return self._trajectories(rows, rollout.n, sampling, str(step), on_done, scored)
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Scores that are still out come in while the body runs, and are there at its end.
+
+        Raises InfraError, and TooManyDrops where too many of them failed.
+
+        The body keeps its own thread, the event loop moves to another for so long.
+        """
+        if not self.scheduler.unscored:
+            yield
+            return
+        with ThreadPoolExecutor(1, "scores") as thread:
+            scores = thread.submit(self.run, self.scheduler.settle())
+            try:
+                yield
+            except BaseException:
+                self.scheduler.drop()
+                raise
+            scores.result()
+        late, self._unscored = self._unscored, []
+        check_drops(late, self.config.rollout.max_infra_drop_share)
+
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """One scored trajectory a row, at temperature 0."""
+        sampling = replace(self._sampling(), temperature=0.0)
+        return self._trajectories(rows, 1, sampling, f"greedy-{step}", on_done)
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """The same with `rollout.val_kwargs`."""
+        val_kwargs = self.config.rollout.val_kwargs
+        sampling = replace(
+            self._sampling(),
+            temperature=0.0 if val_kwargs.do_sample is False else val_kwargs.temperature,
+            top_p=val_kwargs.top_p,
+            top_k=val_kwargs.top_k,
+        )
+        return self._trajectories(rows, val_kwargs.n, sampling, f"val-{step}", on_done)
+
+    def prompt_length(self, row: Row) -> int:
+        """Tokens of a row's first prompt, tools included."""
+        schemas = self.env.tools.schemas(row.tool_selection) if self._loop_for(row).uses_tools else []
+        return len(self.env.chat.prompt(self.env.chat.see(row.prompt), schemas))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+        return self.env.chat.decode(ids)
+
+    def close(self) -> None:
+        """Stop engine, tools, interactions and sandbox: each of them, though another fails."""
+        self.run(self._close())
+
+    async def _close(self) -> None:
+        async with AsyncExitStack() as stack:  # what is named last is closed first
+            for part in (self.sandbox, self.env.interactions, self.env.tools, self.scheduler.scorer, self.engine):
+                stack.push_async_callback(part.close)
+
+    def _trajectories(
+        self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
+    ) -> list[Trajectory]:
+        made: list[Trajectory] = self.run(
+            interruptible(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored))
+        )
+        if not scored:
+            self._unscored = made
+        return made
+
+    def _sampling(self) -> Sampling:
+        rollout = self.config.rollout
+        return Sampling(
+            max_new_tokens=self.config.data.max_response_length, seed=rollout.seed, ignore_eos=rollout.ignore_eos
+        )
+
+    def _loop_for(self, row: Row) -> type[AgentLoop]:
+        agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn
+        name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable)
+        return self._loops(name, agent.agent_loop_config_path)

@@ -1,0 +1,141 @@
+"""Takes the groups of trajectories that a step trains on.
+
+Invariants: the rows of a step come from the loader alone, so a run that resumes draws the same ones; groups that a step
+does not keep are not used later.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from agentrl.algorithms import reads
+from agentrl.algorithms.group_filters import keeps
+from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
+from agentrl.data import Loader
+from agentrl.rollout.workers import OnDone, RolloutWorkers
+from agentrl.tracking.run_tracker import Metrics, RunTracker
+from agentrl.training.packing import earned
+from agentrl.trajectory.drops import check_drops
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
+
+# What verl calls the score itself, in its several versions.
+SCORE = ("score", "seq_reward", "seq_final_reward")
+
+Earned = Callable[[Trajectory], float]
+
+
+@dataclass
+class Groups:
+    """The trajectories of a step, group by group."""
+
+    rolled: list[Trajectory] = field(default_factory=list)
+    """All of them."""
+    kept: list[Trajectory] = field(default_factory=list)
+    """Those of the prompts that are trained on, group by group."""
+    metrics: Metrics = field(default_factory=dict)
+    baselines: dict[str, float] | None = None
+    """By row uid, the score of the prompt's greedy answer; None: nobody asks for it."""
+
+
+class Sampler:
+    """Draws rows and collects their rollouts."""
+
+    def __init__(self, config: Config, workers: RolloutWorkers, loader: Loader, tracker: RunTracker) -> None:
+        self.config = config
+        self.workers = workers
+        self.loader = loader
+        self.tracker = tracker
+        reward = config.reward
+        tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
+        self.earned: Earned = partial(earned, tool_turn_weight=tool, interaction_turn_weight=user)
+
+    def __call__(self, step: int) -> Groups:
+        """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
+
+        Raises TooManyDrops.
+        """
+        filter_groups = self.config.algorithm.filter_groups
+        sample = self._dynamic(step) if filter_groups.enable else self._plain(step)
+        if "baselines" in reads(self.config.algorithm.adv_estimator):
+            rows = list({t.row.uid: t.row for t in sample.kept}.values())
+            greedy = self._roll("baseline", rows, len(rows), step, self.workers.greedy)
+            check_drops(greedy, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
+            sample.baselines = {t.row.uid: self.earned(t) for t in greedy if t.trainable}
+            sample.metrics["rollout/baseline_mean"] = sum(sample.baselines.values()) / max(len(sample.baselines), 1)
+        return sample
+
+    def _plain(self, step: int) -> Groups:
+        later = self.config.reward.launch_reward_fn_async
+        trajectories = self._train(self.loader.next_batch(), step, scored=not later)
+        self._check(step, trajectories)
+        return Groups(trajectories, trajectories)
+
+    def _dynamic(self, step: int) -> Groups:
+        """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476).
+
+        Across an epoch's end the loader gives rows again that this step has had: those are left out.
+        """
+        data, filter_groups = self.config.data, self.config.algorithm.filter_groups
+        sample, groups, drawn, had = Groups(), dict[str, list[Trajectory]](), 0, set[str]()
+        most = filter_groups.max_num_gen_batches or self.loader.steps_per_epoch
+        while len(groups) < data.train_batch_size and drawn < most:
+            rows = [row for row in self.loader.next_batch() if row.uid not in had]
+            had |= {row.uid for row in rows}
+            trajectories = self._train(rows, step) if rows else []
+            groups |= kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep)
+            sample.rolled += trajectories
+            self._check(step, sample.rolled)  # other prompts must not quietly take the place of those that are lost
+            drawn += 1
+        kept = list(groups.values())[: data.train_batch_size]
+        sample.kept = [trajectory for group in kept for trajectory in group]
+        sample.metrics = {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(len(kept))}
+        return sample
+
+    def _check(self, step: int, rolled: list[Trajectory]) -> None:
+        """Stop a step that lost too much; what was sampled is written before."""
+        self.tracker.rolled(step, rolled)
+        check_drops(rolled, self.config.rollout.max_infra_drop_share)
+
+    def _train(self, rows: Sequence[Row], step: int, *, scored: bool = True) -> list[Trajectory]:
+        rollout = partial(self.workers.rollout, scored=scored)
+        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, rollout)
+
+    def _roll(
+        self,
+        phase: str,
+        rows: Sequence[Row],
+        total: int,
+        step: int,
+        rollout: Callable[[Sequence[Row], int, OnDone], list[Trajectory]],
+    ) -> list[Trajectory]:
+        with self.tracker.rolling(phase, total) as on_done:
+            return rollout(rows, step, on_done)
+
+
+def kept_groups(
+    trajectories: Sequence[Trajectory], metric: str, earned: Earned, keep: str = "differing"
+) -> dict[str, list[Trajectory]]:
+    """By row uid, the groups that the filter `keep` takes by the `metric` of their scored trajectories.
+
+    `earned` is a trajectory's score, what its turns got included. Raises UserError when a reward function does not
+    return the metric, and for a filter that is not there or fails.
+    """
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.row.uid, []).append(trajectory)
+    return {
+        uid: group
+        for uid, group in groups.items()
+        if keeps(keep, [_value(t, metric, earned) for t in group if t.scored], group)
+    }
+
+
+def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
+    if metric in SCORE:
+        return earned(trajectory) - trajectory.length_penalty
+    if metric not in trajectory.reward_extra:
+        known = ", ".join(["score", *trajectory.reward_extra])
+        raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")
+    return float(trajectory.reward_extra[metric])

@@ -1,0 +1,26 @@
+"""The sampling side of a run, as the training loop sees it: in this process or on Ray workers."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
+
+OnDone = Callable[[Trajectory], None]
+"""Called with each trajectory as it finishes."""
+
+
+class RolloutWorkers(Protocol):
+    """Rows in, finished trajectories out, group by group."""
+
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """`rollout.n` trajectories a row. Raises InfraError when all of them failed.
+
+        They are scored; without `scored`, they are when `Runtime.compute_logprobs` returns.
+        """
+
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """One scored trajectory a row, at temperature 0."""
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """`rollout.val_kwargs.n` scored trajectories a row, sampled as `rollout.val_kwargs` says."""

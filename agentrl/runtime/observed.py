@@ -1,0 +1,53 @@
+"""A runtime whose phases are timed, and where a run may stop.
+
+Invariant: a stop that is requested while a step samples or computes log-probs ends the step before anything that a
+checkpoint holds has changed.
+"""
+
+from collections.abc import Sequence
+
+from agentrl.core.stopping import StopRequest
+from agentrl.rollout.workers import OnDone
+from agentrl.runtime.runtime import Runtime
+from agentrl.tracking.run_tracker import Metrics, RunTracker
+from agentrl.training import Batch
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
+
+
+class Observed:
+    """The calls of `Runtime` that a step makes."""
+
+    def __init__(self, runtime: Runtime, tracker: RunTracker, stop: StopRequest) -> None:
+        self.runtime, self.tracker, self.stop = runtime, tracker, stop
+
+    def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """As `RolloutWorkers` says."""
+        return self.runtime.rollout(rows, step, on_done, scored=scored)
+
+    def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """As `RolloutWorkers` says."""
+        return self.runtime.greedy(rows, step, on_done)
+
+    def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        """As `RolloutWorkers` says."""
+        return self.runtime.validate(rows, step, on_done)
+
+    def compute_logprobs(self, batch: Batch) -> Batch:
+        """As `Runtime` says. Raises Interrupted where a stop was requested meanwhile."""
+        with self.tracker.phase("logprobs"):
+            batch = self.runtime.compute_logprobs(batch)
+        self.stop.check()
+        return batch
+
+    def update(self, batch: Batch) -> Metrics:
+        """As `Runtime` says; an empty batch updates nothing."""
+        if not batch.num_sequences:
+            return {"rollout/nothing_to_learn": 1.0}
+        with self.tracker.phase("update", tokens=batch.num_tokens):
+            return self.runtime.update(batch)
+
+    def publish_weights(self, version: int) -> None:
+        """As `Runtime` says."""
+        with self.tracker.phase("sync"):
+            self.runtime.publish_weights(version)

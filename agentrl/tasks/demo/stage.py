@@ -1,0 +1,69 @@
+"""Plays scripted assistants against the real tools and interactions.
+
+Invariant: in a demonstration only the assistant's turns are written by a task; what tools and users say comes from the
+very code that training will run, so a warm-up never teaches a format that does not occur.
+"""
+
+from collections.abc import Generator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from agentrl.core.errors import InfraError
+from agentrl.interactions import InteractionSession, InteractionSet
+from agentrl.tools import ToolSession, ToolSet
+from agentrl.trajectory.trajectory import Message, Outcome
+
+Script = Generator[Message, str, None]
+"""Yields assistant messages; is sent what came back: the tool's response, or the user's reply."""
+
+
+class Stage:
+    """The tools and interactions of a task, ready for one conversation after another."""
+
+    def __init__(self, tools: ToolSet, interactions: InteractionSet) -> None:
+        self.tools = tools
+        self.interactions = interactions
+
+    async def play(self, prompt: list[Message], extra_info: dict[str, Any], script: Script) -> list[Message]:
+        """The conversation from the prompt to the script's last turn. Raises InfraError when a tool fails."""
+        tools = self.tools.open("demonstration", extra_info.get("tools_kwargs", {}), agent_data=None)
+        user = None
+        async with AsyncExitStack() as partings:
+            partings.push_async_callback(tools.release)
+            await tools.start()
+            if "interaction_kwargs" in extra_info:
+                user = self.interactions.open("demonstration", extra_info["interaction_kwargs"])
+                partings.push_async_callback(user.finalize)
+                await user.start()
+            return await _converse(list(prompt), script, tools, user)
+
+
+async def _converse(
+    messages: list[Message], script: Script, tools: ToolSession, user: InteractionSession | None
+) -> list[Message]:
+    said = next(script)
+    while True:
+        messages.append(said)
+        reply = await _call(said["tool_calls"][0], tools) if said.get("tool_calls") else await _reply(messages, user)
+        if reply is None:
+            return messages
+        try:
+            said = script.send(reply["content"])
+        except StopIteration:  # the script has no more to say, so nobody asks
+            return messages
+        messages.append(reply)
+
+
+async def _call(call: dict[str, Any], tools: ToolSession) -> Message:
+    name = call["function"]["name"]
+    result = await tools.call(name, call["function"]["arguments"])
+    if result.outcome is Outcome.INFRA_ERROR:
+        raise InfraError(result.error or f"tool {name} failed")
+    return {"role": "tool", "name": name, "tool_call_id": call["id"], "content": result.text}
+
+
+async def _reply(messages: list[Message], user: InteractionSession | None) -> Message | None:
+    if user is None:
+        return None
+    reply = await user.respond(messages)
+    return None if reply.stop else {"role": "user", "content": reply.text}

@@ -1,0 +1,139 @@
+"""Write a task's rows and demonstrations to files.
+
+Invariants: no question stands in two splits, nor a validation question in the demonstrations; equal arguments give
+equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable; files of other
+rows that lie there are set aside, all of them, so that a folder holds rows of one task.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.outputs import writing
+from agentrl.tasks.demo.base import Problem, Task, row
+
+# A task that repeats itself this often has run out of questions.
+PATIENCE = 1000
+FILES = ("train.parquet", "val.parquet", "sft.jsonl")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows per split, and demonstrations."""
+
+    train: int
+    val: int
+    demos: int = 0
+
+
+def generate(task: Task, out: Path, sizes: Sizes, seed: int) -> dict[Path, int]:
+    """Write train.parquet, val.parquet, sft.jsonl (each where its size is not 0) and the task's own files to `out`.
+
+    Returns the files written with their numbers of rows. Raises UserError when the task runs out of questions.
+    """
+    val = distinct(task, sizes.val, random.Random(f"{seed}/val"), taken=set())
+    asked = {problem.question for problem in val}
+    train = distinct(task, sizes.train, random.Random(f"{seed}/train"), taken=asked)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in task.files(out).items():
+        (out / name).write_text(text, encoding="utf-8")
+    written: dict[Path, int] = {}
+    for split, problems in (("train", train), ("val", val)):
+        if problems:
+            written[out / f"{split}.parquet"] = len(problems)
+            _write_rows(_draft(out / f"{split}.parquet"), [row(task, p, split, i) for i, p in enumerate(problems)])
+    if sizes.demos:
+        rng = random.Random(f"{seed}/demos")
+        shown = distinct(task, sizes.demos, rng, taken=asked)
+        written[out / "sft.jsonl"] = len(shown)
+        _write_lines(_draft(out / "sft.jsonl"), asyncio.run(demonstrations(task, shown, rng, out)))
+    _publish(out, list(written))
+    return written
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f".new-{file.name}")
+
+
+def _publish(out: Path, files: Sequence[Path]) -> None:
+    """Give drafts their names."""
+    if any(file.exists() and not _equal(file, _draft(file)) for file in files):
+        aside = next(path for k in count(1) if not (path := out / f"superseded_{k}").exists())
+        aside.mkdir()
+        for old in filter(Path.exists, (out / name for name in FILES)):
+            old.rename(aside / old.name)
+        log.warning("%s held other rows: they are now in %s", out, aside)
+    for file in files:
+        _draft(file).replace(file)
+
+
+def _equal(file: Path, other: Path) -> bool:
+    """Whether two files hold the same rows, whichever version of a library wrote them."""
+    if file.suffix == ".jsonl":
+        return file.read_bytes() == other.read_bytes()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return bool(pq.read_table(file).equals(pq.read_table(other)))
+    except (OSError, pa.ArrowException):  # not parquet, or damaged
+        return False
+
+
+def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> list[Problem]:
+    """`number` problems whose questions differ from one another and from those in `taken`."""
+    problems: dict[str, Problem] = {}
+    repeats = 0
+    while len(problems) < number:
+        problem = task.draw(rng)
+        repeats = repeats + 1 if problem.question in problems or problem.question in taken else 0
+        if repeats > PATIENCE:
+            raise UserError(f"the task has only about {len(problems) + len(taken)} questions; ask for fewer rows")
+        if not repeats:
+            problems[problem.question] = problem
+    return list(problems.values())
+
+
+async def demonstrations(task: Task, problems: list[Problem], rng: random.Random, out: Path) -> list[dict[str, Any]]:
+    """{messages, tools} of each problem's script, played with the tools and interaction for rows in `out`."""
+    from agentrl.interactions import load_interactions
+    from agentrl.tasks.demo.stage import Stage
+    from agentrl.tools import load_tools
+
+    tools = load_tools(task.tool_config(out), None, max_response=1024, unit="characters", side="middle")
+    stage = Stage(tools, load_interactions(task.INTERACTION))
+    schemas = tools.schemas(None)
+    scripts = [(problem, task.demonstrate(problem, rng)) for problem in problems]
+    try:
+        played = [await stage.play(problem.prompt, problem.extra_info, script) for problem, script in scripts]
+    finally:
+        await tools.close()
+    return [{"messages": messages, "tools": schemas} for messages in played]
+
+
+def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    draft = file.with_name(f".{file.name}.new")
+    with writing(str(file)):
+        try:
+            pq.write_table(pa.Table.from_pylist(rows), draft)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> None:
+    with writing(str(file)):
+        write_atomic(file, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

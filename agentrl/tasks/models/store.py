@@ -1,0 +1,48 @@
+"""Folders that are made once.
+
+Invariant: a model folder either does not exist or is complete. It is built under a temporary name beside its place
+and renamed when done, so a run that was killed half way leaves nothing that looks like a model.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.errors import UserError
+
+RECIPE = "agentrl.json"
+"""How the folder was made: lets a later call tell whether it already holds what is asked for."""
+
+
+def make_once(out: Path, recipe: dict[str, Any], write: Callable[[Path], None]) -> bool:
+    """Fill `out` by `write(folder)` unless it already holds what `recipe` describes; says whether it wrote.
+
+    Raises UserError when `out` holds something else, which is never overwritten.
+    """
+    if out.exists():
+        _check_same(out, recipe)
+        return False
+    out.parent.mkdir(parents=True, exist_ok=True)
+    build = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        write(build)
+        (build / RECIPE).write_text(json.dumps(recipe, indent=2) + "\n")
+        build.chmod(0o755)  # mkdtemp makes it private
+        build.rename(out)
+    finally:
+        shutil.rmtree(build, ignore_errors=True)
+    return True
+
+
+def _check_same(out: Path, recipe: dict[str, Any]) -> None:
+    note = out / RECIPE
+    if not note.is_file():
+        raise UserError(f"{out} exists and was not made by `agentrl model`; choose another folder or move it away")
+    made = json.loads(note.read_text())
+    wanted = json.loads(json.dumps(recipe))
+    differing = sorted(key for key in made.keys() | wanted.keys() if made.get(key) != wanted.get(key))
+    if differing:
+        raise UserError(f"{out} was made with another {', '.join(differing)}; delete it or choose another folder")

@@ -1,0 +1,161 @@
+"""What a run leaves behind and shows while it goes: its folder, metrics, live view, dumps.
+
+Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
+sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
+beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
+costs a warning: it is counted, and the run goes on.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agentrl.config import to_yaml
+from agentrl.config.schema import Config
+from agentrl.core.plurals import plural
+from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking.loggers import ADDS
+from agentrl.tracking.resume_notes import resuming_from
+from agentrl.tracking.run_summary import closing, dump_file
+from agentrl.tracking.text import TokenTexts
+from agentrl.tracking.writer import Writer
+from agentrl.trajectory.trajectory import Trajectory
+
+Metrics = dict[str, float]
+
+log = logging.getLogger(__name__)
+
+GOES_ON = (
+    "the run goes on without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
+    "trainer.rollout_data_dir and trainer.validation_data_dir to null"
+)
+
+
+class RunTracker:
+    """Context manager around the steps of a run."""
+
+    def __init__(
+        self, config: Config, total_steps: int, resume_step: int, decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        """`resume_step` is the step of the checkpoint that the run goes on from, 0 for a new run."""
+        trainer = config.trainer
+        self.trainer = trainer
+        self.decode = decode
+        self._begun, self._total = resume_step, total_steps
+        self.run_dir = Path(trainer.default_local_dir)
+        self.view = LiveView(total_steps, f"{trainer.project_name} / {trainer.experiment_name}", trainer.live)
+        self.loggers = open_loggers(
+            trainer.logger,
+            self.run_dir,
+            resume_step=ADDS if trainer.val_only else resume_step,
+            config_yaml=to_yaml(config),
+            view=self.view,
+            project=trainer.project_name,
+            experiment=trainer.experiment_name,
+        )
+        self._phases = Phases(self.view.phase)
+        self._tokens: dict[str, int] = {}
+        self._rolled: tuple[int, Sequence[Trajectory]] | None = None
+        self._texts = TokenTexts(decode)
+        self._writer = Writer()
+        self._unwritten: list[str] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(self.loggers.close)
+        self._stack.enter_context(self.view)
+        self._stack.callback(self._close_writer)
+        self._stack.callback(self._write_rolled, {})
+        if self._begun and not self.trainer.val_only:
+            self.view.note(resuming_from(self._begun, self._total))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        if error is None:
+            for piece in closing(self.trainer, self.decode):
+                self.view.show(piece)
+
+    def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
+        """Time what runs inside; `tokens` it handles give a rate."""
+        if tokens:
+            self._tokens[name] = tokens
+        return self._phases(name)
+
+    @contextmanager
+    def rolling(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
+        """A phase whose trajectories are counted, and their sampled tokens, as they finish."""
+        done = tokens = 0
+
+        def count(trajectory: Trajectory) -> None:
+            nonlocal done, tokens
+            done += 1
+            tokens += sum(ledger.model_tokens for ledger in trajectory.ledgers)
+            self.view.progress(done, total)
+
+        with self._phases(name):
+            yield count
+        self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
+
+    def step(self, step: int, metrics: Metrics) -> None:
+        """Close a step: add its times and memory, log, show."""
+        self._write_rolled({})
+        metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        if self._unwritten:
+            metrics["perf/dumps_failed"] = float(len(self._unwritten))
+        self._tokens.clear()
+        self.loggers.log(step, metrics)
+
+    def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Keep a training step's trajectories to be written where `trainer.rollout_data_dir` says."""
+        self._rolled = step, trajectories
+
+    def trained(self, advantages: Callable[[], Advantages]) -> None:
+        """Write the step's trajectories with their advantages; `advantages` is called only where they are written."""
+        self._write_rolled(advantages() if self.trainer.rollout_data_dir is not None else {})
+
+    def written(self) -> None:
+        """Return when all that was sampled is on the disk: before a checkpoint says that the step is done."""
+        with self._phases("dump"):
+            self._writer.wait()
+
+    def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Write a validation's trajectories, and hand a few to the loggers that have tables."""
+        shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
+        if shown:
+            self.loggers.generations(step, shown)
+        self._dump(self.trainer.validation_data_dir, step, trajectories, {})
+
+    def _write_rolled(self, advantages: Advantages) -> None:
+        if self._rolled is not None:
+            self._dump(self.trainer.rollout_data_dir, *self._rolled, advantages)
+            self._rolled = None
+
+    def _dump(self, folder: str | None, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
+        if folder is not None:
+            with self._phases("dump"):
+                file = dump_file(folder, step)
+                self._writer(partial(self._write, file, step, trajectories, advantages))
+
+    def _write(self, file: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
+        """In the writer's thread. A full disk, or an object of a user's that cannot be written, must not end a run."""
+        try:
+            write_trajectories(file, step, trajectories, self._texts, advantages)
+        except Exception as error:
+            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._unwritten.append(f"{file} cannot be written: {reason}")
+            if len(self._unwritten) == 1:
+                log.warning("%s; %s", self._unwritten[0], GOES_ON)
+
+    def _close_writer(self) -> None:
+        self._writer.close()
+        if self._unwritten:
+            self.view.note(
+                f"{plural(len(self._unwritten), 'dump')} could not be written; the first: {self._unwritten[0]}"
+            )

@@ -1,0 +1,125 @@
+"""Advantages of a batch's tokens, from the rewards of its trajectories."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import nan
+
+import torch
+
+from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
+from agentrl.algorithms.advantages.scores import trajectory_scores
+from agentrl.algorithms.segments import sequence_of
+from agentrl.config.schema import Algorithm, Reward
+from agentrl.training.batch import Batch
+from agentrl.training.off_policy import settled, settles
+from agentrl.training.packing import advantages_by_key, place_rewards
+from agentrl.trajectory.trajectory import Trajectory
+
+OnAdvantages = Callable[[Callable[[], dict[str, list[list[float]]]]], object]
+"""Called with a function that gives each ledger's advantages, by the trajectory's key."""
+
+
+class ComputeAdvantages:
+    """Rewards placed on tokens, the KL in them, the estimator, and the filtration of trajectories."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        reward: Reward | None = None,
+        *,
+        seed: int,
+        corrects: bool = True,
+        on_advantages: OnAdvantages = lambda advantages: None,
+    ) -> None:
+        """`corrects`: whether the engine's log-probs compare with the trainer's, so that tokens may be rejected."""
+        self.algorithm, self.reward = algorithm, reward or Reward()
+        self.seed = seed
+        self.on_advantages = on_advantages
+        rollout_correction = algorithm.rollout_correction
+        self.settles = corrects and not rollout_correction.bypass_mode and settles(rollout_correction)
+        kl_ctrl = algorithm.kl_ctrl
+        self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
+
+    def __call__(
+        self, batch: Batch, trajectories: Sequence[Trajectory], baselines: Mapping[str, float] | None, step: int
+    ) -> tuple[Batch, dict[str, float]]:
+        """(the batch to train on, which may be empty; metrics).
+
+        `trajectories`: those that `batch` was packed from, scored by now. `baselines`: by row uid, the score of the
+        prompt's greedy answer, where the estimator reads it.
+        """
+        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
+        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        if not batch.num_sequences:
+            return batch, {}
+        if baselines is not None:
+            scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
+            batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
+        metrics = self.estimate(batch)
+        self.on_advantages(partial(advantages_by_key, trajectories, batch))
+        return self.filtered(batch, step), metrics
+
+    def estimate(self, batch: Batch) -> dict[str, float]:
+        """Set the batch's advantages, and its returns where a critic learns from them; gives metrics.
+
+        They come from its rewards, less the KL to the reference where that belongs to the reward. `values` and
+        `baselines` must be there where the estimator reads them.
+        """
+        algorithm, rewards, metrics = self.algorithm, batch.rewards, {}
+        if algorithm.use_kl_in_reward:
+            kl = _estimated_kl(batch, algorithm.kl_penalty) if batch.kl is None else batch.kl
+            rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
+            metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
+            self.kl.update(mean, batch.trajectory.unique().numel())
+        if self.settles:
+            self._settle(batch)
+        batch.advantages, batch.returns = estimate(
+            algorithm.adv_estimator,
+            rewards,
+            batch.mask,
+            batch.cu_seqlens,
+            batch.trajectory,
+            batch.group,
+            values=batch.values,
+            baselines=batch.baselines,
+            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            config=algorithm,
+        )
+        if algorithm.mask_truncated_completions and batch.truncated is not None:
+            batch.mask = batch.mask & ~batch.truncated[sequence_of(batch.cu_seqlens)]
+            batch.advantages = batch.advantages * batch.mask
+        return metrics
+
+    def _settle(self, batch: Batch) -> None:
+        assert batch.old_logprobs is not None
+        found = settled(batch, batch.old_logprobs, self.algorithm.rollout_correction)
+        batch.mask, batch.rejected = found.mask, found.rejected
+        batch.importance, batch.capped = found.importance, found.capped
+
+    def filtered(self, batch: Batch, step: int) -> Batch:
+        """The batch to train on: as it is, or with `use_pf_ppo` as many trajectories drawn from it by their scores.
+
+        One that is drawn twice is two trajectories of its group. The draw depends on the seed and `step` alone.
+        """
+        if not self.algorithm.use_pf_ppo:
+            return batch
+        pf_ppo = self.algorithm.pf_ppo
+        scores, index = trajectory_scores(batch.rewards, batch.cu_seqlens, batch.trajectory)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        drawn = draw(scores, pf_ppo.reweight_method, weight_pow=pf_ppo.weight_pow, generator=generator).tolist()
+        sequences: dict[int, list[int]] = {}
+        for sequence, trajectory in enumerate(index.tolist()):
+            sequences.setdefault(trajectory, []).append(sequence)
+        owners = [number for number, trajectory in enumerate(drawn) for _ in sequences[trajectory]]
+        picked = batch.select([sequence for trajectory in drawn for sequence in sequences[trajectory]])
+        return replace(picked, trajectory=torch.tensor(owners, dtype=torch.long, device=batch.ids.device))
+
+
+def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
+    """Of the policy before the step to the reference, whose log-probs are there by now: f32 [T]."""
+    assert batch.old_logprobs is not None
+    assert batch.ref_logprobs is not None
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")

@@ -1,0 +1,1 @@
+"""Checkpoints: writing, finding, resuming and merging them; which run owns a folder."""

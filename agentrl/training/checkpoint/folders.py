@@ -1,0 +1,251 @@
+"""Checkpoints on disk: whole or not there.
+
+A checkpoint is a folder `global_step_<n>` with `state.pt` (plain data), `policy-<rank>.safetensors` and perhaps
+`critic-<rank>.safetensors` (what each rank had of parameters and optimizer), `huggingface/` (configuration and
+tokenizer; the model itself where that is asked for) and `manifest.json` (its files with size and checksum). Invariants:
+- a folder of that name is complete: it is written beside, forced to disk, and then renamed by the first rank;
+- what is being written, replaced or deleted has a name that begins with a dot, and `latest` does not see it;
+- those of one folder are one lineage (see `lineage`), so the highest step is the newest;
+- loading runs no code: tensors lie in safetensors, the rest is plain data;
+- it does not matter how many ranks wrote it, and how many read it.
+
+One run writes to a folder at a time; its ranks all see that folder.
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.core.errors import UserError
+from agentrl.training.checkpoint.lineage import complete_plan, visible
+from agentrl.training.checkpoint.tensor_files import SUFFIX, Pieces, join, split, to_cpu, write
+from agentrl.training.parallel.ranks import ALONE, Ranks
+
+FOLDER = "checkpoints"
+"""Where the checkpoints of a run lie, in the run's folder."""
+STATE = "state.pt"
+MANIFEST = "manifest.json"
+HUGGINGFACE = "huggingface"
+FORMAT = "agentrl-checkpoint-2"
+
+_NEW, _OLD = ".new-", ".old-"
+_BLOCK = 2**22
+
+Finish = Callable[[], Path]
+
+
+class Damaged(UserError):
+    """A checkpoint lacks a part, or a part is not what was written."""
+
+    def __init__(self, culprit: Path, why: str = "is damaged") -> None:
+        super().__init__(culprit, why)
+        self.trouble = f"{culprit} {why}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trouble}; resume from an older checkpoint with trainer.resume_mode=resume_path, or give "
+            "`agentrl merge` an older one"
+        )
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    write_model: Callable[[Path], None] | None = None,
+    *,
+    ranks: Ranks = ALONE,
+    automatic: bool = False,
+) -> Path:
+    """Write the checkpoint of `step` into `folder` and return its path; one of the same step is replaced.
+
+    `state`: plain data and tensors, the first rank's; Pieces, every rank's own. `write_model` fills a given folder with
+    the model in Hugging Face format. `automatic`: nobody asked for this one, and `prune_automatic` may delete it. All
+    ranks meet here.
+    """
+    return begin(folder, step, state, write_model, ranks=ranks, automatic=automatic)()
+
+
+def begin(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    write_model: Callable[[Path], None] | None = None,
+    *,
+    ranks: Ranks = ALONE,
+    automatic: bool = False,
+) -> Finish:
+    """The part of `save` that must see the model as it is now; what it returns does the rest, in any thread."""
+    final = folder / f"global_step_{step}"
+    draft = folder / f"{_NEW}{final.name}"
+    plain, pieces = split(state)
+    pieces = to_cpu(pieces)
+    if ranks.first:
+        folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
+        draft.mkdir()
+    ranks.meet()
+    if write_model is not None:
+        write_model(draft / HUGGINGFACE)
+
+    def finish() -> Path:
+        for file in ranks.attempt(lambda: write(draft, ranks.rank, pieces)):
+            _force_to_disk(file)
+        ranks.meet()
+        ranks.attempt(lambda: _complete(draft, final, step, plain, automatic) if ranks.first else None)
+        return final
+
+    return finish
+
+
+def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
+    """(step, state) of a checkpoint, tensors on the CPU, with a `Saved` in each piece's place. All ranks meet here.
+
+    Raises Damaged on every rank when it is damaged, UserError when it is none of agentrl's.
+    """
+    refusal = ranks.share(_refusal(path) if ranks.first else None)
+    if refusal is not None:
+        raise refusal
+    step: int = _read_manifest(path)["step"]
+    state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    return step, join(state, Pieces(path))
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint of the folder; None where there is none. Looks only: a run may be writing there."""
+    steps = visible(folder)
+    return steps[max(steps)] if steps else None
+
+
+def prune(folder: Path, keep: int | None) -> None:
+    """Delete all but the `keep` newest checkpoints (None: keep all; at least one stays)."""
+    if keep is None:
+        return
+    steps = visible(folder)
+    for step in sorted(steps)[: -max(keep, 1)]:
+        # Renamed first: a checkpoint that is half deleted must not look like one.
+        steps[step].rename(folder / f"{_NEW}{steps[step].name}")
+    tidy(folder)
+
+
+def prune_automatic(folder: Path, keep: int) -> list[str]:
+    """Delete the automatic checkpoints among all but the `keep` newest; the names of those that are gone."""
+    steps = visible(folder)
+    old = [steps[step] for step in sorted(steps)[:-keep]]
+    gone = [path for path in old if _is_automatic(path)]
+    for path in gone:
+        path.rename(folder / f"{_NEW}{path.name}")
+    tidy(folder)
+    return [path.name for path in gone]
+
+
+def _is_automatic(path: Path) -> bool:
+    with suppress(UserError):  # one that cannot be read stays
+        return bool(_read_manifest(path).get("automatic"))
+    return False
+
+
+def prune_part(folder: Path, part: str, keep: int | None) -> None:
+    """Delete one part's files (`critic`) from all but the `keep` newest checkpoints (None: from none)."""
+    if keep is None:
+        return
+    steps = visible(folder)
+    for step in sorted(steps)[: -max(keep, 1)]:
+        gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
+        with suppress(Damaged):  # an old one is not worth the run
+            manifest = _read_manifest(steps[step])
+            files = {n: stamp for n, stamp in manifest["files"].items() if steps[step] / n not in gone}
+            _write_manifest(steps[step], manifest | {"files": files})
+        for file in gone:
+            file.unlink()
+
+
+def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any], automatic: bool) -> None:
+    """Add what the first rank writes, and give the folder its name."""
+    torch.save(plain, draft / STATE)
+    files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
+    _write_manifest(draft, {"format": FORMAT, "step": step, "automatic": automatic, "files": files})
+    for path in [draft, *draft.rglob("*")]:
+        _force_to_disk(path)
+    if final.exists():
+        final.rename(final.parent / f"{_OLD}{final.name}")
+    draft.rename(final)
+    _force_to_disk(final.parent)
+    tidy(final.parent)
+
+
+def tidy(folder: Path) -> None:
+    """Clear away what an interrupted process left, and bring back a checkpoint whose replacement never came.
+
+    For the process alone that writes to the folder.
+    """
+    complete_plan(folder)
+    for old in folder.glob(f"{_OLD}*"):
+        final = folder / old.name.removeprefix(_OLD)
+        if final.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(final)
+    for draft in folder.glob(f"{_NEW}*"):
+        shutil.rmtree(draft)
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    file = path / MANIFEST
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(manifest, indent=1))
+    os.replace(fresh, file)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Its format, step, files (name -> stamp), and whether it is automatic."""
+    file = path / MANIFEST
+    if not file.is_file():
+        raise Damaged(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
+    try:
+        manifest: dict[str, Any] = dict(json.loads(file.read_text()))
+        known = manifest["format"] == FORMAT
+        manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(file) from error
+    if not known:
+        raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
+    return manifest
+
+
+def _refusal(path: Path) -> UserError | None:
+    """Why a checkpoint cannot be loaded."""
+    try:
+        files = _read_manifest(path)["files"]
+    except UserError as error:  # for the other ranks, too
+        return error
+    culprit = next((name for name in files if not _intact(path / name, files[name])), None)
+    return None if culprit is None else Damaged(path / culprit)
+
+
+def _intact(file: Path, stamp: list[int]) -> bool:
+    return file.is_file() and stamp == _stamp(file)
+
+
+def _stamp(file: Path) -> list[int]:
+    """[size, CRC-32]"""
+    checksum = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return [file.stat().st_size, checksum]
+
+
+def _force_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

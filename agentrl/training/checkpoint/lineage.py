@@ -1,0 +1,86 @@
+"""Which checkpoints of a folder belong to the run that writes there.
+
+Invariants:
+- the checkpoints that a folder shows are one lineage: each of them continues the one before it, so the highest step is
+  the newest;
+- a run that begins a new branch first moves the others, whole, to `superseded_<k>/` in the same folder. Nothing deletes
+  them there, and nothing prefers them;
+- on the disk that is one step: a plan is written, then carried out. From the moment that the plan is there, its
+  checkpoints are no longer shown; the next process that writes to the folder completes what a kill left of it.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+
+from agentrl.core.atomic_files import write_atomic
+
+SUPERSEDED, DAMAGED = "superseded", "damaged"
+PLAN = ".set-aside.json"
+
+_NAME = re.compile(r"global_step_(\d+)")
+
+
+def step_of(name: str) -> int | None:
+    """The step of a checkpoint's folder; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def visible(folder: Path) -> dict[int, Path]:
+    """The checkpoints of the folder's lineage by step, whole or damaged. Looks only: a run may be writing there."""
+    if not folder.is_dir():
+        return {}
+    leaving = _plan(folder)
+    shown = (path for path in folder.iterdir() if path.name not in leaving and path.is_dir())
+    return {step: path for path in shown if (step := step_of(path.name)) is not None}
+
+
+def set_aside(
+    folder: Path, after: int, label: str, *, moves: Mapping[Path, str] | None = None, copies: Iterable[Path] = ()
+) -> Path | None:
+    """Move the checkpoints above step `after` to a new `<label>_<k>/`, and return that; None where nothing moves.
+
+    `moves`: other files that go with them, by path the name there. `copies`: files that are copied with checkpoints.
+    """
+    leaving = {path: path.name for step, path in sorted(visible(folder).items()) if step > after}
+    targets = leaving | dict(moves or {})
+    if not leaving and (after or not targets):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / free_name(label, (path.name for path in folder.iterdir()))
+    aside.mkdir()
+    for file in filter(Path.exists, copies):
+        shutil.copy2(file, aside)
+    plan = {os.path.relpath(path, folder): f"{aside.name}/{name}" for path, name in targets.items()}
+    write_atomic(folder / PLAN, [json.dumps(plan, indent=1)])
+    complete_plan(folder)
+    return aside
+
+
+def complete_plan(folder: Path) -> None:
+    """Carry out what is left of a plan to set checkpoints aside."""
+    plan = _plan(folder)
+    for origin, target in plan.items():
+        if (folder / origin).exists():
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder / origin, folder / target)
+    if plan:
+        (folder / PLAN).unlink()
+
+
+def free_name(label: str, taken: Iterable[str]) -> str:
+    """The first of `<label>_1`, `<label>_2`, ... that is not taken."""
+    names = set(taken)
+    return next(name for number in count(1) if (name := f"{label}_{number}") not in names)
+
+
+def _plan(folder: Path) -> dict[str, str]:
+    """By path, relative to the folder, where it goes."""
+    file = folder / PLAN
+    moves: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    return moves

@@ -1,0 +1,87 @@
+"""One run at a time writes to a folder.
+
+Invariants: the lock belongs to the process that starts the run, and the kernel frees it when that process ends, however
+it ends; processes that the run starts do not keep it; what only reads a folder does not ask for it.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from agentrl.core.errors import UserError
+
+LOCK = ".lock"
+HELD = (errno.EACCES, errno.EAGAIN)
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(run_dir: Path, key: str) -> Iterator[None]:
+    """The body runs as the only writer to `run_dir`, which is made. `key`: the setting that names the folder.
+
+    A folder that holds nothing at the end, but for the lock, is removed. A file system without locks costs a warning.
+    Raises UserError where another run has the lock, or where the folder cannot be made.
+    """
+    made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
+    with _open(run_dir, key) as file:
+        try:
+            # A record lock, not flock: a forked child that outlives this process does not keep it, and NFS knows it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in HELD:
+                raise UserError(_refusal(run_dir, key, file.read())) from None
+            log.warning("%s cannot be locked (%s): make sure that no other run writes there", run_dir, error.strerror)
+        with suppress(OSError):  # a full disk: the lock holds without the note
+            _sign(file)
+        try:
+            yield
+        finally:
+            _remove_empty(run_dir, made)
+
+
+def _remove_empty(run_dir: Path, made: Sequence[Path]) -> None:
+    """Leave no trace of a run that was refused before it wrote anything: `made` are the folders that it made."""
+    if run_dir not in made or [file.name for file in run_dir.iterdir()] != [LOCK]:
+        return
+    (run_dir / LOCK).unlink()
+    for place in made:
+        with suppress(OSError):  # not empty
+            place.rmdir()
+
+
+def _open(run_dir: Path, key: str) -> IO[str]:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return os.fdopen(os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{key}={run_dir}: nothing can be written there: {error.strerror}; name another folder"
+        ) from None
+
+
+def _sign(file: IO[str]) -> None:
+    """Say who has the lock, for the message of the next one."""
+    file.truncate(0)
+    note = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    file.write(json.dumps(note) + "\n")
+    file.flush()
+
+
+def _refusal(run_dir: Path, key: str, note: str) -> str:
+    try:
+        holder = json.loads(note)
+        who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        end = f"`kill {holder['pid']}` there, which saves it"
+    except (ValueError, KeyError, TypeError):  # between its lock and its note
+        who, end = "another process", "that one"
+    own = "trainer.experiment_name=NAME" if key.endswith("default_local_dir") else f"{key}=FOLDER"
+    return f"{run_dir} is in use by another run ({who}): wait for it, end it with {end}, or give this run {own}"

@@ -1,0 +1,116 @@
+"""Checkpoints of a run: every part that has a state, saved together and found again together."""
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentrl.config.schema import Trainer
+from agentrl.tracking.superseded import superseded_records
+from agentrl.training.checkpoint.folders import FOLDER, latest
+from agentrl.training.checkpoint.lineage import visible
+from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.checkpoint.save_schedule import SaveSchedule
+
+MARGIN = 1.1
+"""Free space that an automatic checkpoint asks for, as a multiple of its size."""
+GIB = 2**30
+
+log = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """A part of the run that a restart must find as it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data and tensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+
+
+class Learned(Protocol):
+    """What trains, as `Runtime` describes it."""
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
+        """Write the checkpoint of a step."""
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from a checkpoint."""
+
+
+@dataclass
+class Checkpoints:
+    """Saves and finds the parts of a run under its folder."""
+
+    trainer: Trainer
+    learner: Learned
+    """What trains; every process of it writes its own share."""
+    parts: Mapping[str, Stateful]
+    """What else the run is made of."""
+    _full: bool = False
+
+    def __post_init__(self) -> None:
+        self._schedule = SaveSchedule(self.trainer.save_freq)
+
+    def save(self, step: int, *, last: bool = False) -> None:
+        """Write the checkpoint of `step`; the `last` one is there when this returns, however it is written."""
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        with self._schedule.saving():
+            self.learner.save(self._folder, step, state, last)
+
+    def due(self, step: int) -> bool:
+        """Whether trainer.save_freq asks for a checkpoint after `step`; automatic ones wait for room on the disk."""
+        return self._schedule.due(step) and (not self._schedule.automatic or self._room())
+
+    def newest(self) -> int:
+        """The step of the newest checkpoint in the run's folder; 0: there is none."""
+        return max(visible(self._folder), default=0)
+
+    def has(self, step: int) -> bool:
+        """Whether the run's folder holds the checkpoint of `step`."""
+        return step in visible(self._folder)
+
+    def resume(self) -> int:
+        """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run.
+
+        Unless it only validates, the run's folder is its own from then on: what it does not go on from is set aside.
+        """
+        trainer = self.trainer
+        resuming = Resuming(self._folder, trainer.resume_mode, trainer.resume_from_path, trainer.default_hdfs_dir)
+        path, (step, state) = resuming.first(self.learner.load, resuming.candidates()) or (None, (0, {}))
+        for name, part in self.parts.items():
+            if name in state:
+                part.load_state_dict(state[name])
+        if not trainer.val_only:
+            self._claim(resuming, step)
+        if path is not None and trainer.del_local_ckpt_after_load:
+            shutil.rmtree(path)
+        return step
+
+    def _claim(self, resuming: Resuming, step: int) -> None:
+        trainer = self.trainer
+        dumps = trainer.rollout_data_dir, trainer.validation_data_dir
+        moves, copies = superseded_records(Path(trainer.default_local_dir), resuming.kept(step), dumps)
+        resuming.claim(step, moves=moves, copies=copies)
+
+    def _room(self) -> bool:
+        """Whether the disk has room for another checkpoint, as large as the newest; True where there is none yet."""
+        newest = latest(self._folder)
+        size = 0 if newest is None else sum(file.stat().st_size for file in newest.rglob("*") if file.is_file())
+        enough = newest is None or shutil.disk_usage(newest).free > size * MARGIN
+        if not enough and not self._full:
+            log.warning("no room for another %.1f GiB beside %s: nothing is saved until there is", size / GIB, newest)
+        self._full = not enough
+        return enough
+
+    @property
+    def _folder(self) -> Path:
+        return folder_of(self.trainer)
+
+
+def folder_of(trainer: Trainer) -> Path:
+    """Where the checkpoints of a run lie."""
+    return Path(trainer.default_local_dir) / FOLDER

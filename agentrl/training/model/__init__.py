@@ -1,0 +1,1 @@
+"""Networks: loading and writing them, attention, log-probs, adapters, value and reward models."""

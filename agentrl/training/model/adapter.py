@@ -1,0 +1,67 @@
+"""LoRA adapters (arXiv 2106.09685): new ones, and ones that a run has written."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+from agentrl.config.schema import Network
+from agentrl.core.errors import UserError
+
+CONFIG = "adapter_config.json"
+
+
+def base_and_adapter(place: str, lora_rank: int) -> tuple[str, str | None]:
+    """(base model, adapter folder or None) of a model folder or hub id. Raises UserError where they do not fit."""
+    file = Path(place) / CONFIG
+    if not file.is_file():
+        return place, None
+    try:
+        saved = json.loads(file.read_text())
+        base, rank = str(saved["base_model_name_or_path"]), int(saved["r"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"model.path: {file} is damaged: {first_line(error)}") from error
+    if lora_rank not in (0, rank):
+        raise UserError(f"model.lora_rank={lora_rank}, but {place} is an adapter of rank {rank}; leave lora_rank out")
+    return base, place
+
+
+def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM") -> PeftModel:
+    """Wrap a model with an adapter that does nothing yet; `task` is peft's name for what the model does.
+
+    Raises UserError when the target modules do not exist.
+    """
+    targets, excluded = model.target_modules, model.exclude_modules
+    lora = LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=excluded if excluded is None or isinstance(excluded, str) else list(excluded),
+        task_type=task,
+    )
+    try:
+        with warnings.catch_warnings():  # peft asks transformers under an older name
+            warnings.simplefilter("ignore", FutureWarning)
+            return get_peft_model(module, lora)
+    except ValueError as error:
+        raise UserError(f"model.target_modules {targets!r} does not fit the model: {first_line(error)}") from error
+
+
+def saved_adapter(module: PreTrainedModel, folder: str) -> PeftModel:
+    """Wrap a model with an adapter from disk, ready to be trained on."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", message=".*non-meta parameter.*")  # a skeleton takes no weights
+            return PeftModel.from_pretrained(module, folder, is_trainable=True)
+    except Exception as error:  # peft's own code over someone's files
+        raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error
+
+
+def first_line(error: Any) -> str:
+    """What an error says, cut to one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

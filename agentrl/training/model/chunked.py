@@ -1,0 +1,179 @@
+"""Log-probs and entropies of given tokens straight from hidden states, without the logits of all tokens at once.
+
+The [N, V] logits exist for one chunk of tokens at a time, in forward and in backward, where they are computed again.
+Peak memory is that of a chunk, not of the batch. On a GPU one kernel reads a chunk, and another makes its gradient.
+The KL to another model reads a chunk of its logits beside that of the same tokens, in smaller chunks.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentrl.training.model.float32_head import product
+
+# Logits held at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
+CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
+MIN_CHUNK = 32
+# Where a chunk is compared with another model's: its share, since PyTorch's operations make float32 copies.
+COMPARED = 4
+
+
+class ChunkedLogprobs(torch.autograd.Function):
+    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, whose kernels on a GPU[,
+    whether products are made in float32]]) -> (f32 [N], f32 [N]).
+
+    The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
+    nats. Softmax runs in float32 whatever the dtype of the head. With another model's (hidden, weight, bias) at the
+    end there is a third output, its exact KL to that model's in nats, which gives the other no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        scale: float,
+        kernels: str = "triton",
+        wide: bool = False,
+        *other: Any,
+    ) -> tuple[Tensor, ...]:
+        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        kl = torch.empty_like(logprobs) if other else None
+        look, _ = _kernels(hidden, kernels)
+        for rows in _chunks(hidden, weight, other, wide):
+            logits = _logits(rows, hidden, weight, bias, wide=wide)
+            if kl is not None:
+                kl[rows] = _divergence(logits, _logits(rows, *other, wide=wide), scale)
+            lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
+        ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
+        ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
+        ctx.set_materialize_grads(False)
+        return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
+        by_logprob, by_entropy, by_kl = (*gradients, None)[:3]
+        nothing = [None] * (4 + len(other))
+        if by_logprob is None and by_entropy is None and by_kl is None:
+            return None, None, None, *nothing
+        if by_logprob is None and by_entropy is None:
+            by_logprob = torch.zeros_like(lse)
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        d_hidden = torch.zeros_like(hidden) if to_hidden else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
+        d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
+        _, slope = _kernels(hidden, ctx.kernels)
+        times = product if ctx.wide else torch.matmul
+        for rows in _chunks(hidden, weight, other, ctx.wide):
+            logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
+            # Before `slope`, which overwrites the logits.
+            more = None
+            if by_kl is not None:
+                more = _kl_slope(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], by_kl[rows], ctx.scale)
+            slopes = _at(by_logprob, rows), _at(by_entropy, rows)
+            d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
+            if more is not None:
+                d_logits += more
+            if d_hidden is not None:
+                d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
+            if d_weight is not None:
+                d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
+            if d_bias is not None:
+                d_bias += d_logits.sum(0, dtype=torch.float32)
+        return (
+            d_hidden,
+            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_bias is None else d_bias.to(bias.dtype),
+            *nothing,
+        )
+
+
+def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
+    """(look, slope) for tensors like this one; `backend`: triton, or torch."""
+    if backend == "torch" or not hidden.is_cuda:
+        return _look, _slope
+    from agentrl.training.model import head_kernels
+
+    return head_kernels.look, head_kernels.slope
+
+
+def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(log of softmax's denominator, log-prob of the target, entropy), f32 [C] each; overwrites f32 logits."""
+    logits = logits.float().mul_(scale)
+    lse = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - lse
+    probs = (logits - lse[:, None]).exp_()
+    return lse, logprobs, lse - torch.linalg.vecdot(probs, logits)
+
+
+def _slope(
+    logits: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    by_logprob: Tensor | None,
+    by_entropy: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Gradient [C, V] with respect to the logits, in their dtype; overwrites f32 logits."""
+    dtype = logits.dtype
+    logprobs = logits.float().mul_(scale).sub_(lse[:, None])
+    probs = logprobs.exp()
+    if by_entropy is None:
+        gradient = probs.mul_(-_column(by_logprob))
+    else:
+        # d entropy / d logit_j = -p_j (log p_j + entropy)
+        slope = logprobs.add_(entropy[:, None]).mul_(-by_entropy[:, None])
+        gradient = probs.mul_(slope if by_logprob is None else slope.sub_(_column(by_logprob)))
+    if by_logprob is not None:
+        gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
+    return gradient.mul_(scale).to(dtype)
+
+
+def _divergence(logits: Tensor, others: Tensor, scale: float) -> Tensor:
+    """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return torch.linalg.vecdot(probs, gap)
+
+
+def _kl_slope(logits: Tensor, others: Tensor, kl: Tensor, by_kl: Tensor, scale: float) -> Tensor:
+    """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
+    probs, gap = _probs_and_gap(logits, others, scale)
+    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * by_kl[:, None]).to(logits.dtype)
+
+
+def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """(p, log p - log q), f32 [C, V] each."""
+    logprobs = torch.log_softmax(logits.float() * scale, -1)
+    gap = torch.log_softmax(others.float() * scale, -1).neg_().add_(logprobs)
+    return logprobs.exp_(), gap
+
+
+def _logits(rows: slice, hidden: Tensor, weight: Tensor, bias: Tensor | None, *, wide: bool) -> Tensor:
+    own = hidden[rows].to(weight.dtype)
+    if not wide:
+        return F.linear(own, weight, bias)
+    logits = product(own, weight.T)
+    return logits if bias is None else logits.add_(bias)
+
+
+def _chunks(hidden: Tensor, weight: Tensor, other: Sequence[Any], wide: bool) -> Iterator[slice]:
+    most = CHUNK_LOGITS["cuda" if hidden.is_cuda else "cpu"] // (COMPARED if other else 1 + wide)
+    size = max(most // len(weight), MIN_CHUNK)
+    return (slice(i, i + size) for i in range(0, len(hidden), size))
+
+
+def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:
+    return None if gradient is None else gradient[rows]
+
+
+def _column(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient[:, None]

@@ -1,0 +1,64 @@
+"""Output layers whose product is made in float32 while the layers below compute in half precision.
+
+A logit of 20 in bfloat16 is a multiple of 1/8: its rounding is the largest part of what trainer and engine differ by
+(arXiv 2506.13585, 2510.13786). Inputs and weights are those that the layers compute with, as in the engines: the
+product of two half-precision numbers is exact in float32.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agentrl.training.perf.device import computed
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer with outputs in float32."""
+
+    in_float32 = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in], of any dtype -> f32 [..., out]."""
+        operands = [None if x is None else computed(x).float() for x in (input, self.weight, self.bias)]
+        with torch.autocast(input.device.type, enabled=False):
+            return F.linear(*operands)
+
+
+def in_float32(head: nn.Module) -> None:
+    """Have every linear layer of an output layer (one, or with an adapter three) make its product in float32."""
+    for layer in head.modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = Float32Linear
+
+
+def heads_in_float32(module: Any) -> None:
+    """The same for all that stands behind a model's backbone: what makes values, or scores."""
+    network = module.get_base_model() if hasattr(module, "get_base_model") else module
+    if network.base_model is network:  # a class of its own: nobody knows what stands behind what
+        return
+    for name, child in network.named_children():
+        if name != network.base_model_prefix:
+            in_float32(child)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a [n, k] @ b [k, m] in float32, f32 [n, m]; a float32 or as `b`, `b` of any floating dtype.
+
+    On a GPU tensor cores multiply bfloat16 exactly and add in float32. A float32 `a` is then a sum of two: 16 of its
+    24 bits.
+    """
+    with torch.autocast(a.device.type, enabled=False):
+        if a.dtype == b.dtype != torch.float32:
+            return _half_product(a, b)
+        if b.dtype == torch.bfloat16:
+            high = a.bfloat16()
+            return _half_product(high, b) + _half_product((a - high.float()).bfloat16(), b)
+        return a.float() @ b.float()
+
+
+def _half_product(a: Tensor, b: Tensor) -> Tensor:
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()

@@ -1,0 +1,230 @@
+"""Loading the policy and its tokenizer, and writing them back in Hugging Face format."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from agentrl.chat.media import Processor
+from agentrl.chat.media.loading import load_processor as processor_of
+from agentrl.config.choices import DTYPES as STORED
+from agentrl.config.schema import Model, Network, Pretrained
+from agentrl.core import resources
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import import_external
+from agentrl.core.remote_files import in_shared_memory, local_copy
+from agentrl.training.model.adapter import base_and_adapter, first_line, new_adapter, saved_adapter
+from agentrl.training.model.attention import use_packed_attention
+from agentrl.training.model.float32_head import in_float32
+from agentrl.training.model.liger import use_liger_kernels
+from agentrl.training.perf.device import DTYPES
+
+
+def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
+    import_external(model.external_lib, "model")
+    path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
+    tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
+    if model.chat_template is not None:
+        tokenizer.chat_template = _template(model.chat_template)
+    return tokenizer
+
+
+def stop_token_ids(model: Model) -> tuple[int, ...]:
+    """The tokens that end a turn by the model's generation_config.json; empty where there is none."""
+    if not model.path:
+        return ()
+    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    try:
+        found = GenerationConfig.from_pretrained(place).eos_token_id
+    except (OSError, ValueError):
+        return ()
+    return () if found is None else tuple(found) if isinstance(found, list | tuple) else (int(found),)
+
+
+def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None = None) -> Processor:
+    """What shows images to the model; one that refuses them where it reads text alone. `kwargs` reach each call."""
+    if not model.path:
+        return Processor()
+    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    return processor_of(place, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+
+
+def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder or hub id that `key` names. Raises UserError."""
+    place = folder_or_id(path, key)
+    try:
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+    except Exception as error:  # the hub's, the file's or the tokenizer's own code
+        fix = (
+            ""
+            if Path(place).is_dir()
+            else f"; correct the name, or set {key} to a folder (HF_HUB_OFFLINE=1 asks no hub)"
+        )
+        raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{fix}") from error
+
+
+def _template(chat_template: str) -> str:
+    """Jinja text, or that of the file."""
+    if "{" in chat_template:
+        return chat_template
+    return resources.read_text(resources.find(chat_template, what="model.chat_template"))
+
+
+def load_model(
+    model: Network,
+    *,
+    device: torch.device,
+    seed: int,
+    head: Any = AutoModelForCausalLM,
+    task: str = "CAUSAL_LM",
+    section: str = "model",
+) -> PreTrainedModel | PeftModel:
+    """The model on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
+
+    `seed` decides what is not in the files: a new adapter's weights. `head`: whose `from_pretrained` makes it; `task`:
+    peft's name for what it does; `section`: how errors call the keys. Raises UserError when the model cannot be had.
+    """
+    torch.manual_seed(seed)
+    place, saved = base_and_adapter(place_of(model, section), model.lora_rank)
+    module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
+    if model.use_liger:
+        use_liger_kernels(module, section)
+    module.offloads_activations = model.enable_activation_offload
+    if isinstance(model, Model):
+        fused_kernel_options = model.fused_kernel_options
+        module.log_prob_kernels = fused_kernel_options.impl_backend if model.use_fused_kernels else None
+    if model.enable_gradient_checkpointing:
+        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if saved is not None:
+        module = saved_adapter(module, saved)
+    elif model.lora_rank > 0:
+        module = new_adapter(module, model, task)
+    if isinstance(model, Model) and model.enable_fp32_lm_head:
+        causal_lm = module.get_base_model() if isinstance(module, PeftModel) else module
+        causal_lm.head_in_float32 = True
+        in_float32(causal_lm.get_output_embeddings())
+    return module.to(device).eval()
+
+
+def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, weights: bool = True) -> PreTrainedModel:
+    """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
+
+    Dropout is off for good: with it the policy that trains would not be the policy that sampled. Without `weights` it
+    is a skeleton on the meta device. Raises UserError.
+    """
+    transformers_logging.disable_progress_bar()  # it would write over the live view
+    import_external(model.external_lib, section)
+    config = _model_config(model, place, section)
+    head = language_head(config) if head is AutoModelForCausalLM else head
+    try:
+        module: PreTrainedModel = head.from_pretrained(
+            place,
+            config=config,
+            dtype=_dtype(model.dtype, section),
+            trust_remote_code=model.trust_remote_code,
+            device_map=None if weights else "meta",
+        )
+    except Exception as error:
+        raise UserError(f"{section}.path: no model can be loaded from {model.path}: {first_line(error)}") from error
+    use_packed_attention(module)
+    _drop_dropout(module)
+    return module
+
+
+def float32_masters(module: Any) -> Any:
+    """Keep what is trained in float32, whatever dtype the model was read in; returns the module.
+
+    An update of AdamW at a learning rate of 1e-6 is far below half a step of bfloat16, which would lose it. What is
+    frozen, under LoRA the base, keeps its dtype; a layer that is trained beside it casts what it reads.
+    """
+    parameters = list(module.parameters())
+    narrow = {p for p in parameters if p.requires_grad and p.is_floating_point() and p.dtype != torch.float32}
+    for parameter in narrow:
+        parameter.data = parameter.data.float()
+    if any(not p.requires_grad and p.dtype != torch.float32 for p in parameters):
+        for owner in module.modules():
+            if narrow & set(owner._parameters.values()) and hasattr(owner, "weight"):
+                owner.register_forward_pre_hook(_as_its_weight)
+    return module
+
+
+def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtype = owner.weight.dtype
+    return tuple(a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments)
+
+
+def freeze_eyes(module: Any) -> None:
+    """Train no more of what looks at images. Raises UserError where a model has nothing that does."""
+    model = module.get_base_model() if isinstance(module, PeftModel) else module
+    eyes = model.get_encoder(modality="image")
+    if eyes is model:
+        raise UserError(f"actor.freeze_vision_tower: a {type(model).__name__} does not look at images; remove it")
+    eyes.requires_grad_(False)
+
+
+def language_head(config: PretrainedConfig) -> Any:
+    """Whose `from_pretrained` makes a model that writes text: one that reads images besides, or not."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+
+
+def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
+    except Exception as error:
+        raise UserError(f"{section}.path: {model.path} is no model: {first_line(error)}") from error
+    for key, value in model.override_config.items():
+        if not hasattr(config, key):
+            raise UserError(f"{section}.override_config.{key} is no field of {type(config).__name__}; leave it out")
+        present = getattr(config, key)
+        setattr(config, key, present | value if isinstance(present, dict) and isinstance(value, dict) else value)
+    return config
+
+
+def place_of(model: Pretrained, section: str) -> str:
+    """Where the model's files are read. Raises UserError."""
+    place = folder_or_id(model.path, f"{section}.path")
+    return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place
+
+
+def folder_or_id(path: str | None, key: str) -> str:
+    """A folder, or a hub id as it is. Raises UserError where there is neither."""
+    if not path:
+        raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
+    folder = Path(local_copy(path, key)).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    if looks_local:
+        raise UserError(f"{key}: there is no folder {path}; `agentrl model` prepares one")
+    return path
+
+
+def _dtype(name: str, section: str) -> torch.dtype:
+    if name not in STORED:
+        raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
+    return DTYPES[name]
+
+
+def _drop_dropout(module: PreTrainedModel) -> None:
+    """In layers of its own, in attributes that layers hand to a function, and in the configuration that they read."""
+    config: Any = module.config
+    for part in (*module.modules(), config, config.get_text_config()):
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name in [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float)]:
+            setattr(part, name, 0.0)

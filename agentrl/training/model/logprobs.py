@@ -1,0 +1,157 @@
+"""Log-probs and entropies of a batch's tokens under a causal language model.
+
+Invariants:
+- a token's figures depend on its own sequence alone: packing changes them only by float rounding;
+- full logits are never held for more than one chunk of tokens, where the model is a backbone with a linear head;
+- softmax runs in float32, at the sampling temperature.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.algorithms.entropy import entropy_from_logits
+from agentrl.algorithms.kl import kl_of_logits
+from agentrl.training.batch import Batch
+from agentrl.training.model.attention import is_packed, packing_arguments
+from agentrl.training.model.chunked import ChunkedLogprobs
+from agentrl.training.model.float32_head import Float32Linear
+from agentrl.training.model.media import inputs
+from agentrl.training.parallel.shards import bare, inside, ranks_of
+from agentrl.training.parallel.ulysses import Part, part_of
+from agentrl.training.perf.device import computed
+
+# The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
+PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+PROBE_TOKENS = 8
+
+
+class Readout(NamedTuple):
+    """What the logits of N tokens are made of."""
+
+    hidden: Tensor
+    """[N, H]; where there is no linear head, the logits themselves."""
+    weight: Tensor | None = None
+    """[V, H]."""
+    bias: Tensor | None = None
+
+
+class TokenLogprobs:
+    """Scores tokens with `module`: a transformers causal LM, maybe wrapped by peft, that is shared and not copied."""
+
+    def __init__(self, module: nn.Module, *, temperature: float = 1.0) -> None:
+        self.module = module
+        causal_lm: Any = bare(module)
+        self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
+        self.wide: bool = getattr(self.causal_lm, "head_in_float32", False)
+        self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
+        # Greedy sampling reports the log-probs of the untempered distribution.
+        self.scale = 1.0 / temperature if temperature > 0 else 1.0
+        with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
+            self.linear_head: bool = self.kernels is not None and inside(module, self._probe)
+
+    def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
+        """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
+
+        Only model tokens are scored, the rest is 0; with `every_token` all but each sequence's first are. With `other`,
+        another model's `readout` of the same batch, there is a third column: the exact KL to it, in nats a token.
+        """
+        part, own = self._own(batch, every_token)
+        columns = inside(self.module, lambda: self._score(batch, part, own, other))
+        empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
+        return tuple(part.everywhere(empty.index_copy(0, own, column)) for column in columns)
+
+    @torch.no_grad()
+    def readout(self, batch: Batch) -> Readout:
+        """What the logits before the model tokens are made of, to be kept until the backward pass of another model."""
+        part, own = self._own(batch, every_token=False)
+        return inside(self.module, lambda: self._kept(self._read(batch, part, own)))
+
+    def _kept(self, read: Readout) -> Readout:
+        """A sharded model lets go of its head after the pass."""
+        keep = torch.detach if bare(self.module) is self.module else torch.clone
+        weight, bias = (None if x is None else keep(x) for x in read[1:])
+        return Readout(read.hidden, weight, bias)
+
+    def _own(self, batch: Batch, every_token: bool) -> tuple[Part, Tensor]:
+        """This rank's part of a pass, and the tokens [N] to score whose position before it is in there."""
+        wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
+        # A sequence's first token has nothing before it.
+        targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
+        part = part_of(batch, ranks_of(self.module))
+        return part, targets[part.own(targets - 1)]
+
+    def _score(self, batch: Batch, part: Part, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
+        """The columns of the tokens at `targets` [N]."""
+        ids, read = batch.ids[targets], self._read(batch, part, targets)
+        if read.weight is not None:
+            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, *(other or ()))
+        logits = read.hidden.float() * self.scale
+        logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
+        columns = logprobs, entropy_from_logits(logits)
+        return columns if other is None else (*columns, kl_of_logits(logits, other.hidden.float() * self.scale))
+
+    def _read(self, batch: Batch, part: Part, targets: Tensor) -> Readout:
+        """Of the tokens at `targets` [N], each from the position before it."""
+        places = targets - 1 - part.start
+        if not self.linear_head:
+            return Readout(run(self.causal_lm, batch, part, self._logits)[places])
+        hidden = run(self.causal_lm, batch, part, self._hidden)[places]
+        head = self.causal_lm.get_output_embeddings()
+        # Autocast does not reach into the backward pass of a function of our own.
+        return Readout(computed(hidden), computed(head.weight), None if head.bias is None else computed(head.bias))
+
+    def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
+        backbone = self.causal_lm.base_model
+        return backbone(input_ids=ids[None], position_ids=positions, **arguments).last_hidden_state[0]
+
+    def _logits(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
+        return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
+
+    def _probe(self) -> bool:
+        """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
+        head = self.causal_lm.get_output_embeddings()
+        if type(head) not in (nn.Linear, Float32Linear) or self.causal_lm.base_model is self.causal_lm:
+            return False
+        ids = torch.arange(min(PROBE_TOKENS, head.weight.shape[0]), device=head.weight.device)
+        logits = self._logits(ids, ids[None], use_cache=False).float()
+        linear = head(self._hidden(ids, ids[None], use_cache=False)).float()
+        tolerance = PROBE_TOLERANCE.get(head.weight.dtype, 1e-2) * logits.abs().max()
+        return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
+
+
+def run(network: Any, batch: Batch, part: Part, forward: Callable[..., Tensor]) -> Tensor:
+    """`forward` of a network over the tokens here [T, ...]: packed in one row, or one by one where it cannot.
+
+    It gets ids [T], positions [1, T] (or [3, 1, T] beside images) and more by name.
+    """
+    if is_packed(network):
+        positions, seen = inputs(network, batch, part.ids, part.positions)
+        return forward(part.ids, positions, **seen, **packing_arguments(part.cu_seqlens, part.longest, part.group))
+    return torch.cat([_alone(network, batch.select([i]), forward) for i in range(batch.num_sequences)])
+
+
+def _alone(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor:
+    positions, seen = inputs(network, batch, batch.ids, batch.positions)
+    return forward(batch.ids, positions, **seen, use_cache=False)
+
+
+@torch.no_grad()
+def score_tokens(module: Any, ids: list[int], device: torch.device) -> Tensor:
+    """`module`'s log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 of the first. Every rank
+    that has a part of the module takes part."""
+    count = len(ids)
+    zeros = torch.zeros(count)
+    batch = Batch(
+        ids=torch.tensor(ids),
+        positions=torch.arange(count),
+        mask=torch.ones(count, dtype=torch.bool),
+        rollout_logprobs=zeros,
+        rewards=zeros,
+        cu_seqlens=torch.tensor([0, count], dtype=torch.int32),
+        trajectory=torch.zeros(1, dtype=torch.long),
+        group=torch.zeros(1, dtype=torch.long),
+    ).to(device)
+    return TokenLogprobs(module)(batch, every_token=True)[0].cpu()

@@ -1,0 +1,1 @@
+"""One model on several processes: process group, sharded parameters, sequence parallelism."""

@@ -1,0 +1,255 @@
+"""A model whose parameters are spread over ranks (FSDP, arXiv 2304.11277) by PyTorch's `fully_shard`.
+
+Each parameter is a DTensor, split along its first dimension.
+
+Invariants:
+- a unit (a transformer block, or what is left around the blocks) is whole on a rank only while it computes, while
+  `units` yields it, and for a moment when the model is loaded: rank 0 reads the weights, the others get them from it;
+- parameters are whole for functions run by `inside` alone, and sharded again after one without a backward pass, so
+  that no rank ever computes with weights from before an optimizer step;
+- names are those of the plain model.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from agentrl.core.errors import UserError
+from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.parallel.shards import Shard
+
+T = TypeVar("T")
+Names = list[str]
+
+
+class Whole(nn.Module):
+    """FSDP's root: whatever runs in its forward finds the model's parameters as it needs them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[[], T]) -> T:
+        return function()
+
+
+class Sharded:
+    """Stands for the plain model, whose attributes it has; run it by `inside`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        root: Any,
+        units: list[tuple[Any, Names]],
+        shapes: dict[str, torch.Size],
+        ranks: Ranks,
+    ) -> None:
+        """`units`: FSDP's modules, inner ones first, each with the names of its own parameters."""
+        self.module = module
+        self.root = root
+        self.ranks = ranks
+        self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
+        self._units = units
+        self._shapes = shapes
+        self.keeps = False
+        """Whether there is memory for all units gathered, and for their gradients."""
+        self.computes_in: torch.dtype | None = None
+        """The dtype of its layers' arithmetic; None: as parameters are stored."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "module" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    @property
+    def whole_shapes(self) -> dict[str, torch.Size]:
+        """Shape of each parameter, unsharded, by its plain name."""
+        return self._shapes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all parameters, wherever they are."""
+        return sum(self._shapes[name].numel() * p.element_size() for name, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """This rank's parameters under their plain names."""
+        return ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
+
+    def inside(self, function: Callable[[], T]) -> T:
+        """`function()`, which may run any part of the model. Every rank takes part."""
+        result: T = self.root(function)
+        if not torch.is_grad_enabled():
+            self._reshard()
+        return result
+
+    def move(self, device: torch.device) -> None:
+        """Take this rank's shards to another device; nothing runs while they are not on their own."""
+        self._reshard()
+        self.root.to(device)
+
+    def hold(self, on: bool) -> None:
+        """`on`: passes to come leave units gathered and gradients unsummed, where `keeps` allows it; off before the
+        last pass of an optimizer step."""
+        if self.keeps:
+            self.root.set_reshard_after_backward(not on)
+            self.root.set_requires_gradient_sync(not on)
+
+    def units(self) -> Iterator[dict[str, Tensor]]:
+        """Every parameter and saved buffer, whole, by name, a unit at a time: good until the next is asked for.
+
+        A meeting: all ranks go through to the end, in step.
+        """
+        buffers = self._buffers()
+        for _, names in self._units:
+            with self._gathered(names):
+                tensors = {name: self._owner(name)._parameters[name.rpartition(".")[2]] for name in names}
+                yield {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
+        yield buffers
+
+    def shards(self) -> dict[str, Shard]:
+        """What this rank has of each parameter: some of its rows, maybe none."""
+        return {
+            name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
+            for name, parameter in self.named_parameters()
+        }
+
+    def _owner(self, name: str) -> nn.Module:
+        return self.module.get_submodule(name.rpartition(".")[0])
+
+    def _buffers(self) -> dict[str, Tensor]:
+        saved = {}
+        for path, owner in self.module.named_modules():
+            for leaf, tensor in owner._buffers.items():
+                if tensor is not None and leaf not in owner._non_persistent_buffers_set:
+                    saved[plain_name(f"{path}.{leaf}")] = tensor
+        return saved
+
+    def _reshard(self) -> None:
+        for unit, _ in self._units:
+            unit.reshard()
+
+    @contextmanager
+    def _gathered(self, names: Names) -> Iterator[None]:
+        places = [(self._owner(name)._parameters, name.rpartition(".")[2]) for name in names]
+        sharded: list[Any] = [place[leaf] for place, leaf in places]
+        with torch.no_grad():
+            for (place, leaf), tensor in zip(places, sharded, strict=True):
+                place[leaf] = nn.Parameter(tensor.full_tensor(), requires_grad=False)
+        try:
+            yield
+        finally:
+            for (place, leaf), tensor in zip(places, sharded, strict=True):
+                place[leaf] = tensor
+
+
+def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
+    """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradients on
+    their way."""
+    settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
+    settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
+    if offload:
+        settings["offload_policy"] = CPUOffloadPolicy()
+    return lambda unit: fully_shard(unit, **settings)
+
+
+def prefetch(units: list[Any]) -> None:
+    """Gather each unit's parameters while the unit before it computes."""
+    for unit, following in pairwise(units):
+        unit.set_modules_to_forward_prefetch([following])
+
+
+def _start(parameter: Any) -> int:
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return offset[0] * prod(parameter.shape[1:]) if parameter.ndim else 0
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without what `torch.compile` puts into it."""
+    return name.replace("_orig_mod.", "")
+
+
+def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
+    """The modules to shard by themselves, inner ones first: the model's transformer blocks, or with `min_num_params`
+    the smallest modules that have as many parameters left to themselves."""
+    named = [(name, child) for name, child in reversed(list(module.named_modules())) if name]
+    if not min_num_params:
+        kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
+        return [(name, child) for name, child in named if type(child).__name__ in kinds]
+    owners = Counter(p for part in module.modules() for p in part._parameters.values() if p is not None)
+    chosen: list[tuple[str, nn.Module]] = []
+    for name, child in named:
+        taken = {p for _, other in chosen for p in other.parameters()}
+        left = [p for p in child.parameters() if p not in taken]
+        # What two modules share must lie in the unit that holds both.
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) or any(owners[p] > 1 for p in left):
+            continue
+        if sum(p.numel() for p in left) >= min_num_params:
+            chosen.append((name, child))
+    return chosen
+
+
+class Filler:
+    """Gives a model on the meta device the weights that the first rank has read."""
+
+    def __init__(self, skeleton: nn.Module, source: nn.Module | None, ranks: Ranks, device: torch.device) -> None:
+        """`source`: the same model with its weights, on the first rank. Raises UserError where it is another one."""
+        self.ranks = ranks
+        self.device = device
+        self.source = dict(_tensors(source)) if source is not None else {}
+        self.kinds = ranks.share({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
+        names = dict(_tensors(skeleton))
+        if {name: tensor.shape for name, tensor in names.items()} != {n: shape for n, (shape, _) in self.kinds.items()}:
+            raise UserError("model.path: ranks do not see the same model; give every node the same files")
+        self.names = {id(tensor): name for name, tensor in names.items()}
+        self.shapes = {name: tensor.shape for name, tensor in names.items()}
+        self._made: dict[int, Any] = {}
+
+    def fill(self, unit: nn.Module) -> Names:
+        """Make the tensors of a unit that are not there yet, whole on every rank; names of its parameters.
+
+        Parameters that several modules share stay one.
+        """
+        filled = []
+        places: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
+        for place, leaf, tensor in [(p, *item) for p in places for item in p.items()]:
+            if tensor is None or tensor.device.type != "meta":
+                continue
+            if id(tensor) not in self._made and isinstance(tensor, nn.Parameter):
+                filled.append(self.names[id(tensor)])
+            place[leaf] = self._make(tensor)
+        return filled
+
+    def _make(self, tensor: Any) -> Any:
+        # The meta tensor is kept beside its successor: its id must not be given to another.
+        if id(tensor) not in self._made:
+            name = self.names[id(tensor)]
+            values = self._received(name)
+            made = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+            self._made[id(tensor)] = (tensor, made)
+        return self._made[id(tensor)][1]
+
+    @torch.no_grad()
+    def _received(self, name: str) -> Tensor:
+        shape, dtype = self.kinds[name]
+        if self.ranks.first:
+            own = self.source.pop(name)
+            values = own.detach().to(self.device, copy=True)
+            own.data = own.data.new_empty(0)  # the whole model is never here twice
+        else:
+            values = torch.empty(shape, dtype=dtype, device=self.device)
+        dist.broadcast(values, src=0)
+        return values
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()

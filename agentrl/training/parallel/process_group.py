@@ -1,0 +1,72 @@
+"""Forming the group of processes that train one model.
+
+Each process is told by its environment who it is, as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and,
+where several see the same GPUs, LOCAL_RANK.
+"""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from agentrl.core.errors import UserError
+from agentrl.training.parallel.ranks import Ranks
+
+TIMEOUT = timedelta(minutes=30)
+"""Longer than any wait of one rank for another: a checkpoint's or a model's files, a compilation."""
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+
+
+def join_ranks(
+    device: torch.device, *, sequence_parallel: int = 1, fsdp_size: int = -1, timeout: timedelta = TIMEOUT
+) -> Ranks:
+    """This process's place among those that train together; returns once all are there.
+
+    `sequence_parallel`: neighbours that split the tokens of a pass. `fsdp_size`: ranks that a copy of the model is
+    sharded over; -1: all. A group of one is a group, too: its model is wrapped as those of many are. Raises UserError
+    where the sizes do not fit.
+    """
+    world = int(os.environ["WORLD_SIZE"])
+    shard = world if fsdp_size in (-1, 0) or fsdp_size >= world else fsdp_size
+    _check(world, sequence_parallel, shard)
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if not dist.is_initialized():
+        dist.init_process_group(BACKENDS[device.type], timeout=timeout)
+    if shard == world:
+        mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
+    else:
+        mesh = init_device_mesh(device.type, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
+    return Ranks(
+        rank=dist.get_rank(),
+        world=world,
+        seq_world=sequence_parallel,
+        mesh=mesh,
+        seq_group=_neighbours(world, sequence_parallel),
+        aside=dist.new_group(backend="gloo", timeout=timeout),
+    )
+
+
+def leave_ranks() -> None:
+    """Dissolve the group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _neighbours(world: int, size: int) -> dist.ProcessGroup | None:
+    """This rank's group of `size` in a row; every rank takes part in making every group."""
+    if size == 1:
+        return None
+    groups = [dist.new_group(list(range(i, i + size))) for i in range(0, world, size)]
+    return groups[dist.get_rank() // size]
+
+
+def _check(world: int, sequence_parallel: int, shard: int) -> None:
+    if world % sequence_parallel:
+        raise UserError(
+            f"ulysses_sequence_parallel_size={sequence_parallel} does not divide {world} processes; choose a divisor"
+        )
+    if world % shard:
+        raise UserError(f"fsdp_config.fsdp_size={shard} does not divide {world} processes; choose a divisor")

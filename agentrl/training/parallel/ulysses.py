@@ -1,0 +1,128 @@
+"""Ulysses sequence parallelism (arXiv 2309.14509): neighbours split the tokens of a pass, and for attention the heads.
+
+Each neighbour embeds, multiplies and scores its own run of the packed tokens. Around attention they exchange: from
+some tokens of all heads to all tokens of some heads, and back. So attention sees whole sequences, and what is
+computed is what one process would compute. Every neighbour ends up with the figures of all tokens and computes the
+whole loss; backwards each follows its own tokens, and the sum of their gradients is the gradient.
+"""
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentrl.core.errors import UserError
+from agentrl.training.batch import Batch
+from agentrl.training.parallel.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Part:
+    """One neighbour's tokens of a pass; alone, all of them."""
+
+    ids: Tensor
+    positions: Tensor
+    cu_seqlens: Tensor
+    """Of all tokens, with those that fill up to a multiple of the neighbours as one more sequence."""
+    longest: int
+    start: int
+    """Which token of the pass is the first here."""
+    group: Any = None
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """Of token indices [N], those that lie here: a bool [N]."""
+        return (tokens >= self.start) & (tokens < self.start + self.ids.numel())
+
+    def everywhere(self, column: Tensor) -> Tensor:
+        """A column f32 [T] of which each neighbour has its own entries and zeros, with the entries of all."""
+        if self.group is None:
+            return column
+        whole: Tensor = _Everywhere.apply(column, self.group)
+        return whole
+
+
+def part_of(batch: Batch, ranks: Ranks) -> Part:
+    """The tokens of a pass that are this rank's."""
+    longest = max(batch.lengths)
+    if ranks.seq_world == 1:
+        return Part(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
+    filling = -batch.num_tokens % ranks.seq_world
+    bounds, positions = batch.cu_seqlens, batch.positions
+    if filling:
+        bounds = torch.cat([bounds, bounds[-1:] + filling])
+        positions = torch.cat([positions, torch.arange(filling, device=positions.device)])
+    ids = F.pad(batch.ids, (0, filling)).chunk(ranks.seq_world)[ranks.seq_rank]
+    positions = positions.chunk(ranks.seq_world)[ranks.seq_rank]
+    start = ranks.seq_rank * ids.numel()
+    return Part(ids, positions, bounds, max(longest, filling), start, ranks.seq_group)
+
+
+def to_heads(query: Tensor, key: Tensor, value: Tensor, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """From own tokens of all heads [1, heads, T / n, D] to all tokens of own heads [1, heads / n, T, D].
+
+    Key and value heads that are too few to be dealt out are repeated first.
+    """
+    size = torch.distributed.get_world_size(group)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    repeats = size // gcd(kv_heads, size)
+    if heads % (kv_heads * repeats):
+        repeats = heads // kv_heads
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    query, key, value = (_Exchange.apply(x, 1, 2, group) for x in (query, key, value))
+    return query, key, value
+
+
+def to_tokens(output: Tensor, group: Any) -> Tensor:
+    """Attention's output from all tokens of own heads [1, T, heads / n, D] to own tokens of all heads."""
+    back: Tensor = _Exchange.apply(output, 1, 2, group)
+    return back
+
+
+def check_heads(config: Any, packed: bool, size: int) -> None:
+    """Raises UserError where a model cannot be split among `size` neighbours."""
+    key = f"ulysses_sequence_parallel_size={size}"
+    heads = config.get_text_config().num_attention_heads
+    if heads % size:
+        raise UserError(f"{key}: the model has {heads} attention heads; choose a divisor of that")
+    if not packed:
+        raise UserError(
+            f"{key}: a {config.model_type} model cannot be packed, so its tokens cannot be split; set it to 1"
+        )
+
+
+class _Exchange(torch.autograd.Function):
+    """All-to-all: cut along one dimension, a piece for each neighbour; join what comes along another."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, cut: int, join: int, group: Any) -> Tensor:
+        ctx.cut, ctx.join, ctx.group = cut, join, group
+        return _exchanged(tensor, cut, join, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _exchanged(gradients[0], ctx.join, ctx.cut, ctx.group), None, None, None
+
+
+class _Everywhere(torch.autograd.Function):
+    """The sum over neighbours; backwards each keeps the gradient of what it put in."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
+        whole = tensor.clone()
+        torch.distributed.all_reduce(whole, group=group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients[0], None
+
+
+def _exchanged(tensor: Tensor, cut: int, join: int, group: Any) -> Tensor:
+    sent = torch.stack(tensor.chunk(torch.distributed.get_world_size(group), dim=cut))
+    received = torch.empty_like(sent)
+    torch.distributed.all_to_all_single(received, sent, group=group)
+    return torch.cat(received.unbind(0), dim=join)

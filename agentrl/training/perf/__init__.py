@@ -1,0 +1,1 @@
+"""Speed and memory: devices, threads, offloading, MFU, profiles."""

@@ -1,0 +1,75 @@
+"""Conversations out of a dataset class of the user's own, called as verl calls it, by keyword: parquet_files,
+tokenizer, config, and processor and max_samples where it asks for them.
+
+Invariant: an item's `input_ids` are trained on where its `loss_mask` is 1, as in verl since 0.6; padding, where its
+`attention_mask` is 0, is left out. The first token is never trained on: nothing predicts it.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.config.schema.sft import SftData
+from agentrl.core.errors import UserError
+from agentrl.core.plugins import load_attribute
+from agentrl.data.files import paths
+from agentrl.data.plain import plain
+from agentrl.trajectory.ledger import Ledger, Source
+
+SECTION = "data.custom_cls"
+
+
+def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
+    """The items of the user's dataset as ledgers, and where each is from. Raises UserError."""
+    cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=SECTION)
+    dataset = _made(cls, data, chat, [str(path) for path in paths(files, what)])
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
+    for i in range(len(dataset)):
+        place = f"{SECTION}: {cls.__name__}[{i}]"
+        yield _ledger(dataset[i], place), place
+
+
+def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
+    from omegaconf import OmegaConf
+
+    arguments = {"parquet_files": files, "tokenizer": chat.tokenizer, "config": OmegaConf.create(asdict(data))}
+    further = {"processor": chat.processor.processor, "max_samples": -1}
+    accepted = inspect.signature(cls).parameters
+    arguments |= {name: value for name, value in further.items() if name in accepted}
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"{SECTION}: {cls.__name__} cannot be called with {', '.join(arguments)}: {error}") from None
+    return cls(**arguments)
+
+
+def _ledger(item: Any, place: str) -> Ledger:
+    if not isinstance(item, Mapping) or not {"input_ids", "loss_mask"} <= item.keys():
+        raise UserError(f"{place} must be a mapping with input_ids and loss_mask")
+    if item.get("multi_modal_inputs"):
+        raise UserError(f"{place} has multi_modal_inputs: classes of your own show text alone; see data.image_key")
+    ids, mask = plain(item["input_ids"]), plain(item["loss_mask"])
+    shown = plain(item.get("attention_mask", [1] * len(ids)))
+    if not len(ids) == len(mask) == len(shown):
+        raise UserError(f"{place}: input_ids, loss_mask and attention_mask must be equally long")
+    ids, mask = ([value for value, real in zip(column, shown, strict=True) if real] for column in (ids, mask))
+    if not any(mask[1:]):
+        raise UserError(f"{place} has no token to train on: loss_mask is 0 after the first")
+    return _recorded(ids, [False, *map(bool, mask[1:])])
+
+
+def _recorded(ids: Sequence[int], trained: Sequence[bool]) -> Ledger:
+    ledger, at = Ledger(), 0
+    for turn, (own, run) in enumerate(groupby(trained)):
+        part = list(ids[at : (at := at + sum(1 for _ in run))])
+        if own:
+            ledger.append_model(part, [0.0] * len(part), turn=turn, version=0)
+        elif ledger.ids:
+            ledger.append_observation(part, Source.USER, turn=turn)
+        else:
+            ledger.append_prompt(part)
+    return ledger

@@ -1,0 +1,190 @@
+"""Supervised fine-tuning: the policy's own pieces (packing, chunked log-probs, optimizer) with another loss.
+
+Invariants: only what the assistant says is trained on, its end-of-turn included; the loss of a step is the mean over
+its assistant tokens, however they are cut into forward passes and dealt out to ranks; a run that goes on from a
+checkpoint takes the steps that an unbroken one would have taken.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.chat import Chat
+from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
+from agentrl.core.outputs import model_folder, writing
+from agentrl.data import Loader
+from agentrl.tracking.loggers import CONFIG_FILE
+from agentrl.tracking.superseded import superseded_records
+from agentrl.training.batch import Batch
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.changes import changes_since
+from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.micro_batches import Cut, spread
+from agentrl.training.model.export import model_files, save_pretrained
+from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
+from agentrl.training.optimizer import Optimizer
+from agentrl.training.packing import pack_ledgers
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import place
+from agentrl.training.perf.cpu import tune_cpu
+from agentrl.training.perf.device import device_for
+from agentrl.training.sft.contract import SftResult
+from agentrl.training.sft.conversations import Conversations, read_conversations
+from agentrl.training.sft.model import Loss, Student
+from agentrl.training.trainable import Steps
+from agentrl.trajectory.ledger import Ledger
+
+# The loss of one step is noisy; the final one is a mean over this many.
+FINAL_STEPS = 10
+
+PASS_TOKENS = {"cpu": 2048, "cuda": 4096}
+"""Tokens of a forward pass where nothing is set."""
+
+
+class Run:
+    """A supervised run as one of its ranks sees it: all of them make the same calls, and get the same answers."""
+
+    def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
+        self.config = config
+        self.ranks = ranks
+        data, trainer = config.data, config.trainer
+        self.device = device_for(trainer.device)
+        if self.device.type == "cpu":
+            tune_cpu()
+        self.tokenizer = load_tokenizer(config.model)
+        processor = load_processor(config.model, self.tokenizer, data.mm_processor_kwargs)
+        self.saved_beside = processor.processor or self.tokenizer
+        kwargs = data.apply_chat_template_kwargs
+        stops = stop_token_ids(config.model)
+        chat = Chat(self.tokenizer, check="disable", template_kwargs=kwargs, processor=processor, stop_token_ids=stops)
+        self.conversations = read_conversations(data, chat, limit=data.train_max_samples)
+        self.held_out = self._held_out(chat)
+        rows: Any = self.conversations.ledgers
+        size = min(data.train_batch_size, len(rows))
+        self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
+        self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
+        self.module = place(self._load, ranks, config.fsdp_config, device=self.device)
+        self.student = self._student(size)
+        self.step = 0
+        self.losses: list[float] = []
+        self.val_loss: float | None = None
+
+    def next_step(self) -> dict[str, float]:
+        """As `SftRun` says."""
+        ledgers: Any = self.loader.next_batch()
+        batch = self._packed(ledgers)
+        lr, report, trainer = self.student.optimizer.lr, Loss(), self.config.trainer
+        self.student.learn(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
+        self.step += 1
+        loss = self.student.summed(report)
+        self.losses.append(loss)
+        metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
+        metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
+        if self.held_out and self._due(trainer.test_freq):
+            metrics["val_loss"] = self.val_loss = self.validate()
+        return metrics
+
+    def validate(self) -> float:
+        """Mean loss over all assistant tokens of the held-out conversations, in nats."""
+        size = self.config.data.train_batch_size
+        batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
+        tokens = [int(batch.mask.sum()) for batch in batches]
+        losses = [self.student.measured(batch) for batch in batches]
+        return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
+
+    def resume(self) -> tuple[int, int, int]:
+        """As `SftRun` says."""
+        trainer, ranks = self.config.trainer, self.ranks
+        resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
+        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
+        if found is not None:
+            _, (self.step, state) = found
+            self.student.load_state_dict(state["model"])
+            self.loader.load_state_dict(state["rows"])
+        ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
+        return self.step, self.total, self.loader.steps_per_epoch
+
+    def finish(self) -> SftResult:
+        """As `SftRun` says."""
+        trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
+        if self.held_out and self.val_loss is None:
+            self.val_loss = self.validate()
+        path = Path(trainer.output_dir)
+        with model_folder(path, f"the model in {path}", first=self.ranks.first) as draft:
+            save_pretrained(self.module, self.saved_beside, draft, merge=trainer.merge_lora)
+        loss = sum(last) / len(last) if last else None
+        found = self.conversations
+        return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
+
+    def close(self) -> None:
+        """Nothing else runs for it."""
+
+    def _load(self, device: torch.device) -> Any:
+        return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
+
+    def _claim(self, resuming: Resuming) -> None:
+        output, kept = Path(self.config.trainer.output_dir), resuming.kept(self.step)
+        moves, copies = superseded_records(output, kept, results=self._replaced(output))
+        resuming.claim(self.step, moves=moves, copies=copies)
+
+    def _replaced(self, output: Path) -> list[Path]:
+        """The model that is there, unless the same settings made it."""
+        settings = output / CONFIG_FILE
+        same = settings.is_file() and not changes_since(settings, self.config)
+        in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
+        return [] if same or in_place else model_files(output)
+
+    def _due(self, every: int | str) -> bool:
+        steps = self._steps(every)
+        return self.step == self.total or (steps > 0 and self.step % steps == 0)
+
+    def _steps(self, every: int | str) -> int:
+        return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
+
+    def save(self) -> None:
+        """As `SftRun` says."""
+        folder = checkpoint_folder(self.config.trainer)
+        state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
+        write_model = partial(save_pretrained, self.module, self.saved_beside)
+        automatic = self.config.trainer.save_freq is None
+        with writing(f"the checkpoint of step {self.step} in {folder}"):
+            checkpoints.save(folder, self.step, state, write_model, ranks=self.ranks, automatic=automatic)
+        if self.ranks.first:
+            checkpoints.prune(folder, self.config.trainer.max_ckpt_to_keep)
+
+    def _held_out(self, chat: Chat) -> Sequence[Ledger]:
+        data = self.config.data
+        if data.val_files is None:
+            return []
+        files, limit = data.val_files, data.val_max_samples
+        found: Conversations = read_conversations(data, chat, files, limit=limit, what="data.val_files")
+        return found.ledgers
+
+    def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
+        return pack_ledgers(ledgers).to(self.device)
+
+    def _student(self, size: int) -> Student:
+        config, trainer, ranks = self.config, self.config.trainer, self.ranks
+        optimizer = Optimizer(
+            self.module,
+            config.optim,
+            grad_clip=trainer.grad_clip,
+            total_steps=self.total,
+            ranks=ranks,
+            offload=config.fsdp_config.optimizer_offload,
+        )
+        steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
+        tokens = trainer.max_token_len_per_gpu or PASS_TOKENS[self.device.type]
+        cut = spread(Cut(max_tokens=tokens), self.module, ranks=ranks, balance=True)
+        return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
+
+
+def checkpoint_folder(trainer: SftTrainer) -> Path:
+    """Where checkpoints of a run lie."""
+    return Path(trainer.output_dir) / checkpoints.FOLDER

@@ -1,0 +1,44 @@
+"""When infrastructure took so much of a step that the rest of it would not be what was asked for."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from agentrl.core.errors import InfraError
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
+"""What differs between two messages about the same trouble: numbers, addresses, ids."""
+
+
+ROUNDING = 1e-9
+"""Of a share times a number: 0.29 of 100 is no less than 29."""
+
+
+class TooManyDrops(InfraError):
+    """A step lost more of its trajectories to infrastructure failures than it may."""
+
+
+def check_drops(trajectories: Sequence[Trajectory], most: float) -> None:
+    """Raises TooManyDrops when more than the share `most` of the trajectories were dropped, or all of them."""
+    dropped = [t for t in trajectories if t.outcome is Outcome.INFRA_ERROR]
+    total = len(trajectories)
+    if dropped and (len(dropped) == total or len(dropped) > most * total + ROUNDING):
+        raise TooManyDrops(_why(dropped, total, most))
+
+
+def _why(dropped: Sequence[Trajectory], total: int, most: float) -> str:
+    lost = f"infrastructure failures took {len(dropped)} of {total} trajectories"
+    if len(dropped) < total:
+        lost += f", more than rollout.max_infra_drop_share={most:g} allows"
+    times, example = _most_frequent(dropped)
+    slow = example.finish == "timeout"
+    fix = "raise it, or limit turns and tokens" if slow else "fix that"
+    return f"{lost}; the most frequent cause ({times} of {len(dropped)}): {example.error or 'it has no message'}; {fix}"
+
+
+def _most_frequent(dropped: Sequence[Trajectory]) -> tuple[int, Trajectory]:
+    """How many were dropped for the most frequent cause, and the first of them."""
+    causes = [VARYING.sub("#", t.error or "") for t in dropped]
+    ((cause, times),) = Counter(causes).most_common(1)
+    return times, dropped[causes.index(cause)]

@@ -1,0 +1,54 @@
+import threading
+import time
+
+from agentrl.core import threads
+from agentrl.core.threads import DaemonThreads
+
+
+def test_a_finished_thread_is_used_again():
+    workers, seen, done = DaemonThreads(), [], threading.Event()
+
+    def work():
+        seen.append(threading.get_ident())
+        done.set()
+
+    for _ in range(5):
+        done.clear()
+        workers.run(work)
+        done.wait(2)
+        time.sleep(0.02)
+    assert len(seen) == 5
+    assert len(set(seen)) == 1
+
+
+def test_work_never_waits_for_other_work():
+    workers, gate, running = DaemonThreads(), threading.Event(), threading.Semaphore(0)
+
+    def work():
+        running.release()
+        gate.wait(90)
+
+    for _ in range(100):
+        workers.run(work)
+    assert all(running.acquire(timeout=60) for _ in range(100))
+    gate.set()
+
+
+def test_idle_threads_end(monkeypatch):
+    monkeypatch.setattr(threads, "IDLE", 0.05)
+    before = threading.active_count()
+    workers = DaemonThreads()
+    for _ in range(10):
+        workers.run(lambda: None)
+    time.sleep(0.5)
+    assert not workers.idle
+    assert threading.active_count() <= before
+
+
+def test_work_in_the_moment_of_retiring_is_not_lost(monkeypatch):
+    monkeypatch.setattr(threads, "IDLE", 0.001)
+    workers, done = DaemonThreads(), threading.Semaphore(0)
+    for _ in range(300):
+        workers.run(done.release)
+        time.sleep(0.001)
+    assert all(done.acquire(timeout=60) for _ in range(300))

@@ -1,0 +1,34 @@
+"""Settings that reach what trajectories meet, and the rows of a run."""
+
+import json
+from pathlib import Path
+
+from agentrl.config import compose
+from agentrl.data.splits import Reader
+from agentrl.rollout.environment import environment
+from tests.chat import realia
+
+PROMPT = [{"role": "user", "content": "What is 1 and 1?"}]
+
+
+def test_arguments_reach_the_chat_template() -> None:
+    tokenizer = realia.tokenizer("qwen")
+    tokenizer.chat_template = realia.template("qwen3")
+
+    def opening(*overrides: str) -> str:
+        env = environment(compose(overrides, config_name="train", checks=()), tokenizer, None, None)
+        return env.chat.decode(env.chat.prompt(PROMPT))
+
+    assert "</think>" not in opening()
+    assert opening("data.apply_chat_template_kwargs.enable_thinking=false").endswith("<think>\n\n</think>\n\n")
+
+
+def test_rows_may_be_a_part_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": PROMPT}) for _ in range(9)))
+    files = [f"data.{split}_files={tmp_path / 'rows.jsonl'}" for split in ("train", "val")]
+    limits = ["data.train_max_samples=4", "data.val_max_samples=3", "data.filter_overlong_prompts=false"]
+    config = compose([*files, *limits, "data.train_batch_size=2"], config_name="train", checks=())
+    splits = Reader(config, None, lambda row: 0).splits()
+    assert len(splits.train.rows) == 4
+    assert splits.train.steps_per_epoch == 2
+    assert [len(batch) for batch in splits.validation] == [3]

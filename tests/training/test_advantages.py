@@ -1,0 +1,115 @@
+"""From rewards to advantages, as the settings say; and PF-PPO's draw."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentrl.algorithms import estimate
+from agentrl.config.schema import PFPPO, Algorithm, KLControl
+from agentrl.training import ComputeAdvantages, pack, pack_tokens
+from tests.training.tiny import ledger, trajectory
+
+
+def batch_of(*rewards: float):
+    """Two prompts; each prompt's first trajectory owns two sequences."""
+    members = []
+    for i, reward in enumerate(rewards):
+        ledgers = [ledger(3, 2, seed=i)] + ([ledger(4, seed=99 + i)] if i % 2 == 0 else [])
+        members.append(trajectory(*ledgers, uid=f"row{i // 2}", sample=i % 2, reward=reward))
+    batch = pack(members, tool_turn_weight=0.0, interaction_turn_weight=0.0)
+    draw = torch.Generator().manual_seed(0)
+    batch.old_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask
+    batch.ref_logprobs = -torch.rand(batch.num_tokens, generator=draw) * batch.mask
+    return batch
+
+
+def test_the_estimator_gets_what_it_reads():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    batch.values = torch.rand(batch.num_tokens, generator=torch.Generator().manual_seed(1)) * batch.mask
+    weigh = ComputeAdvantages(Algorithm(adv_estimator="gae", gamma=0.9, lam=0.8), seed=0)
+    assert weigh.estimate(batch) == {}
+    columns = batch.rewards, batch.mask, batch.cu_seqlens, batch.trajectory, batch.group
+    advantages, returns = estimate("gae", *columns, values=batch.values, gamma=0.9, lam=0.8)
+    assert batch.advantages.equal(advantages)
+    assert batch.returns.equal(returns)
+
+
+def test_dr_grpo_is_a_switch():
+    with_std, without = batch_of(1.0, 0.0, 0.5, 0.5), batch_of(1.0, 0.0, 0.5, 0.5)
+    ComputeAdvantages(Algorithm(), seed=0).estimate(with_std)
+    ComputeAdvantages(Algorithm(norm_adv_by_std_in_grpo=False), seed=0).estimate(without)
+    assert without.advantages.max().item() == pytest.approx(0.5)
+    assert with_std.advantages.max().item() == pytest.approx(0.5 / 0.5**0.5, rel=1e-4)
+
+
+def test_the_kl_is_taken_off_the_rewards_and_steers_its_weight():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    kl_ctrl = KLControl(type="adaptive", kl_coef=0.5, target_kl=1e-6, horizon=100)
+    weigh = ComputeAdvantages(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_ctrl=kl_ctrl), seed=0)
+    metrics = weigh.estimate(batch)
+    expected = (batch.rewards - 0.5 * (batch.old_logprobs - batch.ref_logprobs)) * batch.mask
+    torch.testing.assert_close(batch.advantages, expected)
+    assert metrics["actor/reward_kl_coef"] == 0.5
+    assert weigh.kl.value != 0.5
+
+
+def test_without_pf_ppo_the_batch_stays():
+    batch = batch_of(1.0, 0.0)
+    assert ComputeAdvantages(Algorithm(), seed=0).filtered(batch, 1) is batch
+
+
+def test_pf_ppo_draws_whole_trajectories_and_numbers_them_anew():
+    batch = batch_of(1.0, 0.0, 0.0, 3.0)
+    weigh = ComputeAdvantages(Algorithm(use_pf_ppo=True, pf_ppo=PFPPO("max_min")), seed=0)
+    weigh.estimate(batch)
+    drawn = weigh.filtered(batch, 1)
+    assert drawn.trajectory.unique().tolist() == [0, 1, 2, 3]  # as many as there were
+    spans, whole = drawn.ids.split(drawn.lengths), batch.ids.split(batch.lengths)
+    for number in range(4):
+        mine = [spans[i].tolist() for i in range(drawn.num_sequences) if drawn.trajectory[i] == number]
+        origin = next(i for i in range(batch.num_sequences) if whole[i].tolist() == mine[0])
+        owner = batch.trajectory[origin].item()
+        assert owner != 0  # 1.0 is neither the best nor the worst
+        assert mine == [whole[i].tolist() for i in range(batch.num_sequences) if batch.trajectory[i] == owner]
+
+
+def test_pf_ppos_draw_depends_on_seed_and_step_alone():
+    weigh = ComputeAdvantages(Algorithm(use_pf_ppo=True, pf_ppo=PFPPO("max_random")), seed=0)
+    batch = batch_of(*range(8))
+    weigh.estimate(batch)
+    draws = [weigh.filtered(batch, step).ids.tolist() for step in (1, 1, 2)]
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+
+
+def test_a_prompt_without_a_baseline_gets_no_advantages():
+    trajectories = [trajectory(ledger(2, seed=i), uid=row) for i, row in enumerate("ab")]
+    compute = ComputeAdvantages(Algorithm(adv_estimator="remax"), seed=0)
+    batch, _ = compute(pack_tokens(trajectories), trajectories, {"a": 0.25}, 1)
+    assert [bool(column.any()) for column in batch.advantages.split(batch.lengths)] == [True, False]
+
+
+def test_a_failed_baseline_gives_no_advantages():
+    batch = batch_of(1.0, 0.0, 0.5, 0.5)
+    batch = replace(batch, baselines=torch.where(batch.group == 0, torch.nan, 0.2))
+    ComputeAdvantages(Algorithm(adv_estimator="remax"), seed=0).estimate(batch)
+    advantages = batch.advantages.split(batch.lengths)
+    for i, group in enumerate(batch.group.tolist()):
+        assert bool(advantages[i].any()) == (group == 1)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus"])
+def test_truncated_trajectories_leave_the_loss_and_stay_in_the_statistics(estimator):
+    whole, masked = batch_of(1.0, 0.0, 0.5, 0.25), batch_of(1.0, 0.0, 0.5, 0.25)
+    cut = torch.zeros(whole.num_sequences, dtype=torch.bool)
+    cut[0] = True
+    for batch, on in ((whole, False), (masked, True)):
+        batch.truncated = cut
+        ComputeAdvantages(Algorithm(adv_estimator=estimator, mask_truncated_completions=on), seed=0).estimate(batch)
+    tokens = torch.arange(whole.num_tokens) < whole.lengths[0]
+    assert whole.advantages[tokens].any()
+    assert not masked.advantages[tokens].any()
+    assert not masked.mask[tokens].any()
+    assert masked.advantages[~tokens].equal(whole.advantages[~tokens])
+    assert masked.mask[~tokens].equal(whole.mask[~tokens])

@@ -1,0 +1,72 @@
+"""A run that lost a worker goes on by itself, from what it has written itself, and not for ever."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.runtime.opening import processes
+from agentrl.training.checkpoint.folders import latest
+from agentrl.training.checkpoint.restarts import WorkerDied, persist
+from agentrl.training.checkpoint.resuming import Resuming
+
+
+def config(folder: Path, **trainer) -> Config:
+    return Config(trainer=Trainer(default_local_dir=str(folder), **trainer))
+
+
+class Run:
+    """Dies so many times, each time after a step was saved, or before the folder is its own."""
+
+    def __init__(self, deaths: int, *, claims: bool = True) -> None:
+        self.deaths, self.claims = deaths, claims
+        self.seen: list[tuple[str, str | None]] = []
+
+    def __call__(self, config: Config) -> None:
+        trainer = config.trainer
+        self.seen.append((trainer.resume_mode, trainer.resume_from_path))
+        if len(self.seen) <= self.deaths:
+            folder = Path(trainer.default_local_dir) / "checkpoints"
+            if self.claims:
+                Resuming(folder, trainer.resume_mode, trainer.resume_from_path).claim(len(self.seen) - 1)
+                (folder / f"global_step_{len(self.seen)}").mkdir(parents=True)
+            raise WorkerDied("rank 1 died")
+
+
+def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    run = Run(deaths=2)
+    persist(run, config(tmp_path), tmp_path / "checkpoints")
+    assert run.seen == [("auto", None)] * 3
+
+
+def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
+    """However new the old run's are, and whatever the clocks of the machines say."""
+    folder = tmp_path / "checkpoints"
+    (folder / "global_step_9").mkdir(parents=True)
+    os.utime(folder / "global_step_9", (2**33, 2**33))
+    run = Run(deaths=2)
+    persist(run, config(tmp_path, resume_mode="disable"), folder)
+    assert run.seen == [("disable", None), ("auto", None), ("auto", None)]
+    assert latest(folder) == folder / "global_step_2"
+
+
+def test_a_run_that_died_before_the_folder_was_its_own_begins_as_it_began(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints/global_step_9").mkdir(parents=True)
+    run = Run(deaths=2, claims=False)
+    persist(run, config(tmp_path, resume_mode="disable"), tmp_path / "checkpoints")
+    assert run.seen == [("disable", None)] * 3
+
+
+def test_gives_up(tmp_path: Path) -> None:
+    run = Run(deaths=5)
+    with pytest.raises(WorkerDied):
+        persist(run, config(tmp_path, max_restarts=2), tmp_path / "checkpoints")
+    assert len(run.seen) == 3
+
+
+def test_processes_are_counted() -> None:
+    assert processes(Trainer(), Rollout()) == 1
+    assert processes(Trainer(nnodes=2, n_gpus_per_node=8), Rollout()) == 16
+    assert processes(Trainer(nnodes=2, n_gpus_per_node=8), Rollout(nnodes=1)) == 24
+    assert processes(Trainer(), Rollout(nnodes=2, n_gpus_per_node=4)) == 9
