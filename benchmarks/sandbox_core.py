@@ -3,8 +3,8 @@
     python benchmarks/sandbox_core.py [--seconds 3] [--rounds 3] [--isolation auto]
 
 Both alternate, round by round, so that a busy machine slows both. CPU time is that of all processes of a run: pool,
-supervisor, servers, wardens and the program, or parent and child. It is read from a cgroup, where
-root may make one; else it is left out.
+supervisor, zygotes, job supervisors and the program, or parent and child. It is read from a cgroup, where root may make
+one; else it is left out.
 """
 
 import argparse

@@ -198,7 +198,7 @@ def main() -> int:
 
 
 async def drive(pid: int, options: argparse.Namespace) -> Any:
-    client = Client(f"http://127.0.0.1:{options.port}", patience=600.0)
+    client = Client(f"http://127.0.0.1:{options.port}", queue_timeout=600.0)
     for _ in range(600):
         try:
             await client.start()

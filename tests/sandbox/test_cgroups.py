@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_sandbox import groups
-from agentrl_sandbox.groups import ONE, TWO, Groups, places
-from agentrl_sandbox.kernel.group import Group
+from agentrl_sandbox import cgroups
+from agentrl_sandbox.cgroups import ONE, TWO, Cgroups, candidates
+from agentrl_sandbox.kernel.cgroup import Cgroup
 from agentrl_sandbox.pool import Pool
 
 LINE = "31 23 0:28 {root} {point} rw,nosuid - {kind} {kind} rw{options}\n"
@@ -23,7 +23,7 @@ def host(tmp_path: Path, own: str, *mounts: tuple[str, str, str]) -> list[tuple[
         text += LINE.format(root=root, point=tmp_path / kind, kind=kind, options=options)
     (tmp_path / "mountinfo").write_text(text)
     (tmp_path / "own").write_text(own)
-    found = places(str(tmp_path / "mountinfo"), str(tmp_path / "own"))
+    found = candidates(str(tmp_path / "mountinfo"), str(tmp_path / "own"))
     return [(kind.version, str(path.relative_to(tmp_path))) for kind, path in found]
 
 
@@ -73,7 +73,7 @@ def test_what_a_group_counts(tmp_path: Path, stat: str, counters: tuple[int, ...
     files = [tmp_path / name for name in ("procs", "stat", *map(str, range(len(counters))))]
     for file, text in zip(files, ("", "", *("0\n" for _ in counters)), strict=True):
         file.write_text(text)
-    one = Group([os.open(file, os.O_RDWR) for file in files])
+    one = Cgroup([os.open(file, os.O_RDWR) for file in files])
     one.enter()
     one.begin()
     files[1].write_text(stat)
@@ -87,21 +87,21 @@ def test_what_a_group_counts(tmp_path: Path, stat: str, counters: tuple[int, ...
 
 
 def test_a_host_without_groups_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(groups, "places", lambda: iter(()))
-    assert Groups("namespace").why == "no control group counts memory on this host"
+    monkeypatch.setattr(cgroups, "candidates", lambda: iter(()))
+    assert Cgroups("namespace").why == "no control group counts memory on this host"
     (tmp_path / "file").touch()
-    monkeypatch.setattr(groups, "places", lambda: iter([(TWO, tmp_path), (ONE, tmp_path / "file")]))
-    none = Groups("namespace")
+    monkeypatch.setattr(cgroups, "candidates", lambda: iter([(TWO, tmp_path), (ONE, tmp_path / "file")]))
+    none = Cgroups("namespace")
     assert none.why == f"no control group can be used in {tmp_path / 'file'} (Not a directory)"
     assert none.open(0) == []
     none.close()
-    assert "landlock" in Groups("landlock").why
+    assert "landlock" in Cgroups("landlock").why
 
 
 @pytest.fixture(scope="module")
 def parent() -> Path:
     """Where this host allows for groups."""
-    one = Groups("namespace")
+    one = Cgroups("namespace")
     if one.home is None:
         pytest.skip(one.why)
     home = one.home
@@ -134,14 +134,14 @@ async def test_a_pool_leaves_none(parent: Path) -> None:
 
 
 def test_what_a_killed_supervisor_left_is_removed(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Groups("namespace")
+    one = Cgroups("namespace")
     assert one.home is not None
     for handle in one.open(3):
         os.close(handle)
-    monkeypatch.setattr(groups, "_OLD", 0)
-    Groups("namespace").close()
+    monkeypatch.setattr(cgroups, "_OLD", 0)
+    Cgroups("namespace").close()
     assert one.home.exists()  # somebody needs it
     os.close(one.lock)
     time.sleep(0.01)
-    Groups("namespace").close()
+    Cgroups("namespace").close()
     assert not one.home.exists()

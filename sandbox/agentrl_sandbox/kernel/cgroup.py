@@ -1,27 +1,27 @@
-"""A control group, from inside: how much memory its processes have, by descriptors that were opened outside."""
+"""The memory of a control group, read by a process inside it through descriptors that were opened outside."""
 
 import os
 from collections.abc import Sequence
 
 _CACHES = (b"inactive_file", b"active_file", b"total_inactive_file", b"total_active_file", b"slab_reclaimable")
-"""Memory that the kernel takes back when it needs some: pages of the host's files, read by whoever came first."""
+"""Memory that the kernel can reclaim: pages of the host's files, charged to the first reader."""
 
 
-class Group:
-    """A slot's, in its warden."""
+class Cgroup:
+    """The group of a slot, in its job supervisor."""
 
     def __init__(self, handles: Sequence[int]) -> None:
-        """As from Groups.open."""
-        self.door, self.stat, *self.counters = handles
+        """`handles`: from Cgroups.open."""
+        self.procs, self.stat, *self.counters = handles
         self.before = 0
 
     def enter(self) -> None:
-        """Go in, with all that is forked from now on. Raises OSError."""
-        os.write(self.door, b"0")
-        os.close(self.door)
+        """Enter, with all processes forked from now on. Raises OSError."""
+        os.write(self.procs, b"0")
+        os.close(self.procs)
 
     def begin(self) -> None:
-        """What is there now does not count."""
+        """Count from the present use."""
         self.before = self._all()
 
     def used(self) -> int:

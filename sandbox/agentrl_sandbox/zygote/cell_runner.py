@@ -1,6 +1,6 @@
-"""The user's side of a session: reads cells from one pipe, runs them in __main__, and says on another how each ended.
+"""The user's side of a session: reads cells from one pipe, runs them in __main__, and writes exit codes to another.
 
-Stands alone: it is also started by itself, as source text, where a tier does not fork interpreters.
+Imports nothing of the package: tiers that do not fork interpreters start it as source text.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(requests: int, replies: int) -> None:
-    """Serve until `requests` ends. A cell: 4 bytes of length, UTF-8. An answer: the exit code as a decimal line."""
+    """Serve until `requests` closes. A cell: 4 bytes of length, UTF-8. An answer: the exit code as a decimal line."""
     names: dict[str, Any] = sys.modules["__main__"].__dict__
     names.pop("main", None)
     sys.argv[:] = [""]
@@ -37,7 +37,7 @@ def _exactly(handle: int, size: int) -> bytes:
 
 
 def _run(source: str, count: int, names: dict[str, Any]) -> int:
-    """Run a cell; the value of a last line that is an expression is shown. What it would be as an exit code."""
+    """Run a cell and print the value of a last expression; the exit code."""
     file = f"<cell {count}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     try:

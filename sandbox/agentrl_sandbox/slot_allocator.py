@@ -1,6 +1,6 @@
-"""Who may run next: a bounded queue with one line per client, served in turn, so that no client starves another.
+"""A slot allocator: a bounded queue with one line per client, served in turn, so that no client starves another.
 
-Invariant: nobody is sent away before the seconds that they gave are over, unless the queue itself is full.
+Invariant: a caller waits for its whole `queue_timeout`, unless the queue is full.
 """
 
 import asyncio
@@ -9,23 +9,23 @@ from collections import OrderedDict, deque
 from agentrl_sandbox.job import Busy
 
 
-class Turnstile:
-    """`places` at once; up to `queue` others wait (None: all). Use `enter` and `leave` in pairs, in one event loop."""
+class SlotAllocator:
+    """`slots` are in use at most, and up to `queue` callers wait (None: any number). Belongs to one event loop."""
 
-    def __init__(self, places: int, queue: int | None = None) -> None:
-        self.places, self.queue = places, queue
-        self.inside = self.waiting = 0
+    def __init__(self, slots: int, queue: int | None = None) -> None:
+        self.slots, self.queue = slots, queue
+        self.used = self.waiting = 0
         self.lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def enter(self, client: str, patience: float | None) -> None:
-        """Wait for a place, for `patience` seconds at most (None: as long as it takes). Raises Busy."""
-        if self.inside >= self.places:
-            await self._wait(client, patience)
+    async def acquire(self, client: str, queue_timeout: float | None) -> None:
+        """Take a slot, after at most `queue_timeout` seconds (None: any time). Raises Busy."""
+        if self.used >= self.slots:
+            await self._wait(client, queue_timeout)
         else:
-            self.inside += 1
+            self.used += 1
 
-    def leave(self) -> None:
-        """Give the place back: to whoever is next."""
+    def release(self) -> None:
+        """Give a slot back: the next caller gets it."""
         while self.lines:
             client, line = self.lines.popitem(last=False)
             future = line.popleft()
@@ -34,27 +34,27 @@ class Turnstile:
             if not future.done():
                 future.set_result(None)
                 return
-        self.inside -= 1
+        self.used -= 1
 
-    async def _wait(self, client: str, patience: float | None) -> None:
+    async def _wait(self, client: str, queue_timeout: float | None) -> None:
         if self.queue is not None and self.waiting >= self.queue:
             raise Busy(f"the sandbox's queue of {self.queue} is full; serve with a larger --queue")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lines.setdefault(client, deque()).append(future)
         self.waiting += 1
         try:
-            await asyncio.wait_for(asyncio.shield(future), patience)
+            await asyncio.wait_for(asyncio.shield(future), queue_timeout)
         except BaseException as error:
             self._abandon(client, future)
             if isinstance(error, TimeoutError):
-                raise Busy(f"no place in the sandbox within {patience:g} s; more slots would help") from error
+                raise Busy(f"no free slot in the sandbox within {queue_timeout:g} s; more slots would help") from error
             raise
         finally:
             self.waiting -= 1
 
     def _abandon(self, client: str, future: "asyncio.Future[None]") -> None:
         if future.done() and not future.cancelled():
-            self.leave()  # the place came too late
+            self.release()  # the slot came too late
             return
         future.cancel()
         line = self.lines.get(client)

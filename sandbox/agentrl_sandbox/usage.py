@@ -1,7 +1,7 @@
-"""What the processes of a run use, by /proc. Memory counts whichever way it was had: private, shared, swapped.
+"""The CPU time and the memory of a run's processes, from /proc. Private, shared and swapped memory count.
 
-Words that a program chooses, such as names of its processes and files, are read into memory that is given back: the
-next run may be a fork of this process.
+Texts that a program chooses, such as names of processes and files, are read into memory that is returned to the kernel:
+the next run may be a fork of this process.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ _KIB = 1024
 # Shared memory that belongs to no file of the host.
 _OWNERLESS = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:", b"[anon_shmem")
 _QUEUES = {stat.S_IFSOCK: 208 * _KIB, stat.S_IFIFO: 64 * _KIB}
-"""Bytes that one may hold: the kernel's default, which a run cannot change."""
+"""Bytes that one can hold: the kernel's default, which a run cannot change."""
 _FREE, _FREE_SLOTS = 64, 128
-"""Of each so many count for nothing; and room for descriptors, all processes together, that is not worth a look."""
+"""Sockets, and pipes, that do not count; and descriptors of all processes together that need no count."""
 _ROOM, _ROOM_FOR_LINES = 1 << 16, 1 << 20
 _NICE, _POLICY, _ORDINARY = 16, 38, 0
 """Positions in /proc/PID/stat, after the name; SCHED_OTHER."""
 
 
 def cpu(pids: Iterable[int]) -> float:
-    """Seconds of CPU time of all these, that of children they waited for included."""
+    """CPU seconds of these processes and of the children that they waited for."""
     return sum(map(_cpu, pids))
 
 
 def memory(pids: Sequence[int], limit: int, until: float) -> int:
-    """Bytes of memory of all these together. Pages that several share count once where it would matter, near `limit`.
+    """Bytes of memory of these processes together. Near `limit`, shared pages count once.
 
-    Programs can make the exact answer cost seconds. From `until` (time.monotonic) on it is a lower bound.
+    A program can make the exact answer take seconds. After `until` (time.monotonic) the result is a lower bound.
     """
     fields = {pid: _status(pid) for pid in pids}
     private = sum(f.get("RssAnon", 0) + f.get("VmSwap", 0) for f in fields.values())
@@ -49,7 +49,7 @@ def memory(pids: Sequence[int], limit: int, until: float) -> int:
 
 
 def folder_bytes(folder: str) -> int:
-    """Bytes taken on the file system of `folder`."""
+    """Bytes used on the file system of `folder`."""
     about = os.statvfs(folder)
     return (about.f_blocks - about.f_bfree) * about.f_frsize
 
@@ -61,9 +61,9 @@ def folder_full(folder: str) -> bool:
 
 
 def scheduled(pid: int) -> tuple[float, float]:
-    """Seconds that a process's first thread ran, and that it waited for a core; zeros where the kernel does not say.
+    """Seconds that a process's first thread ran, and that it waited for a core; zeros if the kernel does not say.
 
-    A process that asked to be served after others has waited for nothing.
+    Waiting does not count for a process that lowered its own priority.
     """
     try:
         ran, waited = (int(word) / 1e9 for word in _read(pid, "schedstat").kept.tobytes().split()[:2])
@@ -75,7 +75,7 @@ def scheduled(pid: int) -> tuple[float, float]:
 
 
 def _read(pid: int, name: str) -> Stream:
-    """A file that is not long."""
+    """The content of a short file of /proc."""
     stream = Stream(_ROOM)
     handle = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -87,12 +87,12 @@ def _read(pid: int, name: str) -> Stream:
 
 
 def _lines(pid: int, name: str) -> list[str]:
-    """But for the first one. They end with a newline only."""
+    """Its lines except the first one, split at newlines only."""
     return _read(pid, name).after_first(b"\n").decode(errors="replace").split("\n")
 
 
 def _status(pid: int) -> dict[str, int]:
-    """The kB fields, as bytes, and FDSize; none for a process that is gone."""
+    """The kB fields, as bytes, and FDSize; empty for a process that ended."""
     try:
         lines = _lines(pid, "status")
     except OSError:
@@ -101,7 +101,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def _sizes(lines: Iterable[str]) -> dict[str, int]:
-    """Lines "Name: 12 kB" as bytes. Others are passed over."""
+    """{name: bytes} of the lines "Name: 12 kB"."""
     words = (line.split() for line in lines if line.endswith(" kB"))
     return {one[0][:-1]: int(one[1]) * _KIB for one in words if len(one) == 3 and one[1].isdecimal()}
 
@@ -126,7 +126,7 @@ def _proportional(pids: Iterable[int], until: float) -> tuple[int, int]:
 
 
 def _queues(fields: dict[int, dict[str, int]]) -> int:
-    """Bytes that the run's sockets and pipes may hold: what they do hold the kernel tells nobody."""
+    """Bytes that the run's sockets and pipes can hold: the kernel does not report what they do hold."""
     if sum(f.get("FDSize", 0) for f in fields.values()) <= _FREE_SLOTS:
         return 0
     kinds = [kind for kind, _, _ in {opened for pid in fields for opened in _opened(pid)}]
@@ -134,7 +134,7 @@ def _queues(fields: dict[int, dict[str, int]]) -> int:
 
 
 def _opened(pid: int) -> list[tuple[int, int, int]]:
-    """Kind, device and inode of what the descriptors of a process stand for."""
+    """(kind, device, inode) behind each descriptor of a process."""
     found = []
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -152,7 +152,7 @@ def _unexplained(fields: dict[str, int]) -> int:
 
 
 def _shared_mappings(pids: Iterable[int], until: float) -> int:
-    """Sizes of shared memory mapped by anyone, each piece once: its pages need not be in any process's table."""
+    """Bytes of the shared memory that these processes map, each segment once: its pages may be in no page table."""
     pieces: dict[bytes, int] = {}
     for pid in pids:
         if time.monotonic() >= until:
@@ -184,7 +184,7 @@ def _ownerless(pid: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _mapping(whole: mmap.mmap, line: int, end: int) -> tuple[bytes, int] | None:
-    """Of a line START-END PERMISSIONS OFFSET DEVICE INODE NAME, whose name is compared where it stands."""
+    """Parses a line START-END PERMISSIONS OFFSET DEVICE INODE NAME. The name is compared in place, never copied."""
     flags = whole.find(b" ", line, end) + 1
     if whole[flags + 3 : flags + 4] != b"s":
         return None

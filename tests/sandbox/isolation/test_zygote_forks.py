@@ -16,7 +16,7 @@ from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.isolation.landlock import Landlock
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
-from agentrl_sandbox.zygote.place import Place, _Memory, _wide_strings
+from agentrl_sandbox.zygote.path_patch import PathPatch, _Memory, _wide_strings
 from tests.sandbox.attacks.launch import interpreter
 from tests.sandbox.test_fidelity import PROGRAMS, STDIN
 
@@ -49,9 +49,9 @@ async def test_no_interpreter_is_started_for_a_run(landlock: Pool) -> None:
     runs = (await landlock.run(Job("python", code, [b"", b""], run_limits=LONG))).runs
     assert [run.stdout for run in runs] == [b"True False\n"] * 2
     assert landlock.forks
-    count = landlock.link and landlock.link.count
+    count = landlock.supervisor and landlock.supervisor.count
     await landlock.run(Job("python", code, run_limits=LONG))
-    assert count == (landlock.link and landlock.link.count), "nor a warden"
+    assert count == (landlock.supervisor and landlock.supervisor.count), "nor a job supervisor"
 
 
 async def test_a_run_is_what_python_makes_of_the_file(landlock: Pool, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def bare(folder: Path, code: bytes, pool: Pool) -> "subprocess.CompletedProcess[
         capture_output=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        env={**pool.told["env"], "PYTHONDONTWRITEBYTECODE": ""},
+        env={**pool.config["env"], "PYTHONDONTWRITEBYTECODE": ""},
     )
 
 
@@ -99,8 +99,8 @@ async def test_every_slot_shows_its_own_path_and_no_other(landlock: Pool) -> Non
         assert (await session.run("os.environ['HOME'] == os.getcwd()")).stdout == b"True\n"
         places.add(shown)
     assert len(places) == 5
-    if landlock.link is not None:
-        landlock.link.forget()
+    if landlock.supervisor is not None:
+        landlock.supervisor.close_idle()
     shown = (await landlock.run(Job("python", SHOWN, run_limits=LONG))).runs[0]
     for session in sessions:
         await session.close()
@@ -166,7 +166,7 @@ async def test_what_became_of_the_files_of_a_job(landlock: Pool) -> None:
 
 
 async def test_no_name_of_a_file_is_in_the_memory_of_the_next(landlock: Pool) -> None:
-    """The warden, which the next run is a fork of, has looked at the folder and emptied it."""
+    """The job supervisor, which the next run is a fork of, has looked at the folder and emptied it."""
     leave = (
         "import time\nfor number in range(300): open(f'ti' 'ger' + str(number) + 'ti' 'ger' * 9, 'w').close()\n"
         "time.sleep(0.2)"
@@ -187,7 +187,7 @@ time.sleep(0.5)
 
 @pytest.mark.parametrize("tier", ["landlock", "namespace"])
 async def test_no_name_of_a_process_or_mapping_is_in_the_memory_of_the_next(tier: str) -> None:
-    """The warden reads them in /proc, where it looks for memory and CPU time."""
+    """The job supervisor reads them in /proc, where it looks for memory and CPU time."""
     pool = Pool(isolation=tier, slots=1, python=interpreter())
     try:
         await pool.start()
@@ -236,26 +236,26 @@ async def test_a_run_that_makes_no_file_costs_no_second_process(
 ) -> None:
     """Looking at its folders and emptying them would cost most of what the warm interpreter saves."""
     tier = Landlock()
-    tier.place, tier.box, tier.tmp = str(tmp_path), str(tmp_path / "box"), str(tmp_path / "tmp")
+    tier.slot_folder, tier.box, tier.tmp = str(tmp_path), str(tmp_path / "box"), str(tmp_path / "tmp")
     looks = []
-    monkeypatch.setattr(tier, "_aside", lambda look: looks.append(look) or look())
+    monkeypatch.setattr(tier, "_in_child", lambda look: looks.append(look) or look())
     for folder in (tier.box, tier.tmp):
         tier._make(folder)
-    tier.expect(["main.py"], kept=kept)
+    tier.expect_files(["main.py"], kept=kept)
     for name in ("box/main.py", made):
         (tmp_path / name).write_bytes(bytes(1 << 20))
-    assert tier.overfull(Limits(disk_mb=0), ended=True)
-    assert not tier.overfull(Limits(disk_mb=3), ended=True)
+    assert tier.disk_exceeded(Limits(disk_mb=0), ended=True)
+    assert not tier.disk_exceeded(Limits(disk_mb=3), ended=True)
     assert os.listdir(tier.box) or not kept
-    tier.leave()
+    tier.clean_up()
     assert [sorted(os.listdir(folder)) for folder in (tmp_path, tier.box, tier.tmp)] == [["box", "tmp"], [], []]
-    tier.leave()
+    tier.clean_up()
     assert len(looks) == processes
 
 
 async def test_an_interpreter_that_keeps_its_path_elsewhere_is_not_forked(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="0 places"):
-        Place(str(tmp_path), f"{tmp_path}/box/main.py")
+    with pytest.raises(OSError, match="0 addresses"):
+        PathPatch(str(tmp_path), f"{tmp_path}/box/main.py")
 
 
 async def test_what_the_interpreter_was_started_with_is_found() -> None:

@@ -1,9 +1,9 @@
-"""Control groups: the kernel's own count of a run's memory, that of sockets, pipes and the kernel for it included.
+"""Control groups: the kernel's own count of a run's memory, with that of sockets, pipes and the kernel itself.
 
-Where the supervisor may make groups there is one for each slot, of version 2 or 1. The slot's warden enters it, once,
-and with it all that it starts: entering costs some 10 ms, in which nothing on the host forks, so a warden that does
-one job only has none. The warden being in there, too, the group has no limit of its own, for the kernel could end the
-wrong process: the warden looks at the count as at all the rest.
+If the supervisor may create groups (version 2 or 1), each slot has one. The slot's job supervisor enters it once, with
+all processes that it starts. Entering costs some 10 ms in which nothing on the host forks, so a job supervisor that
+does a single job has no group. The group has no limit, because the kernel could then kill the job supervisor, which is
+in the group, too: the job supervisor polls the count, as it polls everything else.
 """
 
 import fcntl
@@ -14,21 +14,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_GROUPED = ("namespace",)
-"""Tiers whose wardens do several jobs each."""
+_TIERS = ("namespace",)
+"""Tiers whose job supervisors do several jobs."""
 _NAME = "agentrl-sandbox-"
 _TRIES, _PAUSE = 50, 0.02
 _OLD = 60e9
-"""Nanoseconds: a younger one may be about to be locked."""
+"""Nanoseconds: a younger group may not be locked yet."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The files of a version."""
+    """The files of a version of control groups."""
 
     version: int
     counters: tuple[str, ...]
-    """Their sum is what the group has; those that this kernel does not keep are left out."""
+    """Their sum is the memory of the group. Files that this kernel lacks are left out."""
 
 
 ONE = Kind(1, ("memory.memsw.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes"))
@@ -36,20 +36,20 @@ TWO = Kind(2, ("memory.current", "memory.swap.current"))
 _WITHOUT_SWAP = {"memory.memsw.usage_in_bytes": "memory.usage_in_bytes"}
 
 
-class Groups:
-    """In the supervisor: makes groups, and removes them."""
+class Cgroups:
+    """In the supervisor: creates and removes the groups."""
 
     def __init__(self, tier: str) -> None:
-        """`why` says what stands against it, where there are none."""
+        """`why` says why there are none; empty if there are some."""
         self.home: Path | None = None
         self.kind, self.lock = ONE, -1
         self.why = f"runs of the tier {tier} enter no control group"
-        if tier in _GROUPED:
-            self.why = self._settle()
+        if tier in _TIERS:
+            self.why = self._create()
 
-    def _settle(self) -> str:
+    def _create(self) -> str:
         why = "no control group counts memory on this host"
-        for self.kind, parent in places():
+        for self.kind, parent in candidates():
             try:
                 self.home, self.lock = _home(parent, self.kind)
             except OSError as error:
@@ -59,11 +59,11 @@ class Groups:
         return why
 
     def open(self, slot: int) -> list[int]:
-        """Descriptors for the slot's Group; none where there are no groups."""
+        """Descriptors for the slot's Cgroup; empty if there are no groups."""
         try:
             return [] if self.home is None else self._open(self.home / str(slot))
         except OSError:
-            return []  # a group that others removed
+            return []  # another process removed the group
 
     def _open(self, group: Path) -> list[int]:
         group.mkdir(exist_ok=True)
@@ -72,17 +72,18 @@ class Groups:
         return [os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC), *(os.open(file, flags) for file in files)]
 
     def close(self) -> None:
-        """Remove them all; nobody may be in there any more."""
+        """Remove all groups; they must be empty."""
         if self.home is not None:
             _remove(self.home)
             os.close(self.lock)
             self.home = None
 
 
-def places(mountinfo: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> Iterator[tuple[Kind, Path]]:
-    """Where groups might be made, the better ones first: beneath this process's own group.
+def candidates(mountinfo: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> Iterator[tuple[Kind, Path]]:
+    """Where groups might be created, best first: below this process's own group.
 
-    In version 2 a group with processes has no groups that count; then beside it, unless that evades its limit.
+    In version 2 a group with processes cannot have counting groups below it: then beside it, unless that evades a
+    limit.
     """
     paths = {names: path for _, names, path in (line.split(":", 2) for line in _lines(own))}
     for line in _lines(mountinfo):
@@ -92,7 +93,7 @@ def places(mountinfo: str = "/proc/self/mountinfo", own: str = "/proc/self/cgrou
         if after.startswith("cgroup2 ") and "" in paths:
             folder = _below(Path(point), root, paths[""])
             if "memory" not in (_read(folder / "cgroup.controllers") or "").split():
-                continue  # version 1 counts it, or nobody
+                continue  # only version 1 can count it
             yield TWO, folder
             if folder != Path(point) and _read(folder / "memory.max") == "max":
                 yield TWO, folder.parent
@@ -107,7 +108,7 @@ def _below(point: Path, root: str, path: str) -> Path:
 
 
 def _home(parent: Path, kind: Kind) -> tuple[Path, int]:
-    """An own group with room for one a slot, and the lock that says that somebody needs it. Raises OSError."""
+    """A new group for the slots' groups, and the lock that marks it as in use. Raises OSError."""
     _clean(parent)
     home = parent / f"{_NAME}{os.getpid()}-{time.monotonic_ns()}"
     if kind is TWO:
@@ -135,35 +136,35 @@ def _enable(group: Path) -> None:
 
 
 def _counters(group: Path, kind: Kind) -> list[str]:
-    """The first must be there, with swap or without."""
+    """The counters that exist; the first one, with or without swap, is required. Raises OSError."""
     found = [name for name in kind.counters if (group / name).exists()]
     if kind.counters[0] not in found:
         found.insert(0, _WITHOUT_SWAP.get(kind.counters[0], kind.counters[0]))
         os.stat(group / found[0])
-    if "memory.kmem.tcp.usage_in_bytes" in found:  # counted only where there is a limit
+    if "memory.kmem.tcp.usage_in_bytes" in found:  # counted only if it has a limit
         with suppress(OSError):
             (group / "memory.kmem.tcp.limit_in_bytes").write_text(str(1 << 40))
     return found
 
 
 def _try(group: Path) -> None:
-    """Whether a process can go in."""
-    door = os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    """Have a process enter. Raises OSError if it cannot."""
+    procs = os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(door, b"0")
+            os.write(procs, b"0")
             os._exit(0)
         except OSError as error:
             os._exit(error.errno or 1)
-    os.close(door)
+    os.close(procs)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code:
         raise OSError(code, os.strerror(code))
 
 
 def _clean(parent: Path) -> None:
-    """Remove what supervisors that were killed have left."""
+    """Remove the groups of supervisors that were killed."""
     for home in parent.glob(f"{_NAME}*-*"):
         if time.monotonic_ns() - int(home.name.rpartition("-")[2]) < _OLD:
             continue
@@ -177,7 +178,7 @@ def _clean(parent: Path) -> None:
 
 
 def _remove(home: Path) -> None:
-    """The kernel needs a moment after the last process."""
+    """Remove a group and those in it. The kernel needs a moment after the last process."""
     for group in (*(path for path in home.iterdir() if path.is_dir()), home):
         for _ in range(_TRIES):
             try:
