@@ -114,7 +114,7 @@ def test_loading_runs_no_code(tmp_path):
 WRITER = """
 import sys, torch
 from pathlib import Path
-from agentrl.training import checkpoints
+from agentrl.training.checkpoint import folders as checkpoints
 step = 0
 while True:
     step = step % 3 + 1

@@ -16,7 +16,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
-from agentrl.training.parallel.shards import Piece
+from agentrl.training.parallel.shards import TensorChunk
 
 
 def write(folder: Path, *steps: int, by: str = "old") -> None:
@@ -88,7 +88,7 @@ def test_going_on_from_the_newest_moves_nothing(tmp_path, caplog):
 
 
 def test_critics_are_pruned_along_the_lineage(tmp_path):
-    state = {"critic": {"w": Piece((4,), 0, torch.ones(4))}}
+    state = {"critic": {"w": TensorChunk((4,), 0, torch.ones(4))}}
     for step in (2, 4, 6):
         checkpoints.save(tmp_path, step, state)
     begin(tmp_path, "resume_path", tmp_path / "global_step_2")
@@ -142,7 +142,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
 
 
 def test_damage_that_a_rank_found_is_told_by_the_others(tmp_path):
-    found = checkpoints.Damaged(tmp_path / "state.pt")
+    found = checkpoints.DamagedCheckpoint(tmp_path / "state.pt")
     copy = pickle.loads(pickle.dumps(found))
     assert (str(copy), copy.trouble) == (str(found), f"{tmp_path / 'state.pt'} is damaged")
 
@@ -205,7 +205,7 @@ def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch,
 BRANCHER = """
 import sys
 from pathlib import Path
-from agentrl.training import checkpoints
+from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import set_aside, visible
 folder, number = Path(sys.argv[1]), 0
 while True:

@@ -9,7 +9,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
 from agentrl.training.checkpoint.changes import check_changes
 from agentrl.training.checkpoint.folders import FOLDER
-from agentrl.training.checkpoint.restarts import persist
+from agentrl.training.checkpoint.restarts import run_with_restarts
 from agentrl.training.checkpoint.run_lock import locked
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def supervise(run: Callable[[Any], T], config: Any, key: str) -> T:
             told = check_changes(config, run_dir / FOLDER)
             if told:
                 log.warning("%s", told)
-        return persist(run, config, run_dir / FOLDER)
+        return run_with_restarts(run, config, run_dir / FOLDER)
 
 
 def local(folder: str, key: str) -> str:
