@@ -13,7 +13,7 @@ from agentrl.core.plurals import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.training.sft.run import SftResult
+    from agentrl.training.sft.contract import SftResult
 
 HELP = "warm a model up on demonstrations"
 
@@ -60,13 +60,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("train_files", "val_files"):
         if files := getattr(config.data, name):
             check_conversations(files, f"data.{name}")
-    from agentrl.runtime.opening import open_sft
+    from agentrl.sft import sft
     from agentrl.training.checkpoint.run_start import supervise
-    from agentrl.training.sft.run import sft
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:
-        result = supervise(lambda config: sft(config, on_step, open_sft), config, "trainer.output_dir")
+        result = supervise(lambda config: sft(config, on_step), config, "trainer.output_dir")
     report(console, result)
     return 0
 

@@ -38,7 +38,7 @@ class Reader:
         data, trainer = self.config.data, self.config.trainer
         filter_groups = self.config.algorithm.filter_groups
         size = data.gen_batch_size if filter_groups.enable and data.gen_batch_size else data.train_batch_size
-        loader = Loader(self._read("train"), size, shuffle=data.shuffle, seed=data.seed)
+        loader = Loader(self._read("train"), size, shuffle=data.shuffle, seed=data.seed, sampler=data.row_sampler)
         total_steps = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
         return Splits(loader, self.validation(), total_steps)
 

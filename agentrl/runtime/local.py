@@ -15,7 +15,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import Servers, hf_engine, launch
+from agentrl.engines.opening import Servers, engine_in_process, launch
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
 from agentrl.tracking import Waiting
@@ -89,7 +89,7 @@ class LocalRuntime:
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         if servers is None:
-            engine = hf_engine(config, self.learner.module)
+            engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
         with Waiting(f"{servers.dialect.name} starts") as waiting:

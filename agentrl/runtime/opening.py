@@ -1,9 +1,14 @@
 """Which runtime a configuration asks for."""
 
+from typing import Any
+
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.sft import SftConfig
+from agentrl.data.splits import Reader, Splits
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft.run import Run, SftRun
+from agentrl.training import load_processor
+from agentrl.training.sft.contract import SftRun
+from agentrl.training.sft.run import Run
 
 
 def open_runtime(config: Config) -> Runtime:
@@ -15,6 +20,15 @@ def open_runtime(config: Config) -> Runtime:
     from agentrl.runtime.ray import open_on_ray
 
     return open_on_ray(config)
+
+
+def read_splits(config: Config, runtime: Runtime) -> Splits:
+    """The rows of a run, prompts measured as the runtime sees them. Raises UserError."""
+
+    def processor() -> Any:
+        return load_processor(config.model, runtime.tokenizer).processor
+
+    return Reader(config, runtime.tokenizer, runtime.prompt_length, processor).splits()
 
 
 def open_sft(config: SftConfig) -> SftRun:

@@ -197,7 +197,7 @@ class PolicyActor(Trainable):
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
         if micro.ref_logprobs is None:
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type)
+        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
 
     def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""

@@ -122,4 +122,4 @@ def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
     """Of the policy before the step to the reference, whose log-probs are there by now: f32 [T]."""
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
-    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind)
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")

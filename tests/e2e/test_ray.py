@@ -19,11 +19,11 @@ from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import InfraError, UserError
 from agentrl.runtime import open_runtime
-from agentrl.runtime.opening import open_sft
+from agentrl.sft import sft
 from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
 from agentrl.training.checkpoint.restarts import WorkerDied
-from agentrl.training.sft.run import SftResult, sft
+from agentrl.training.sft.contract import SftResult
 from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
@@ -60,6 +60,7 @@ def whole(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Con
             "trainer.logger=[file]",
             "trainer.live=false",
             "trainer.test_freq=-1",
+            "data.max_response_length=24",
         ],
         config_name="tiny",
     )
@@ -121,7 +122,7 @@ def supervised(
             signal.raise_signal(signal.SIGINT)
 
     try:
-        return seen, sft(config, on_step, open_sft)
+        return seen, sft(config, on_step)
     except KeyboardInterrupt:
         return seen, None
 

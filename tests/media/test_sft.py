@@ -12,9 +12,9 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.core.errors import UserError
+from agentrl.sft import sft
 from agentrl.training import load_processor
 from agentrl.training.sft.conversations import read_conversations
-from agentrl.training.sft.run import sft
 from tests.media import vision_model
 
 
@@ -27,7 +27,7 @@ def png(colour: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that sees, and captions in the layout of verl's VLM example."""
-    place = vision_model.folder(tmp_path_factory.mktemp("eyes"))
+    place = vision_model.folder(tmp_path_factory.mktemp("vision"))
     talk = [{"role": "user", "content": "<image>Which colour?"}, {"role": "assistant", "content": "COLOUR"}]
     rows = [
         {"messages": [talk[0], {**talk[1], "content": colour}], "images": [png(colour)]}

@@ -24,7 +24,7 @@ from tests.media import vision_model
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return vision_model.folder(tmp_path_factory.mktemp("eyes"))
+    return vision_model.folder(tmp_path_factory.mktemp("vision"))
 
 
 @pytest.fixture(scope="module")

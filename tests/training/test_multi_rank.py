@@ -19,6 +19,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.parallel.ranks import ALONE
 from tests.training import multi_rank
 from tests.training.tiny import CPU, tiny
+from tests.warm import START_METHOD
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,7 +52,8 @@ def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...]) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.spawn(multi_rank.rank, (port, models, folder, names, resumed), nprocs=multi_rank.WORLD)
+    given = (port, models, folder, names, resumed)
+    multiprocessing.start_processes(multi_rank.rank, given, nprocs=multi_rank.WORLD, start_method=START_METHOD)
     return folder
 
 

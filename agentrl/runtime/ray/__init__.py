@@ -15,7 +15,7 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft.run import SftRun
+from agentrl.training.sft.contract import SftRun
 
 
 def open_on_ray(config: Config) -> Runtime:

@@ -19,7 +19,7 @@ import torch
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import engine_name
+from agentrl.engines.opening import engine_name, in_process
 from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
@@ -130,7 +130,7 @@ class RayRuntime:
         """What samples: servers, or the hf engine in the ranks or in workers of its own."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
-        if engine_name(rollout, device) != "hf":
+        if not in_process(engine_name(rollout, device)):
             from agentrl.runtime.ray.servers import start_servers
 
             remote, self.naps = start_servers(
