@@ -32,8 +32,8 @@ from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.liger import use_liger_kernels
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.sharding import place
-from agentrl.training.perf.flops import arithmetic, peak_flops
+from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.perf.flops import model_flops, peak_flops
 
 SHAPES = {
     "qwen3-1.7b": {
@@ -156,7 +156,7 @@ def measure(way: str, ranks: Ranks, device: torch.device, args: argparse.Namespa
         profiled(step, f"{args.profile}/{way}.txt")
     middle = statistics.median(seconds)
     skeleton = model(config, torch.device("meta"), args)
-    cost = arithmetic({name: tuple(p.shape) for name, p in skeleton.named_parameters()}, config)
+    cost = model_flops({name: tuple(p.shape) for name, p in skeleton.named_parameters()}, config)
     needed = cost.update(batch.lengths, int(batch.mask.sum()))
     peak = peak_flops(device)
     return {
@@ -240,7 +240,7 @@ def agentrl_step(
 
     compiled = args.way in ("compiled", "alone")
 
-    module = place(
+    module = load_on_ranks(
         load, ranks, FsdpConfig(reshard_after_forward=RESHARD[args.reshard]), device=device, compiled=compiled
     )
     actor = Actor(ppo_max_token_len_per_gpu=args.pass_tokens, optim=Optim(lr=1e-6))

@@ -95,10 +95,10 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     import torch
 
     from agentrl.core.cpu_cores import Host
-    from agentrl.training.perf.cpu import threads_named
+    from agentrl.training.perf.cpu import threads_set_by_user
 
     alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
-    if not alone or threads_named() or (rollout and rollout.deterministic):
+    if not alone or threads_set_by_user() or (rollout and rollout.deterministic):
         return
     if trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available()):
         return

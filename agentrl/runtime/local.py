@@ -70,7 +70,7 @@ class LocalRuntime:
             torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
         self.runner.run(self.engine.update_weights(version))
         if self.naps:
-            self.learner.rest()
+            self.learner.offload_parameters()
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         self.learner.save(folder, step, state, last)

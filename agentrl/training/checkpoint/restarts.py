@@ -18,7 +18,7 @@ class WorkerDied(InfraError):
     """A process of the run is gone, and with it what it held since the last checkpoint."""
 
 
-def persist(run: Callable[[Any], T], config: Any, folder: Path) -> T:
+def run_with_restarts(run: Callable[[Any], T], config: Any, folder: Path) -> T:
     """`run(config)`, and again, from the newest checkpoint in `folder`, each time that a worker died:
     `trainer.max_restarts` times.
 
@@ -39,7 +39,7 @@ class Restarts:
         self.config = config
         self.folder = folder
         self.taken = 0
-        self._trainer, self._before = config.trainer, seen(folder)
+        self._trainer, self._before = config.trainer, checkpoint_ids(folder)
 
     def after(self, died: WorkerDied) -> None:
         """Make ready to go on. Raises `died` where `trainer.max_restarts` are used up."""
@@ -47,19 +47,19 @@ class Restarts:
         if self.taken >= most:
             raise died
         self.taken += 1
-        log.warning("%s; the run goes on by itself (restart %d of %d)", died, self.taken, most)
-        self.config = replace(self.config, trainer=resuming(self._trainer, self.folder, self._before))
+        log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
+        self.config = replace(self.config, trainer=resume_settings(self._trainer, self.folder, self._before))
 
 
-def resuming(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
+def resume_settings(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
     """The settings to go on with: from the newest checkpoint in the folder, once the run has made the folder its own.
 
-    `before`: what was `seen` there when the run began. Where that is still all, the run begins as it began.
+    `before`: the `checkpoint_ids` there when the run began. Where that is still all, the run begins as it began.
     """
-    now = seen(folder)
+    now = checkpoint_ids(folder)
     return replace(trainer, resume_mode="auto", resume_from_path=None) if now and now != before else trainer
 
 
-def seen(folder: Path) -> set[tuple[str, int]]:
+def checkpoint_ids(folder: Path) -> set[tuple[str, int]]:
     """The folder's checkpoints, by name and inode: a checkpoint that replaced another is not the same."""
     return {(path.name, path.stat().st_ino) for path in visible(folder).values()}
