@@ -72,7 +72,8 @@ def start_servers(
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        servers = [_server(spot, spoken, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
+        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(spots))]
+        servers = [_server(spot, spoken, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
         replicas = [Replica(spoken, server.url, server) for server in servers]
     nearest = {server.url: server.spot.rank for server in servers}
     way = "adapter" if spoken.adapted else weight_way(rollout, device, shared)
