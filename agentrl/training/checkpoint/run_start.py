@@ -25,7 +25,7 @@ def supervise(run: Callable[[Any], T], config: Any, key: str) -> T:
     on with another experiment.
     """
     with run_folder(config, key) as run_dir:
-        return persist(run, config, run_dir / FOLDER)
+        return run_with_restarts(run, config, run_dir / FOLDER)
 
 
 @contextmanager
