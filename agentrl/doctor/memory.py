@@ -19,7 +19,7 @@ from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
 from agentrl.engines.opening import engine_name, in_process
 from agentrl.training.learner import has_critic
-from agentrl.training.micro_batches import pass_tokens
+from agentrl.training.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -143,7 +143,7 @@ def _tokens(config: Config, device: torch.device) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
     if actor.use_dynamic_bsz:
-        return max(pass_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
+        return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
     return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
 
 

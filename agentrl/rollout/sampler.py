@@ -15,7 +15,7 @@ from agentrl.core.errors import UserError
 from agentrl.data import Loader
 from agentrl.rollout.workers import OnDone, RolloutWorkers
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training.packing import earned
+from agentrl.training.packing import total_reward
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -49,7 +49,7 @@ class Sampler:
         self.tracker = tracker
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        self.earned: Earned = partial(earned, tool_turn_weight=tool, interaction_turn_weight=user)
+        self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
 
     def __call__(self, step: int) -> Groups:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.

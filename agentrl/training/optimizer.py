@@ -49,7 +49,7 @@ class Optimizer:
         self.schedule_step = 0
         self.skipped = 0
         """Optimizer steps left out so far because the gradient was not finite."""
-        self.scale = LossScale(getattr(module, "computes_in", None), ranks.world)
+        self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
@@ -80,6 +80,11 @@ class Optimizer:
             stable_ratio=optim.stable_ratio,
         )
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of float16 losses; None where layers compute in another dtype."""
+        return self.scale.value if self.scale.needed else None
+
     def step(self) -> float:
         """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite.
 
@@ -108,7 +113,9 @@ class Optimizer:
         counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
         steps = {name: counts[name] for name in self.shards if name in counts}
         moments = {
-            moment: {name: self.shards[name].piece(held[name][moment] if name in held else None) for name in steps}
+            moment: {
+                name: self.shards[name].local_chunk(held[name][moment] if name in held else None) for name in steps
+            }
             for moment in MOMENTS
         }
         place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}

@@ -13,7 +13,7 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
-from agentrl.training.parallel.shards import Piece
+from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
 
 
@@ -86,7 +86,7 @@ def test_going_on_from_the_newest_moves_nothing(tmp_path, caplog):
 
 
 def test_critics_are_pruned_along_the_lineage(tmp_path):
-    state = {"critic": {"w": Piece((4,), 0, torch.ones(4))}}
+    state = {"critic": {"w": TensorChunk((4,), 0, torch.ones(4))}}
     for step in (2, 4, 6):
         checkpoints.save(tmp_path, step, state)
     begin(tmp_path, "resume_path", tmp_path / "global_step_2")
@@ -140,7 +140,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
 
 
 def test_damage_that_a_rank_found_is_told_by_the_others(tmp_path):
-    found = checkpoints.Damaged(tmp_path / "state.pt")
+    found = checkpoints.DamagedCheckpoint(tmp_path / "state.pt")
     copy = pickle.loads(pickle.dumps(found))
     assert (str(copy), copy.trouble) == (str(found), f"{tmp_path / 'state.pt'} is damaged")
 

@@ -1,4 +1,4 @@
-"""Every policy loss inside the update: the cut does not matter, and each key of it does."""
+"""Every policy loss inside the update: the split into micro-batches changes nothing, each key does."""
 
 from dataclasses import replace
 

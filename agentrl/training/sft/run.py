@@ -24,25 +24,25 @@ from agentrl.training.batch import Batch
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
 from agentrl.training.checkpoint.resuming import Resuming
-from agentrl.training.micro_batches import Cut, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks
 from agentrl.training.model.export import model_files, save_pretrained
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import place
+from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.cpu import tune_cpu
 from agentrl.training.perf.device import device_for
 from agentrl.training.sft.contract import SftResult
 from agentrl.training.sft.conversations import Conversations, read_conversations
-from agentrl.training.sft.model import Loss, Student
+from agentrl.training.sft.model import SftModel, SftReport
 from agentrl.training.trainable import Steps
 from agentrl.trajectory.ledger import Ledger
 
 # The loss of one step is noisy; the final one is a mean over this many.
 FINAL_STEPS = 10
 
-PASS_TOKENS = {"cpu": 2048, "cuda": 4096}
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
 """Tokens of a forward pass where nothing is set."""
 
 
@@ -68,8 +68,8 @@ class Run:
         size = min(data.train_batch_size, len(rows))
         self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
         self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
-        self.module = place(self._load, ranks, config.fsdp_config, device=self.device)
-        self.student = self._student(size)
+        self.module = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
+        self.model = self._sft_model(size)
         self.step = 0
         self.losses: list[float] = []
         self.val_loss: float | None = None
@@ -78,10 +78,10 @@ class Run:
         """As `SftRun` says."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
-        lr, report, trainer = self.student.optimizer.lr, Loss(), self.config.trainer
-        self.student.learn(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
+        lr, report, trainer = self.model.optimizer.lr, SftReport(), self.config.trainer
+        self.model.train_on(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
         self.step += 1
-        loss = self.student.summed(report)
+        loss = self.model.total_loss(report)
         self.losses.append(loss)
         metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
         metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
@@ -94,18 +94,18 @@ class Run:
         size = self.config.data.train_batch_size
         batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
         tokens = [int(batch.mask.sum()) for batch in batches]
-        losses = [self.student.measured(batch) for batch in batches]
+        losses = [self.model.validation_loss(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
     def resume(self) -> tuple[int, int, int]:
         """As `SftRun` says."""
         trainer, ranks = self.config.trainer, self.ranks
         resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
-        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
         found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
         if found is not None:
             _, (self.step, state) = found
-            self.student.load_state_dict(state["model"])
+            self.model.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
         ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
         return self.step, self.total, self.loader.steps_per_epoch
@@ -150,7 +150,7 @@ class Run:
     def save(self) -> None:
         """As `SftRun` says."""
         folder = checkpoint_folder(self.config.trainer)
-        state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
+        state = {"model": self.model.state_dict(), "rows": self.loader.state_dict()}
         write_model = partial(save_pretrained, self.module, self.saved_beside)
         automatic = self.config.trainer.save_freq is None
         with writing(f"the checkpoint of step {self.step} in {folder}"):
@@ -169,7 +169,7 @@ class Run:
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
         return pack_ledgers(ledgers).to(self.device)
 
-    def _student(self, size: int) -> Student:
+    def _sft_model(self, size: int) -> SftModel:
         config, trainer, ranks = self.config, self.config.trainer, self.ranks
         optimizer = Optimizer(
             self.module,
@@ -180,9 +180,11 @@ class Run:
             offload=config.fsdp_config.optimizer_offload,
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
-        tokens = trainer.max_token_len_per_gpu or PASS_TOKENS[self.device.type]
-        cut = spread(Cut(max_tokens=tokens), self.module, ranks=ranks, balance=True)
-        return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
+        tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]
+        micro_batching = for_ranks(MicroBatching(max_tokens=tokens), self.module, ranks=ranks, balance=True)
+        return SftModel(
+            self.module, optimizer=optimizer, micro_batching=micro_batching, steps=steps, device=self.device
+        )
 
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:

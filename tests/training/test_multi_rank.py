@@ -17,7 +17,7 @@ from agentrl.config.schema import Model
 from agentrl.training import load_model
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.parallel.ranks import ALONE
-from tests.training import many
+from tests.training import multi_rank
 from tests.training.tiny import CPU, tiny
 from tests.warm import START_METHOD
 
@@ -27,39 +27,39 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    for kind, fields in many.MODELS.items():
+    for kind, fields in multi_rank.MODELS.items():
         tiny(kind, **fields).save_pretrained(folder / kind)
     return folder
 
 
 @pytest.fixture(scope="module")
 def results(models, tmp_path_factory) -> Path:
-    return run(models, tmp_path_factory.mktemp("results"), list(many.CASES), many.RESUMED)
+    return run(models, tmp_path_factory.mktemp("results"), list(multi_rank.CASES), multi_rank.RESUMED)
 
 
 @pytest.fixture(scope="module")
 def further(models, tmp_path_factory) -> Path:
-    return run(models, tmp_path_factory.mktemp("further"), list(many.FURTHER), many.FURTHER_RESUMED)
+    return run(models, tmp_path_factory.mktemp("further"), list(multi_rank.FURTHER), multi_rank.FURTHER_RESUMED)
 
 
 def run(models: Path, folder: Path, names: list[str], resumed: tuple[str, ...]) -> Path:
     """Everything that the two processes do, once for all tests; they resume from what this process wrote first."""
     for name in resumed:
-        case = many.ALL[name]
-        trainee = case.trainee(models, ALONE)
-        many.outcome(case, trainee, range(2))
-        many.write_checkpoint(trainee, folder / f"alone-{name}", ALONE, aside=False)
+        case = multi_rank.ALL[name]
+        trainable = case.actor_on(models, ALONE)
+        multi_rank.outcome(case, trainable, range(2))
+        multi_rank.write_checkpoint(trainable, folder / f"alone-{name}", ALONE, background=False)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = (port, models, folder, names, resumed)
-    multiprocessing.start_processes(many.rank, given, nprocs=many.WORLD, start_method=START_METHOD)
+    multiprocessing.start_processes(multi_rank.rank, given, nprocs=multi_rank.WORLD, start_method=START_METHOD)
     return folder
 
 
 @pytest.fixture(scope="module")
 def alone(models):
-    return cache(lambda name: many.alone(name, models))
+    return cache(lambda name: multi_rank.alone(name, models))
 
 
 def assert_agree(mine, theirs, rounding=2e-5):
@@ -82,52 +82,52 @@ def loaded(results: Path, name: str, rank: int):
 
 
 # In bfloat16 the rounding of such a model is of the size of what it learns, and depends on how it was packed.
-ALIKE = [name for name in many.CASES if name != "float32-head"]
+ALIKE = [name for name in multi_rank.CASES if name != "float32-head"]
 
 
 @pytest.mark.parametrize("name", [*ALIKE, "critic"])
 def test_two_processes_train_as_one(name, results, alone):
-    rounding = many.ALL[name].rounding if name in many.ALL else 2e-5
+    rounding = multi_rank.ALL[name].rounding if name in multi_rank.ALL else 2e-5
     assert_agree(loaded(results, name, 0), alone(name), rounding)
 
 
-@pytest.mark.parametrize("name", many.CASES)
+@pytest.mark.parametrize("name", multi_rank.CASES)
 def test_every_rank_knows_the_same(name, results):
-    one, other = (loaded(results, name, rank) for rank in range(many.WORLD))
+    one, other = (loaded(results, name, rank) for rank in range(multi_rank.WORLD))
     assert one["metrics"] == other["metrics"]
     for tensors in ("weights",):
         assert all(torch.equal(tensor, other[tensors][key]) for key, tensor in one[tensors].items())
 
 
 def test_the_output_layer_is_in_float32_on_every_rank(results):
-    assert all(loaded(results, "float32-head", rank)["head_error"] < 1e-4 for rank in range(many.WORLD))
+    assert all(loaded(results, "float32-head", rank)["head_error"] < 1e-4 for rank in range(multi_rank.WORLD))
 
 
 def last_step(found):
     return {"metrics": found["metrics"][2:], "scored": found["scored"][2:], "weights": found["weights"]}
 
 
-@pytest.mark.parametrize("name", many.RESUMED)
+@pytest.mark.parametrize("name", multi_rank.RESUMED)
 def test_two_go_on_from_what_one_wrote(name, results, alone):
     assert_agree(loaded(results, f"{name}-resumed", 0), last_step(alone(name)))
 
 
-@pytest.mark.parametrize("name", many.RESUMED)
+@pytest.mark.parametrize("name", multi_rank.RESUMED)
 def test_one_goes_on_from_what_two_wrote(name, results, models, alone):
     loaded(results, f"{name}-wrote", 0)
-    found = many.resume(many.ALL[name], models, results / f"many-{name}", ALONE)
+    found = multi_rank.resume(multi_rank.ALL[name], models, results / f"many-{name}", ALONE)
     assert_agree(found, last_step(alone(name)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", many.FURTHER)
+@pytest.mark.parametrize("name", multi_rank.FURTHER)
 def test_further_ways_to_train(name, further, alone):
     test_two_processes_train_as_one(name, further, alone)
     test_every_rank_knows_the_same(name, further)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", many.FURTHER_RESUMED)
+@pytest.mark.parametrize("name", multi_rank.FURTHER_RESUMED)
 def test_further_checkpoints(name, further, models, alone):
     test_two_go_on_from_what_one_wrote(name, further, alone)
     test_one_goes_on_from_what_two_wrote(name, further, models, alone)
@@ -145,9 +145,9 @@ def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, mode
 
 
 def test_two_pass_a_damaged_checkpoint_over_and_begin_a_branch_together(results):
-    found = [loaded(results, "lineage", rank) for rank in range(many.WORLD)]
+    found = [loaded(results, "lineage", rank) for rank in range(multi_rank.WORLD)]
     left = ["damaged_1/global_step_3", "global_step_1", "superseded_1/global_step_2"]
-    assert found == [{"steps": [2, 1], "left": left}] * many.WORLD
+    assert found == [{"steps": [2, 1], "left": left}] * multi_rank.WORLD
 
 
 def test_an_adapter_that_two_wrote_loads(results, models):

@@ -1,4 +1,4 @@
-"""What several processes do in test_many.py, each rank the same, and one process alone to compare with."""
+"""What several processes do in test_multi_rank.py, each rank the same, and one process alone to compare with."""
 
 import os
 import traceback
@@ -19,14 +19,14 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.saving import Saver
 from agentrl.training.critic import ValueCritic
-from agentrl.training.micro_batches import Cut
+from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.export import write_model
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import place
-from agentrl.training.parallel.shards import Piece
+from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.parallel.shards import TensorChunk
 from agentrl.training.reference import Reference
 from tests.training.tiny import CPU, random_batch, smoothed
 
@@ -74,10 +74,10 @@ class Case:
 
         return load
 
-    def trainee(self, models: Path, ranks: Ranks) -> PolicyActor:
+    def actor_on(self, models: Path, ranks: Ranks) -> PolicyActor:
         settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-2), "ppo_max_token_len_per_gpu": 24} | self.actor
-        module = place(self.load(models), ranks, self.fsdp_config, device=CPU)
-        trainee = PolicyActor(
+        module = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
+        trainable = PolicyActor(
             module,
             actor=Actor(**settings),
             temperature=0.7,
@@ -87,13 +87,13 @@ class Case:
             ranks=ranks,
             balance=True,
         )
-        if trainee.optimizer.scale.needed:  # so small a batch overflows in the first steps
-            trainee.optimizer.scale.value = 2.0**8
-        return smoothed(trainee)
+        if trainable.optimizer.scale.needed:  # so small a batch overflows in the first steps
+            trainable.optimizer.scale.value = 2.0**8
+        return smoothed(trainable)
 
     def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
-        own = place(self.load(models), ranks, self.fsdp_config, device=CPU)
-        return Reference(policy if self.lora_rank else own, temperature=0.7, cut=Cut(), device=CPU)
+        own = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
+        return Reference(policy if self.lora_rank else own, temperature=0.7, micro_batching=MicroBatching(), device=CPU)
 
 
 LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
@@ -142,43 +142,43 @@ def batch_of(case: Case, step: int) -> Any:
     return batch
 
 
-def outcome(case: Case, trainee: PolicyActor, steps: range) -> dict[str, Any]:
+def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
     """What three steps come to: log-probs before each, its metrics, and the weights."""
     scored, metrics = [], []
     for step in steps:
         batch = batch_of(case, step)
-        scored.append(torch.stack(trainee.logprobs(batch)))
-        metrics.append(trainee.update(batch))
-    weights = {n: t.clone() for n, t in PolicyWeights(trainee.module).tensors()}
+        scored.append(torch.stack(trainable.logprobs(batch)))
+        metrics.append(trainable.update(batch))
+    weights = {n: t.clone() for n, t in PolicyWeights(trainable.module).tensors()}
     if case.lora_rank:
-        weights |= {n: t.clone() for n, t in AdapterWeights(trainee.module).tensors()}
+        weights |= {n: t.clone() for n, t in AdapterWeights(trainable.module).tensors()}
     found = {"scored": scored, "metrics": metrics, "weights": weights}
-    return found | ({"head_error": head_error(trainee, batch)} if case.float32_head else {})
+    return found | ({"head_error": head_error(trainable, batch)} if case.float32_head else {})
 
 
 @torch.no_grad()
-def head_error(trainee: PolicyActor, batch: Any) -> float:
+def head_error(trainable: PolicyActor, batch: Any) -> float:
     """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
-    hidden, weight, _ = trainee.score.readout(batch)
+    hidden, weight, _ = trainable.score.readout(batch)
     assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
-    exact = (hidden.double() @ weight.double().T * trainee.score.scale).log_softmax(-1)
+    exact = (hidden.double() @ weight.double().T * trainable.score.scale).log_softmax(-1)
     wanted = batch.mask & (batch.positions > 0)
-    found = trainee.score(batch)[0][wanted]
+    found = trainable.score(batch)[0][wanted]
     return float((exact.gather(-1, batch.ids[wanted][:, None])[:, 0] - found).abs().max())
 
 
 def values(models: Path, ranks: Ranks) -> dict[str, Any]:
     """The same of a critic."""
     network = Network(path=str(models / "llama"))
-    module = place(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
+    module = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
     critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
-    trainee = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
+    trainable = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
     metrics = []
     for step in range(3):
         batch = random_batch(LENGTHS, seed=step)
         batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
-        metrics.append(trainee.update(batch))
-    return {"scored": [trainee.values(batch)], "metrics": metrics, "weights": {}}
+        metrics.append(trainable.update(batch))
+    return {"scored": [trainable.values(batch)], "metrics": metrics, "weights": {}}
 
 
 class NoTokenizer:
@@ -186,27 +186,27 @@ class NoTokenizer:
         """There is none."""
 
 
-def write_checkpoint(trainee: PolicyActor, folder: Path, ranks: Ranks, *, aside: bool) -> None:
-    saver = Saver(Trainer(max_actor_ckpt_to_keep=1), ranks, aside=aside)
+def write_checkpoint(trainable: PolicyActor, folder: Path, ranks: Ranks, *, background: bool) -> None:
+    saver = Saver(Trainer(max_actor_ckpt_to_keep=1), ranks, background=background)
     for step in (1, 2):
-        state = {"policy": trainee.state_dict(), "rows": {"at": step}}
-        saver.save(folder, step, state, lambda out: write_model(trainee.module, NoTokenizer(), out, weights=True))
-    if aside:
+        state = {"policy": trainable.state_dict(), "rows": {"at": step}}
+        saver.save(folder, step, state, lambda out: write_model(trainable.module, NoTokenizer(), out, weights=True))
+    if background:
         with torch.no_grad():  # what is being written is a copy
-            for parameter in trainee.module.parameters():
+            for parameter in trainable.module.parameters():
                 parameter.mul_(2.0)
     saver.wait()
 
 
 def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
-    trainee = case.trainee(models, ranks)
+    trainable = case.actor_on(models, ranks)
     with torch.no_grad():
-        for parameter in trainee.module.parameters():
+        for parameter in trainable.module.parameters():
             if parameter.requires_grad:
                 parameter.zero_()
     _, state = checkpoints.load(checkpoints.latest(folder), ranks=ranks)
-    trainee.load_state_dict(state["policy"])
-    return outcome(case, trainee, range(2, 3))
+    trainable.load_state_dict(state["policy"])
+    return outcome(case, trainable, range(2, 3))
 
 
 def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]) -> None:
@@ -220,7 +220,7 @@ def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str
     for name in names:
         case = ALL[name]
         ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
-        keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.trainee(models, ranks), range(3))), ranks)
+        keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.actor_on(models, ranks), range(3))), ranks)
         if name in resumed:
             wrote, writes = results / f"alone-{name}", results / f"many-{name}"
             keep(f"{name}-resumed", attempt(lambda c=case, w=wrote, r=ranks: resume(c, models, w, r)), ranks)
@@ -240,23 +240,23 @@ def attempt(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def go_and_write(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
-    trainee = case.trainee(models, ranks)
-    outcome(case, trainee, range(2))
-    write_checkpoint(trainee, folder, ranks, aside=case is CASES["fsdp2"])
+    trainable = case.actor_on(models, ranks)
+    outcome(case, trainable, range(2))
+    write_checkpoint(trainable, folder, ranks, background=case is CASES["fsdp2"])
     return {}
 
 
 def branch(folder: Path, ranks: Ranks) -> dict[str, Any]:
     """Go on from the newest of three checkpoints, which is damaged, then from the first: steps, and what is left."""
     for step in (1, 2, 3):
-        checkpoints.save(folder, step, {"w": {"x": Piece((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
+        checkpoints.save(folder, step, {"w": {"x": TensorChunk((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
     if ranks.first:
         os.truncate(folder / "global_step_3" / "w-00001.safetensors", 20)
-    ranks.meet()
+    ranks.barrier()
     steps = []
     for mode, path in (("auto", None), ("resume_path", str(folder / "global_step_1"))):
         resuming = Resuming(folder, mode, path)
-        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
         found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
         assert found is not None
         steps.append(found[1][0])
@@ -269,4 +269,4 @@ def alone(name: str, models: Path) -> dict[str, Any]:
     if name == "critic":
         return values(models, ALONE)
     case = ALL[name]
-    return outcome(case, case.trainee(models, ALONE), range(3))
+    return outcome(case, case.actor_on(models, ALONE), range(3))
