@@ -187,7 +187,7 @@ async def test_limits_cannot_be_raised(pool: Pool) -> None:
     assert not finite & {int(word) for word in answer.stdout.split()}
 
 
-async def test_huge_stdin_that_nobody_reads(pool: Pool) -> None:
+async def test_huge_stdin_of_a_program_that_does_not_read_it(pool: Pool) -> None:
     answer = await run(pool, "import time; time.sleep(0.2); print('done')", bytes(100 * MIB))
     assert (answer.stdout, answer.return_code) == (b"done\n", 0)
 
