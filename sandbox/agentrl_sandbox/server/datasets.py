@@ -48,7 +48,7 @@ def value(row: Row, key: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise HTTPException(400, f"config.provided_data: {key} is a string without JSON") from None
+        raise HTTPException(400, f"config.provided_data: {key} is a string that is not JSON") from None
 
 
 def prompt(row: Row, config: TestConfig) -> dict[str, Any]:
