@@ -176,7 +176,7 @@ def _short(value: Any) -> str:
 def _refusal(checkpoint: Path, found: list[Change], run_dir: Path) -> str:
     return (
         f"{run_dir} has another experiment, and this run would resume its {checkpoint.name}: {_listed(found)}. For a "
-        "new run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the old "
-        "one aside; to resume anyway, set trainer.resume_mode=resume_path "
+        "new run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the "
+        "old one aside; to resume anyway, set trainer.resume_mode=resume_path "
         f"trainer.resume_from_path={checkpoint}"
     )

@@ -32,7 +32,7 @@ def step_of(name: str) -> int | None:
 
 
 def visible(folder: Path) -> dict[int, Path]:
-    """The checkpoints of the folder's lineage by step, also damaged ones. Changes nothing: a run may be writing there."""
+    """The checkpoints of the folder's lineage by step, also damaged ones. Only reads: a run may be writing there."""
     if not folder.is_dir():
         return {}
     leaving = _plan(folder)

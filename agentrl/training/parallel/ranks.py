@@ -1,8 +1,8 @@
 """The ranks that train one model together, as one of them sees it.
 
-Ranks have two dimensions: `data_world` shares of a mini-batch, and per share a group of `seq_world` ranks that split
-its tokens (sequence parallelism). rank = data_rank * seq_world + seq_rank. Model and optimizer are sharded over all ranks.
-Every method is collective: all ranks call it in the same order. With one rank all methods are free and need no
+Two dimensions: `data_world` shares of a mini-batch, and per share a group of `seq_world` ranks that split
+its tokens (sequence parallelism). rank = data_rank * seq_world + seq_rank. Model and optimizer are sharded over all
+ranks. Every method is collective: all ranks call it in the same order. With one rank all methods are free and need no
 torch.distributed.
 """
 
