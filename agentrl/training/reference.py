@@ -25,7 +25,10 @@ class Reference:
         device: torch.device,
         offload: bool = False,
     ) -> None:
-        """`module`: the policy where it has an adapter, else a separate model. `offload`: keep it in CPU memory when unused."""
+        """`module`: the policy where it has an adapter, else a separate model.
+
+        `offload`: keep it in CPU memory when unused.
+        """
         self.module: Any = module
         self.adapter = hasattr(module, "disable_adapter")
         self.micro_batching = micro_batching
