@@ -14,6 +14,7 @@ from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.data.splits import Splits
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.sampler import Sampler
 from agentrl.rollout.validation import Validation
 from agentrl.runtime import Observed, Runtime, open_runtime, read_splits
@@ -24,9 +25,12 @@ from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 
 
-def train(config: Config) -> None:
-    """Run the experiment that `config` describes, from its start or its last checkpoint. Raises UserError."""
-    with closing(open_runtime(config)) as runtime, open_trainer(config, runtime) as trainer:
+def train(config: Config, parts: Parts = NO_PARTS) -> None:
+    """Run the experiment that `config` describes, from its start or its last checkpoint.
+
+    `parts`: objects in place of files. Raises UserError.
+    """
+    with closing(open_runtime(config, parts)) as runtime, open_trainer(config, runtime, parts) as trainer:
         for _ in trainer.steps():
             pass
 
@@ -69,7 +73,7 @@ class Trainer:
         Raises TooManyDrops, and Interrupted where the run is asked to stop.
         """
         trainer, last = self.config.trainer, self.splits.total_steps
-        with recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
+        with self.stop, recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.validate(self.start))
                 self.stop.check()
@@ -79,7 +83,7 @@ class Trainer:
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
                     metrics |= self.validate(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
-                self.tracker.step(step, metrics)
+                metrics = self.tracker.step(step, metrics)
                 stopping = self.stop.requested  # read once: the next step saves for a later request
                 if step == last or stopping or self.checkpoints.due(step):
                     self.save(step, last=step == last or stopping)
@@ -89,9 +93,9 @@ class Trainer:
 
 
 @contextmanager
-def open_trainer(config: Config, runtime: Runtime) -> Iterator[Trainer]:
+def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Iterator[Trainer]:
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
-    splits = read_splits(config, runtime)
+    splits = read_splits(config, runtime, parts)
     runtime.prepare(splits.total_steps)
     corrects = cut_distribution(config.rollout) is None
     advantages = ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
@@ -100,8 +104,8 @@ def open_trainer(config: Config, runtime: Runtime) -> Iterator[Trainer]:
     runtime.publish_weights(start)
     with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.trained
-        with StopRequest(lambda: tracker.view.note(STOPPING)) as stop:
-            observed = Observed(runtime, tracker, stop)
-            sampler = Sampler(config, observed, splits.train, tracker)
-            validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
-            yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)
+        stop = StopRequest(lambda: tracker.view.note(STOPPING))
+        observed = Observed(runtime, tracker, stop)
+        sampler = Sampler(config, observed, splits.train, tracker)
+        validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
+        yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)

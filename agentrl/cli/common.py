@@ -49,17 +49,19 @@ def load_config(
     `default` is the file when neither --config-name nor a program of verl's names one; `checks` default to those of a
     training run. Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
-    from agentrl.config import resolve
     from agentrl.config.schema import Config
-    from agentrl.rewards.checks import RUN
 
     started_once()
-    schema, checks = schema or Config, RUN if checks is None else checks
+    schema = schema or Config
     if args.help_keys is not None:
         from agentrl.cli.keys import print_keys
 
         print_keys(schema, args.help_keys)
         raise SystemExit(0)
+    from agentrl.config import resolve
+    from agentrl.rewards.checks import RUN
+
+    checks = RUN if checks is None else checks
     only_print = args.cfg is not None
     resolved = resolve(
         args.overrides,

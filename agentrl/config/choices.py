@@ -67,14 +67,17 @@ class OpenChoice:
         return word in self.further or word.removesuffix(self.suffix) in self.registry.declared
 
     def trouble(self, word: str, key: str) -> str | None:
-        """What is wrong with a word, as far as it shows without loading what it names."""
+        """What is wrong with a word, as far as it shows without importing what a path names. Raises UserError for a
+        plug-in that does not load."""
         if word in self.words or is_path(word):
+            return None
+        load_plugins()
+        if word in self.words:
             return None
         return f"{key}={word}: {self.registry.missing(word, self.words)}"
 
     def load(self, word: str, key: str) -> None:
         """Find what a word that is not built in names. Raises UserError."""
-        load_plugins()
         if trouble := self.trouble(word, key):
             raise UserError(trouble)
         self.registry.get(word.removesuffix(self.suffix), key)

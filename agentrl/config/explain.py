@@ -87,7 +87,7 @@ def _own_form(path: str) -> tuple[str, str] | None:
         return None
     load_plugins()
     registry = OPEN[path].registry
-    return f"{registry.own_forms} with @{registry.decorator}", registry.contract.written
+    return f"{registry.own_forms} with @agentrl.{registry.decorator}", registry.contract.written
 
 
 def _verl_default(file: str, versions: str, value: Any) -> str:

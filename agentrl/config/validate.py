@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ready
+from agentrl.config.checks import algorithm, files, fit, ready, sft
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.core.errors import UserError
@@ -51,6 +51,31 @@ SETTINGS: tuple[Check, ...] = (
 
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
+
+SAMPLING: tuple[Check, ...] = (
+    ready.required,
+    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+)
+"""Mistakes that matter to a run which samples and does not update."""
+
+ANSWERING: tuple[Check, ...] = (
+    algorithm.sampling,
+    algorithm.server_memory,
+    files.model_files,
+    files.rollout_files,
+    files.reward_files,
+)
+"""Mistakes that matter to `agentrl generate` and `agentrl eval`."""
+
+SUPERVISED: tuple[Check, ...] = (
+    algorithm.cluster,
+    sft.sizes,
+    sft.frequencies,
+    files.custom_class,
+    files.model_files,
+    files.resume,
+)
+"""Mistakes that matter to `agentrl sft`."""
 
 
 def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:

@@ -155,6 +155,14 @@ TASKS: Registry[Any] = Registry(
 )
 """`agentrl data NAME`."""
 
+LOOPS: Registry[Any] = Registry(
+    "an agent loop",
+    decorator="agent_loop",
+    places=("rollout/loops",),
+    contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
+)
+"""`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
+
 REGISTRIES: tuple[Registry[Any], ...] = (
     ADVANTAGES,
     POLICY_LOSSES,
@@ -167,6 +175,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     ENGINES,
     WEIGHT_TRANSPORTS,
     TASKS,
+    LOOPS,
 )
 
 advantage_estimator = ADVANTAGES.register
@@ -180,3 +189,4 @@ run_logger = LOGGERS.register
 engine = ENGINES.register
 weight_transport = WEIGHT_TRANSPORTS.register
 task = TASKS.register
+agent_loop = LOOPS.register

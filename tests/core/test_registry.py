@@ -17,6 +17,7 @@ from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES
 from agentrl.core.registry import Registry
 
 BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIES for name in r.names]
+ELSEWHERE = {"task": "agentrl data NAME", "agent_loop": "rollout.agent.default_agent_loop"}
 EACH = [pytest.param(registry, id=registry.decorator) for registry in REGISTRIES]
 
 
@@ -65,9 +66,9 @@ def test_lists_of_choices_need_no_torch() -> None:
 def test_every_registry_is_behind_a_key_and_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     for registry in REGISTRIES:
-        keys = [key for key, choice in OPEN.items() if choice.registry is registry] or ["agentrl data NAME"]
+        keys = [key for key, choice in OPEN.items() if choice.registry is registry] or [ELSEWHERE[registry.decorator]]
         assert f"### {registry.what[0].upper()}{registry.what[1:]}\n" in page
-        line = f"| [{registry.what}](#{registry.anchor}) | {', '.join(f'`{key}`' for key in keys)} | `@"
+        line = f"| [{registry.what}](#{registry.anchor}) | {', '.join(f'`{key}`' for key in keys)} | `@agentrl."
         assert f"{line}{registry.decorator}` |" in page
 
 
@@ -103,9 +104,7 @@ def test_a_taken_name_is_refused_unless_it_is_the_same_definition(name: str) -> 
 def test_one_that_is_registered_keeps_the_contract_before_a_run_begins() -> None:
     policy_loss("mine")(lambda logprobs: logprobs)
     actor = SimpleNamespace(policy_loss=SimpleNamespace(loss_mode="mine"))
-    with pytest.raises(
-        UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_logprobs"
-    ):
+    with pytest.raises(UserError, match=r"loss_mode=mine: it takes \(logprobs\): write def name\(logprobs, old_"):
         own_objects(SimpleNamespace(actor=actor))
 
 

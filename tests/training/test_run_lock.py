@@ -43,6 +43,25 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
         os.killpg(holder.pid, 9)
 
 
+def try_to_lock(folder: Path) -> None:
+    try:
+        locked(folder, "trainer.output_dir").__enter__()
+    except UserError as error:
+        print(error, flush=True)
+
+
+def test_a_process_has_one_run_in_a_folder(tmp_path: Path) -> None:
+    """A record lock would let the second one in, and would be lost when it ends."""
+    with locked(tmp_path, "trainer.output_dir"):
+        with pytest.raises(UserError, match="this very process"), locked(tmp_path / "x" / "..", "trainer.output_dir"):
+            pass
+        other = Process(try_to_lock, tmp_path)
+        other.wait()
+        assert "is in use by another run" in other.said()[0]
+    with locked(tmp_path, "trainer.output_dir"):
+        pass
+
+
 def test_a_file_system_without_locks_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

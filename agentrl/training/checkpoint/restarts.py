@@ -23,14 +23,31 @@ def run_with_restarts(run: Callable[[Any], T], config: Any, folder: Path) -> T:
 
     Raises WorkerDied when no restart is left.
     """
-    trainer, before = config.trainer, checkpoint_ids(folder)
-    for restart in range(trainer.max_restarts):
+    restarts = Restarts(config, folder)
+    while True:
         try:
-            return run(config)
+            return run(restarts.config)
         except WorkerDied as died:
-            log.warning("%s; restarting the run (restart %d of %d)", died, restart + 1, trainer.max_restarts)
-            config = replace(config, trainer=resume_settings(trainer, folder, before))
-    return run(config)
+            restarts.after(died)
+
+
+class Restarts:
+    """The settings of a run: the initial ones, then those of each restart."""
+
+    def __init__(self, config: Any, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.taken = 0
+        self._trainer, self._before = config.trainer, checkpoint_ids(folder)
+
+    def after(self, died: WorkerDied) -> None:
+        """Set the settings of the next restart. Raises `died` after `trainer.max_restarts` of them."""
+        most = self._trainer.max_restarts
+        if self.taken >= most:
+            raise died
+        self.taken += 1
+        log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
+        self.config = replace(self.config, trainer=resume_settings(self._trainer, self.folder, self._before))
 
 
 def resume_settings(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:

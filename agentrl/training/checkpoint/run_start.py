@@ -1,7 +1,8 @@
 """Start a run: lock its folder, compare its settings with the checkpoint, restart it after lost workers."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,13 +24,20 @@ def supervise(run: Callable[[Any], T], config: Any, key: str) -> T:
     `key`: the setting that names the folder. Raises UserError where another run writes there, or where the checkpoint
     is of another experiment.
     """
+    with run_folder(config, key) as run_dir:
+        return run_with_restarts(run, config, run_dir / FOLDER)
+
+
+@contextmanager
+def run_folder(config: Any, key: str) -> Iterator[Path]:
+    """Lock the folder of a run while the body runs. Raises UserError as `supervise` does."""
     run_dir = Path(local(getattr(config.trainer, key.rpartition(".")[2]), key))
     with locked(run_dir, key):
         if not getattr(config.trainer, "val_only", False):
             changes = check_changes(config, run_dir / FOLDER)
             if changes:
                 log.warning("%s", changes)
-        return run_with_restarts(run, config, run_dir / FOLDER)
+        yield run_dir
 
 
 def local(folder: str, key: str) -> str:
