@@ -17,7 +17,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
-from agentrl.engines.opening import engine_name
+from agentrl.engines.launching import engine_name
 from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import pass_tokens
 

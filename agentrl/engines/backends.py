@@ -8,16 +8,16 @@ import torch
 from agentrl.chat.media.loading import takes_images
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.engines.servers import Dialect
-from agentrl.engines.servers.place import engine_python
-from agentrl.engines.servers.settings import Adapter, Settings
+from agentrl.engines.servers import ServerBackend
+from agentrl.engines.servers.interpreters import engine_python
+from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.vllm import VLLM
 from agentrl.training.model.adapter import base_and_adapter
 from agentrl.training.model.loading import load_model
 
-DIALECTS: dict[str, Callable[[Settings], Dialect]] = {"sglang": SGLang, "vllm": VLLM}
+SERVER_BACKENDS: dict[str, Callable[[ServerSettings], ServerBackend]] = {"sglang": SGLang, "vllm": VLLM}
 
 
 def model_length(config: Config) -> int:
@@ -32,7 +32,7 @@ def server_dtype(config: Config, device: torch.device) -> str:
     return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
 
 
-def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
+def server_backend(name: str, config: Config, device: torch.device, *, sleeps: bool) -> ServerBackend:
     """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
     rollout, model = config.rollout, config.model
     python = "" if rollout.base_url else engine_python(name, name, rollout.engine_python)
@@ -41,7 +41,7 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
-    settings = Settings(
+    settings = ServerSettings(
         python=python,
         model=base,
         device=device.type,
@@ -61,14 +61,14 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
-        sees=takes_images(base, trust_remote_code=model.trust_remote_code),
+        takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=rollout.engine_kwargs.get(name, {}),
     )
-    return DIALECTS[name](settings)
+    return SERVER_BACKENDS[name](settings)
 
 
-def sent_adapter(config: Config) -> Adapter:
+def sent_adapter(config: Config) -> AdapterSpec:
     """What a server is told of the policy's adapter beforehand, read off a skeleton. Raises UserError for one that
     engines do not serve."""
     weight_sync = config.rollout.weight_sync

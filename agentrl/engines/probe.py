@@ -44,7 +44,7 @@ class Probe:
 
     async def _gap(self, replica: Replica) -> float:
         sampling = Sampling(DRAWN, ignore_eos=True, seed=1)
-        answer = await replica.dialect.generate(replica.http, f"probe-{replica.starts}", self.prompt, sampling, 300)
+        answer = await replica.backend.generate(replica.http, f"probe-{replica.starts}", self.prompt, sampling, 300)
         scored = await asyncio.to_thread(self.score, self.prompt + answer.token_ids)
         return float((scored[PROMPT:] - torch.tensor(answer.logprobs)).abs().mean())
 

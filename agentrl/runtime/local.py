@@ -15,7 +15,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import Servers, hf_engine, launch
+from agentrl.engines.launching import Servers, hf_engine, launch
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
 from agentrl.tracking import Waiting
@@ -92,7 +92,7 @@ class LocalRuntime:
             engine = hf_engine(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
-        with Waiting(f"{servers.dialect.name} starts") as waiting:
+        with Waiting(f"{servers.backend.name} starts") as waiting:
             remote = servers.engine(self.learner.module, self.learner.score, waiting)
             self.runner.run(remote.start())
         return remote

@@ -19,7 +19,7 @@ from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.media import Media
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
-from tests.media import eyes
+from tests.media import vision_model
 from tests.training.tiny import smoothed, tiny
 
 CPU = torch.device("cpu")
@@ -28,16 +28,16 @@ KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 @pytest.fixture(scope="module", params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return eyes.folder(tmp_path_factory.mktemp(request.param), request.param)
+    return vision_model.folder(tmp_path_factory.mktemp(request.param), request.param)
 
 
 def chat_of(place: Path) -> Chat:
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     return Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
 
 
 def part(colour: str, size: tuple[int, int]) -> dict:
-    return {"type": "image", "image": eyes.picture(colour, size)}
+    return {"type": "image", "image": vision_model.picture(colour, size)}
 
 
 def ledgers_of(chat: Chat) -> list[Ledger]:

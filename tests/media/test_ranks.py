@@ -8,13 +8,13 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from agentrl.training.parallel.ranks import ALONE
-from tests.media import eyes, two
+from tests.media import two, vision_model
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_ranks_are_one(tmp_path: Path) -> None:
-    folder = eyes.folder(tmp_path / "model")
+    folder = vision_model.folder(tmp_path / "model")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -17,19 +17,19 @@ from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import place
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import media_of
-from tests.media import eyes
+from tests.media import vision_model
 
 CPU = torch.device("cpu")
 
 
 def batch_of(folder: Path, sizes: list[tuple[int, int] | None]) -> Any:
     """A sequence for each picture; None: one without."""
-    tokenizer = eyes.load(folder)
+    tokenizer = vision_model.load(folder)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(folder)), tokenizer))
     said = chat.template.encode("a picture")
     ledgers = []
     for i, size in enumerate(sizes):
-        pictures = [] if size is None else [{"type": "image", "image": eyes.picture("red", size)}]
+        pictures = [] if size is None else [{"type": "image", "image": vision_model.picture("red", size)}]
         messages = chat.see([{"role": "user", "content": [*pictures, {"type": "text", "text": "look"}]}])
         ledger = Ledger()
         ledger.append_prompt(chat.prompt(messages), media_of(messages))

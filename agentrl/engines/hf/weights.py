@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.engines.hf.pool import Shape
 from agentrl.engines.hf.projection import Projection, Unsupported
+from agentrl.engines.hf.slot_pool import Shape
 
 KNOWN = {
     "LlamaForCausalLM": "transformers.models.llama.modeling_llama",

@@ -23,7 +23,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Group:
+class BroadcastGroup:
     """A process group for a broadcast of weights; the trainer is rank 0, a replica's workers follow."""
 
     name: str
@@ -33,8 +33,8 @@ class Group:
     backend: str
 
 
-class Dialect(Protocol):
-    """The calls of one engine. All raise Lost when the server is gone, Refused when it said no."""
+class ServerBackend(Protocol):
+    """The calls of one engine. All raise ServerLost when the server is gone, RequestRefused when it said no."""
 
     name: str
     tensor_parallel: int
@@ -94,11 +94,11 @@ class Dialect(Protocol):
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         """Copy from our GPU memory."""
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         """Enter a process group as `rank` and those after it; returns when all members are there."""
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         """Leave it."""
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> Any:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> Any:
         """Take part in the broadcast of a bucket's bytes."""

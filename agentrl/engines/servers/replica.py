@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.backend import Dialect
-from agentrl.engines.servers.http import Http, Refused
+from agentrl.engines.servers.backend import ServerBackend
+from agentrl.engines.servers.http import Http, RequestRefused
 from agentrl.engines.servers.process import StartFailed
 
 Progress = Callable[[str], None]
@@ -34,8 +34,8 @@ class Server(Protocol):
 class Replica:
     """A server, ours (`server`) or one that ran already."""
 
-    def __init__(self, dialect: Dialect, url: str, server: Server | None = None) -> None:
-        self.dialect, self.url, self.server = dialect, url, server
+    def __init__(self, backend: ServerBackend, url: str, server: Server | None = None) -> None:
+        self.backend, self.url, self.server = backend, url, server
         self.http = Http(url)
         self.serving = False
         """It answered last time, and bears the present weights."""
@@ -61,16 +61,16 @@ class Replica:
         while not await self.answers():
             waited = time.monotonic() - start
             if self.server is not None and (self.gone or self.server.stuck or waited > timeout):
-                raise self.server.failure(self.dialect.name, self.dialect.hints)
+                raise self.server.failure(self.backend.name, self.backend.hints)
             if waited > timeout:
-                raise InfraError(f"{self.url} is no {self.dialect.name} server that answers; rollout.base_url names it")
+                raise InfraError(f"{self.url} is no {self.backend.name} server that answers; rollout.base_url names it")
             lines = self.server.tail(1) if self.server is not None else []
-            progress(f"{self.dialect.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
+            progress(f"{self.backend.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
             await asyncio.sleep(0.25)
         try:
-            await self.dialect.greet(self.http)
-        except Refused as error:
-            raise UserError(f"{self.url} is no {self.dialect.name} server that we can speak to: {error}") from error
+            await self.backend.greet(self.http)
+        except RequestRefused as error:
+            raise UserError(f"{self.url} is no {self.backend.name} server that we can speak to: {error}") from error
 
     async def close(self) -> None:
         """Stop our server, or let go of someone's."""
@@ -82,6 +82,6 @@ class Replica:
     async def answers(self) -> bool:
         """Whether it is ready now."""
         try:
-            return not self.gone and await self.dialect.ready(self.http)
+            return not self.gone and await self.backend.ready(self.http)
         except InfraError:
             return False

@@ -10,7 +10,7 @@ ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
-class Adapter:
+class AdapterSpec:
     """What a server has to know of the LoRA adapter to come."""
 
     rank: int
@@ -19,7 +19,7 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """What a server is started with."""
 
     python: str
@@ -40,9 +40,9 @@ class Settings:
     sleeps: bool = False
     deterministic: bool = False
     log_stats: bool = False
-    adapter: Adapter | None = None
+    adapter: AdapterSpec | None = None
     """The policy comes as this beside the base model, which the server reads from `model`; None: as whole weights."""
-    sees: bool = False
+    takes_images: bool = False
     """The model takes images."""
     head_in_float32: bool = False
     """The product with the output layer is made in float32."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, Group
-from agentrl.engines.servers.http import Http, Refused, quietly, release, serves
-from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.backend import Answer, BroadcastGroup
+from agentrl.engines.servers.http import Http, RequestRefused, quietly, release, serves
+from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.engines.servers.weights.ipc import serialize
 from agentrl.engines.sglang.flags import command, environment
@@ -37,12 +37,12 @@ HINTS = {
 
 
 class SGLang:
-    """`Dialect` of SGLang 0.5.15 and later."""
+    """`ServerBackend` of SGLang 0.5.15 and later."""
 
     name = "sglang"
     hints: Mapping[str, str] = HINTS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
         self.adapted = settings.adapter is not None
@@ -123,7 +123,7 @@ class SGLang:
             return
         try:
             await self._control(http, "/begin_weight_update", {})
-        except Refused:  # an update that was cut short is still open there
+        except RequestRefused:  # an update that was cut short is still open there
             await self._control(http, "/end_weight_update", {})
             await self._control(http, "/begin_weight_update", {})
 
@@ -150,7 +150,7 @@ class SGLang:
         body = {"serialized_named_tensors": list(handles), "load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_tensor", body)
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         body = {
             "master_address": group.address,
             "master_port": group.port,
@@ -161,10 +161,10 @@ class SGLang:
         }
         await self._control(http, "/init_weights_update_group", body)
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
         body = {
             "names": [entry.name for entry in bucket.entries],
             "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
@@ -181,7 +181,7 @@ class SGLang:
             try:
                 await http.post("/flush_cache", {}, timeout=CONTROL)
                 return
-            except Refused:
+            except RequestRefused:
                 await asyncio.sleep(0.05)
         raise InfraError(f"{http.url} does not come to rest: its cache cannot be flushed")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import Settings, flag_words
+from agentrl.engines.servers.settings import ServerSettings, flag_words
 from agentrl.engines.servers.weights.nccl import AGREED
 
 SHIM = Path(__file__).parent / "cpu_shim"
@@ -11,7 +11,7 @@ CPU_CACHE_TOKENS = 32768
 """Tokens of KV cache on a CPU, where memory is the trainer's as well."""
 
 
-def command(settings: Settings, port: int) -> list[str]:
+def command(settings: ServerSettings, port: int) -> list[str]:
     """The command line of a server on `port` of this machine."""
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
@@ -19,7 +19,7 @@ def command(settings: Settings, port: int) -> list[str]:
     return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: ServerSettings) -> dict[str, str]:
     """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
     always = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
@@ -31,7 +31,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _common(settings: Settings) -> dict[str, Any]:
+def _common(settings: ServerSettings) -> dict[str, Any]:
     chunk = settings.max_batched_tokens if settings.chunked_prefill else -1
     return {
         "model_path": settings.model,
@@ -53,7 +53,7 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _adapter(settings: Settings) -> dict[str, Any]:
+def _adapter(settings: ServerSettings) -> dict[str, Any]:
     if settings.adapter is None:
         return {}
     own = {"lora_backend": "torch_native"} if settings.device == "cpu" else {}
@@ -65,7 +65,7 @@ def _adapter(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _gpu(settings: Settings) -> dict[str, Any]:
+def _gpu(settings: ServerSettings) -> dict[str, Any]:
     return {
         "mem_fraction_static": settings.memory_fraction,
         "disable_cuda_graph": settings.eager,
@@ -73,7 +73,7 @@ def _gpu(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _cpu(settings: Settings) -> dict[str, Any]:
+def _cpu(settings: ServerSettings) -> dict[str, Any]:
     tokens = settings.max_num_seqs * settings.max_model_len
     return {
         "device": "cpu",

@@ -22,11 +22,11 @@ import torch
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, Group
+from agentrl.engines.servers.backend import Answer, BroadcastGroup
 from agentrl.engines.servers.http import Http, quietly, release, serves
-from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.servers.weights.bucket import Bucket
-from agentrl.engines.vllm import pictures
+from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
 from agentrl.trajectory.medium import Medium
 
@@ -54,12 +54,12 @@ HINTS = {
 
 
 class VLLM:
-    """`Dialect` of vLLM 0.22 and later."""
+    """`ServerBackend` of vLLM 0.22 and later."""
 
     name = "vllm"
     hints: Mapping[str, str] = HINTS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
         self.adapted = settings.adapter is not None
@@ -67,7 +67,7 @@ class VLLM:
         """Server -> what it calls its model."""
         self._paths: dict[str, set[str]] = {}
         """Server -> the calls that it has."""
-        self._sees: set[str] = set()
+        self._image_servers: set[str] = set()
         """Servers that take images."""
 
     def command(self, port: int) -> list[str]:
@@ -87,7 +87,7 @@ class VLLM:
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL)
         self._paths[http.url] = set(api["paths"])
-        self._sees |= {http.url} if pictures.takes_images(api) else set()
+        self._image_servers |= {http.url} if images.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
@@ -102,10 +102,10 @@ class VLLM:
     ) -> Answer:
         body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
-            if http.url not in self._sees:
+            if http.url not in self._image_servers:
                 raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
-            answer = await http.post(pictures.PATH, body | pictures.question(ids, media, drawing), timeout=timeout)
-            return pictures.read(answer, ids, sampling.candidates)
+            answer = await http.post(images.PATH, body | images.question(ids, media, drawing), timeout=timeout)
+            return images.read(answer, ids, sampling.candidates)
         answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
         choice = answer["choices"][0]
         told = choice["logprobs"] or {}
@@ -117,7 +117,7 @@ class VLLM:
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
             names = [f"cmpl-{rid}-0" for rid in rids]
-            if http.url in self._sees:
+            if http.url in self._image_servers:
                 names += [f"generate-tokens-{rid}" for rid in rids]
             await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
             return
@@ -152,7 +152,7 @@ class VLLM:
             await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
             await self._call(http, "agentrl_repack")
         await self._forget(http)
-        if http.url in self._sees:
+        if http.url in self._image_servers:
             await self._control(http, "/reset_encoder_cache", {})
 
     async def load_files(self, http: Http, folder: Path) -> None:
@@ -175,14 +175,14 @@ class VLLM:
         always = {} if self._packed(http) else {"packed": True}
         await self._control(http, "/update_weights", {"update_info": body | always})
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
         await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._call(http, "agentrl_leave", group.name)
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import Settings, flag_words
+from agentrl.engines.servers.settings import ServerSettings, flag_words
 from agentrl.engines.servers.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
@@ -15,7 +15,7 @@ CPU_CACHE_GIB = "1"
 """KV cache on a CPU, where memory is the trainer's as well; VLLM_CPU_KVCACHE_SPACE says otherwise."""
 
 
-def command(settings: Settings, port: int) -> list[str]:
+def command(settings: ServerSettings, port: int) -> list[str]:
     """The command line of a server on `port` of this machine."""
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else {})
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
@@ -25,7 +25,7 @@ def command(settings: Settings, port: int) -> list[str]:
     return [*server, "--host", "127.0.0.1", "--port", str(port), *words]
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: ServerSettings) -> dict[str, str]:
     """Variables that a server needs besides ours."""
     own = [WORKER] if settings.device == "cuda" else [WORKER, SHIM]
     paths = [*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -42,7 +42,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return always | (_gpu_environment(settings) if settings.device == "cuda" else _cpu_environment(settings))
 
 
-def _common(settings: Settings) -> dict[str, Any]:
+def _common(settings: ServerSettings) -> dict[str, Any]:
     return {
         "model": settings.model,
         "served_model_name": "policy",
@@ -59,7 +59,7 @@ def _common(settings: Settings) -> dict[str, Any]:
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
-        **_eyes(settings),
+        **_image_flags(settings),
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": _overrides(settings) or None,
         "uvicorn_log_level": "warning",
@@ -67,12 +67,12 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _overrides(settings: Settings) -> dict[str, Any]:
+def _overrides(settings: ServerSettings) -> dict[str, Any]:
     return dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
 
 
-def _eyes(settings: Settings) -> dict[str, Any]:
-    if not settings.sees:
+def _image_flags(settings: ServerSettings) -> dict[str, Any]:
+    if not settings.takes_images:
         return {"skip_tokenizer_init": True}  # token ids in, token ids out; processors of images need one
     return {
         "enable_scale_out": True,  # the call that takes images beside token ids
@@ -80,25 +80,25 @@ def _eyes(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _adapter(settings: Settings) -> dict[str, Any]:
+def _adapter(settings: ServerSettings) -> dict[str, Any]:
     if settings.adapter is None:
         return {}
     rank = settings.adapter.rank
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next((r for r in RANKS if r >= rank), rank)}
 
 
-def _gpu(settings: Settings) -> dict[str, Any]:
+def _gpu(settings: ServerSettings) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": settings.memory_fraction,
         "enable_sleep_mode": settings.sleeps,
     }
 
 
-def _gpu_environment(settings: Settings) -> dict[str, str]:
+def _gpu_environment(settings: ServerSettings) -> dict[str, str]:
     return AGREED | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
 
 
-def _cpu_environment(settings: Settings) -> dict[str, str]:
+def _cpu_environment(settings: ServerSettings) -> dict[str, str]:
     """One thread a core, each bound: unbound ones wait on the server's other processes at every operation."""
     bound = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if settings.tensor_parallel == 1 else "auto"
     chosen = {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}

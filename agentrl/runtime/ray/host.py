@@ -66,7 +66,7 @@ class Host(Worker):
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and make ready to sample."""
-        from agentrl.engines.opening import hf_engine
+        from agentrl.engines.launching import hf_engine
         from agentrl.training import load_model
 
         model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)

@@ -19,7 +19,7 @@ import torch
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import engine_name
+from agentrl.engines.launching import engine_name
 from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone

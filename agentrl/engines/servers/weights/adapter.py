@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
-from agentrl.engines.servers.settings import Adapter
+from agentrl.engines.servers.settings import AdapterSpec
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import save_adapter
 from agentrl.training.parallel.shards import bare, gathered
@@ -37,7 +37,7 @@ class AdapterWeights:
         if len(kinds) != 1:
             raise UserError(f"model.lora_merge=false: the adapter has layers of several ranks or scales; {OTHERWISE}")
         rank, self.scale = kinds.pop()
-        self.shape = Adapter(rank, tuple(sorted({name.rpartition(".")[2] for name in layers})))
+        self.shape = AdapterSpec(rank, tuple(sorted({name.rpartition(".")[2] for name in layers})))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class AdapterTransport:
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present adapter."""
         await asyncio.to_thread(self._write)
-        await asyncio.gather(*(replica.dialect.load_adapter(replica.http, self.folder) for replica in replicas))
+        await asyncio.gather(*(replica.backend.load_adapter(replica.http, self.folder) for replica in replicas))
 
     async def close(self) -> None:
         """The folder is its owner's to remove."""

@@ -42,7 +42,7 @@ class IpcTransport:
         """Nothing outlives a push."""
 
     async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
-        await asyncio.gather(*(replica.dialect.load_ipc(replica.http, bucket) for replica in replicas))
+        await asyncio.gather(*(replica.backend.load_ipc(replica.http, bucket) for replica in replicas))
 
 
 class JointIpcTransport(IpcTransport):
@@ -57,9 +57,9 @@ class JointIpcTransport(IpcTransport):
         handles = self.ranks.merge({str(self.ranks.rank): serialize(bucket)})
         calls: list[Any] = []
         for replica in replicas:
-            dialect: Any = replica.dialect
-            own = [handles[str(self.ranks.rank + i)] for i in range(dialect.tensor_parallel)]
-            calls.append(dialect.load_handles(replica.http, own))
+            backend: Any = replica.backend
+            own = [handles[str(self.ranks.rank + i)] for i in range(backend.tensor_parallel)]
+            calls.append(backend.load_handles(replica.http, own))
         said = await asyncio.gather(*calls, return_exceptions=True)
         self.ranks.attempt(lambda: _raise(said))  # a meeting: until then all keep their memory
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
-from agentrl.engines.servers.backend import Group
+from agentrl.engines.servers.backend import BroadcastGroup
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
@@ -31,7 +31,7 @@ class BroadcastTransport:
 
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int, backend: str = "nccl") -> None:
         self.weights, self.bucket_bytes, self.backend = weights, bucket_bytes, backend
-        self._group: Group | None = None
+        self._group: BroadcastGroup | None = None
         self._members: dict[Replica, int] = {}
         self._process_group: Any = None
         os.environ.update(AGREED)
@@ -46,7 +46,7 @@ class BroadcastTransport:
         group = self._group
         assert group is not None
         for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
-            calls = [replica.dialect.receive(replica.http, group, bucket) for replica in replicas]
+            calls = [replica.backend.receive(replica.http, group, bucket) for replica in replicas]
             await asyncio.gather(asyncio.to_thread(self._broadcast, bucket), *calls)
 
     async def close(self) -> None:
@@ -59,10 +59,10 @@ class BroadcastTransport:
         ranks, size = [], 1
         for replica in replicas:
             ranks.append(size)
-            size += replica.dialect.tensor_parallel
+            size += replica.backend.tensor_parallel
         name = f"agentrl-{secrets.token_hex(4)}"
-        group = self._group = Group(name, _address(replicas), free_port(), size, self.backend)
-        calls = [r.dialect.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
+        group = self._group = BroadcastGroup(name, _address(replicas), free_port(), size, self.backend)
+        calls = [r.backend.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
         self._process_group, *_ = await asyncio.gather(asyncio.to_thread(process_group, group), *calls)
 
     def _broadcast(self, bucket: Bucket) -> None:
@@ -71,7 +71,7 @@ class BroadcastTransport:
             torch.cuda.synchronize(bucket.flat.device)
 
 
-def process_group(group: Group) -> Any:
+def process_group(group: BroadcastGroup) -> Any:
     """Rank 0 of a group beside the default one, which `torch.distributed` cannot make by its public functions."""
     store, _, _ = next(rendezvous(f"tcp://{group.address}:{group.port}", 0, group.world_size, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)

@@ -9,7 +9,7 @@ from agentrl.trajectory.medium import Medium
 
 
 @dataclass(eq=False)
-class Flight:
+class InFlightRequest:
     """Invariant: one log-prob and one version for each token."""
 
     key: str
@@ -19,9 +19,9 @@ class Flight:
     """Of the request on the wire."""
     ended: bool = False
     """Somebody asked for it to return what it has."""
-    losses: int = 0
+    retries: int = 0
     """Requests that got no answer."""
-    late: int = 0
+    timeouts: int = 0
     """Those of them that took longer than they may."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -37,6 +37,6 @@ class Flight:
         self.logprobs += answer.logprobs
         self.versions += [version] * len(answer.token_ids)
 
-    def landed(self, reason: FinishReason, version: int) -> Generation:
+    def generation(self, reason: FinishReason, version: int) -> Generation:
         """What the caller gets; `version` is the present one."""
         return Generation.of(self.token_ids, self.logprobs, reason, self.versions, self.candidates, present=version)

@@ -14,13 +14,13 @@ from torch import Tensor
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import SHARED_MEMORY
-from agentrl.engines.backends import dialect, model_length, server_dtype
+from agentrl.engines.backends import model_length, server_backend, server_dtype
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
 from agentrl.engines.hf import HFEngine
 from agentrl.engines.probe import probe_for
-from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
+from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
@@ -85,11 +85,11 @@ class Servers:
 
     config: Config
     device: torch.device
-    dialect: Dialect
+    backend: ServerBackend
     replicas: list[Replica]
     scratch: Scratch
     """Folder for weights as files."""
-    way: str
+    weight_sync: str
     """How weights get there: ipc, nccl, files or adapter."""
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
@@ -100,9 +100,9 @@ class Servers:
         """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
         rollout = self.config.rollout
         return RemoteEngine(
-            self.dialect,
+            self.backend,
             self.replicas,
-            transport(self.config, module, self.way, self.device, self.scratch.path),
+            transport(self.config, module, self.weight_sync, self.device, self.scratch.path),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
@@ -120,21 +120,21 @@ class Servers:
 
 
 def transport(
-    config: Config, module: Any, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
+    config: Config, module: Any, kind: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
 ) -> Transport:
-    """What carries `module`'s weights to servers. `way`: ipc, nccl, files or adapter; `scratch`: a folder for the
+    """What carries `module`'s weights to servers. `kind`: ipc, nccl, files or adapter; `scratch`: a folder for the
     latter two; `ranks`: the processes that have the module, each with a GPU of its own."""
     rollout, dtype = config.rollout, DTYPES[server_dtype(config, device)]
-    log.info("weights reach the engine by %s", way)
-    if way == "adapter":
+    log.info("weights reach the engine by %s", kind)
+    if kind == "adapter":
         return AdapterTransport(AdapterWeights(module, dtype=dtype), folder=scratch)
     weights = PolicyWeights(module, dtype=dtype)
     size = rollout.update_weights_bucket_megabytes << 20
-    if way == "ipc" and ranks.world > 1 and rollout.tensor_model_parallel_size > 1:
+    if kind == "ipc" and ranks.world > 1 and rollout.tensor_model_parallel_size > 1:
         return JointIpcTransport(weights, ranks, bucket_bytes=size)
-    if way == "ipc":
+    if kind == "ipc":
         return IpcTransport(weights, bucket_bytes=size)
-    if way == "nccl":
+    if kind == "nccl":
         return BroadcastTransport(weights, bucket_bytes=size, backend="nccl" if device.type == "cuda" else "gloo")
     return FilesTransport(weights, module.config, folder=scratch, bucket_bytes=size)
 
@@ -150,16 +150,16 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
-    spoken = dialect(name, config, device, sleeps=sleeps)
-    servers = Servers(config, device, spoken, [], weight_folder(rollout), "", sleeps)
-    auto = rollout.weight_sync == "auto" and not spoken.adapted
-    servers.way = "adapter" if spoken.adapted else "files" if auto else rollout.weight_sync
+    backend = server_backend(name, config, device, sleeps=sleeps)
+    servers = Servers(config, device, backend, [], weight_folder(rollout), "", sleeps)
+    auto = rollout.weight_sync == "auto" and not backend.adapted
+    servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:
-        servers.replicas = [Replica(spoken, url) for url in server_urls(rollout)]
+        servers.replicas = [Replica(backend, url) for url in server_urls(rollout)]
         return servers
     if auto and gpus:
         beside = all(place[0] == gpus[0] for place in places)
-        servers.way = "nccl" if apart else "ipc" if beside and width == 1 else "files"
+        servers.weight_sync = "nccl" if apart else "ipc" if beside and width == 1 else "files"
     servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
     for replica in servers.replicas:
         replica.launch()
@@ -169,7 +169,7 @@ def launch(config: Config, device: torch.device) -> Servers | None:
 def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
     """A server of ours on the given GPUs."""
     port = free_port()
-    environment = servers.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    environment = servers.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
     logs = Path(servers.config.trainer.default_local_dir) / "engine"
-    server = ServerProcess(servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log")
-    return Replica(servers.dialect, f"http://127.0.0.1:{port}", server)
+    server = ServerProcess(servers.backend.command(port), environment, logs / f"{servers.backend.name}-{i}.log")
+    return Replica(servers.backend, f"http://127.0.0.1:{port}", server)

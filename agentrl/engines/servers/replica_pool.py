@@ -14,10 +14,10 @@ from agentrl.engines.servers.replica import Replica
 
 log = logging.getLogger(__name__)
 
-MOST_STARTS = 5
+MAX_STARTS = 5
 
 
-class Pool:
+class ReplicaPool:
     """Replicas of one model."""
 
     def __init__(
@@ -93,8 +93,8 @@ class Pool:
 
     async def _revive(self, replica: Replica) -> None:
         await replica.http.close()
-        if replica.starts >= MOST_STARTS:
-            raise InfraError(f"{replica.url} died {MOST_STARTS} times; its log says why")
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
         answers = await replica.answers()
         if replica.server is None or not answers:
             if replica.server is not None:
