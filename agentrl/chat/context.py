@@ -41,7 +41,7 @@ class Context:
 EMPTY = Context()
 
 
-class Glances:
+class HistoryProbe:
     """What one template looks at. Thread-safe."""
 
     def __init__(self, template: Template) -> None:

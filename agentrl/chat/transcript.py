@@ -1,4 +1,4 @@
-"""A finished conversation as a training sample, out of the pieces a rollout is made of.
+"""A finished conversation as a training sample, out of the segments a rollout is made of.
 
 Invariant: cut at the assistant turns, the ledger is what `Chat.prompt` and `Chat.observation` return, so that
 supervised and reinforcement training see the same tokens for the same conversation.
@@ -54,8 +54,8 @@ def transcript(
         if not observed:
             raise UserError(f"messages: {at} and {following} are both from the assistant; put a message between them")
         history = messages[: at + 1]
-        for source, piece in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
-            ledger.append_observation(piece, source, turn=turn)
+        for source, segment in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
+            ledger.append_observation(segment, source, turn=turn)
         ledger.media += media_of(observed)
     return ledger
 

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from agentrl.config.choices import REWARD_MANAGERS
+from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
-from agentrl.rewards.processes import Processes
+from agentrl.rewards.processes import ProcessManager
 
 SECTION = "reward.reward_manager"
 Arguments = Mapping[str, Any]
@@ -29,16 +30,16 @@ class Manager(Protocol):
         """What the function says of one trajectory."""
 
     def expect(self, trajectories: int) -> None:
-        """So many calls, or `absent`, will come before the caller waits for any of them."""
+        """So many calls, or `skip`, will come before the caller waits for any of them."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """One of those that were expected does not come: its trajectory failed."""
 
     async def close(self) -> None:
         """Stop what still runs."""
 
 
-class Threads:
+class ThreadManager:
     """Each trajectory by itself: async functions as tasks, others in threads, `num_workers` at once."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
@@ -53,14 +54,14 @@ class Threads:
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:
         """Nothing outlives a call."""
 
 
-class Together:
+class BatchManager:
     """One call for all trajectories that are expected; it returns a list."""
 
     def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
@@ -75,13 +76,13 @@ class Together:
     async def __call__(self, given: Arguments) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((given, answer))
-        self.absent()
+        self.skip()
         return await answer
 
     def expect(self, trajectories: int) -> None:
         self._left += trajectories
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         self._left -= 1
         if self._left <= 0 and self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -111,19 +112,22 @@ MANAGERS = REWARD_MANAGERS
 """`reward.reward_manager.name`; naive and dapo are one here, for overlong answers are shaped under either."""
 
 
-def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) -> Manager:
-    """The manager `name`. A function that asks for the sandbox is not timed. Raises UserError."""
-    timed = None if "sandbox" in fn.accepted else timeout
+def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manager:
+    """The manager `name`, by default `reward.reward_manager.name`. A function that asks for the sandbox is not timed:
+    its programs are, and a wait for their turn is no failure. Raises UserError."""
+    name = name or reward.reward_manager.name
+    num_workers = reward.num_workers
+    timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
-        return Together(fn.function, partial(_columns, fn.kwargs), timeout=timed)
+        return BatchManager(fn.function, partial(_columns, fn.kwargs), timeout=timed)
     if name == "prime":
         if "sandbox" in fn.accepted:
             raise UserError(
                 f"reward.reward_manager.name=prime: {fn.name} asks for `sandbox`, which other processes cannot share; "
                 "set reward.reward_manager.name=naive"
             )
-        return Processes(fn, num_workers=num_workers, timeout=timeout)
-    return Threads(fn, num_workers=num_workers, timeout=timed)
+        return ProcessManager(fn, num_workers=num_workers, timeout=reward.timeout)
+    return ThreadManager(fn, num_workers=num_workers, timeout=timed)
 
 
 def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str, Any]:

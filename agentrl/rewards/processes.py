@@ -23,7 +23,7 @@ GRACE = 2.0
 """Seconds that a worker without its pipes may take to end."""
 
 
-class Processes:
+class ProcessManager:
     """`num_workers` workers, each call for at most `timeout` seconds, start-up not counted."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float) -> None:
@@ -42,7 +42,7 @@ class Processes:
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare: workers start when they are needed."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The process behind `Processes`: loads one reward function, then answers calls until its input closes.
+"""The process behind `ProcessManager`: loads one reward function, then answers calls until its input closes.
 
 What the function prints goes to standard error: standard output carries the answers.
 """

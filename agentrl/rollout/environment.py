@@ -15,9 +15,9 @@ from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
-from agentrl.rewards import Judge, Scorer, load_reward_function
-from agentrl.rewards.managers import Manager, custom_manager, manager_class
-from agentrl.rewards.overlong import Overlong
+from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function
+from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
+from agentrl.rewards.overlong import overlong_penalty
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
@@ -117,41 +117,41 @@ def limits(config: Config) -> Limits:
 
 
 def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) -> Scorer:
-    """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
-    UserError."""
-    reward = config.reward
-    custom_reward_function, reward_manager = reward.custom_reward_function, reward.reward_manager
-    manager: str | Manager = reward_manager.name
+    """The scorer of the run's trajectories. `judge`: the reward model's network, when another process has loaded it.
+    Raises UserError."""
+    reward, multi_turn = config.reward, config.rollout.multi_turn
+    function, manager = reward_function(config, tokenizer)
+    tools = multi_turn.tool_config_path or multi_turn.function_tool_path
+    return Scorer(
+        function,
+        reward,
+        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        manager=manager,
+        overlong=overlong_penalty(reward.overlong_buffer, config.data.max_response_length),
+        sandbox=sandbox,
+        reward_model=judging(config, tokenizer, judge),
+        sources=ScoreSources(
+            tools=multi_turn.enable and bool(tools),
+            interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+            loops=own_loops(config.rollout),
+        ),
+    )
+
+
+def reward_function(config: Config, tokenizer: Any) -> tuple[RewardFn | None, Manager | None]:
+    """The reward function, and the manager that calls it where `reward.reward_manager.name` does not decide alone.
+    Raises UserError."""
+    custom_reward_function, reward_manager = config.reward.custom_reward_function, config.reward.reward_manager
     path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
     kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
     function = load_reward_function(path, name, kwargs, batch=reward_manager.name == "batch")
     if kind is not None:
-        manager, function = custom_manager(kind, function, config, tokenizer), None
-    elif function is None and known_source(config.data):
-        manager = "naive"  # it is asynchronous, and may ask for the sandbox
+        return None, custom_manager(kind, function, config, tokenizer)
+    if function is None and known_source(config.data):
         function = load_reward_function(None, SOURCE_FUNCTION, {})
-    overlong_buffer = reward.overlong_buffer
-    limit = overlong_buffer.max_resp_len or config.data.max_response_length
-    buffer = overlong_buffer.len or max(1, limit // 5)
-    factor, log = overlong_buffer.penalty_factor, overlong_buffer.log
-    overlong = Overlong(limit, buffer, factor, log) if overlong_buffer.enable else None
-    multi_turn = config.rollout.multi_turn
-    return Scorer(
-        function,
-        tool_weight=reward.tool_weight,
-        interaction_weight=reward.interaction_weight,
-        num_workers=reward.num_workers,
-        timeout=reward.timeout,
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-        tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
-        interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-        loops=own_loops(config.rollout),
-        sandbox=sandbox,
-        manager=manager,
-        overlong=overlong,
-        reward_model=judging(config, tokenizer, judge),
-        reward_model_weight=reward.reward_model.weight,
-    )
+        assert function is not None
+        return function, manager_for(config.reward, function, "naive")  # async, and may ask for the sandbox
+    return function, None
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentrl.chat import Chat, Piece, Split
-from agentrl.chat.memory import Memory
+from agentrl.chat import Chat, Segment, Split
+from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
@@ -23,7 +23,7 @@ from agentrl.core.queueing import listening
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
 from agentrl.engines.engine import Engine, Generation, Sampling
-from agentrl.rollout.fire import kindled
+from agentrl.rollout.fire import redraw_first_token
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.trajectory.ledger import Ledger
@@ -53,7 +53,7 @@ class Episode:
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
-    memory: Memory = field(default_factory=Memory)
+    memory: RenderCache = field(default_factory=RenderCache)
     """Of the conversation as it was last rendered."""
 
     def __post_init__(self) -> None:
@@ -112,11 +112,11 @@ class Episode:
         history = list(self.trajectory.messages)
         self.trajectory.messages.extend(messages)
         if self.inference_template:
-            self._reread()
+            self._rerender()
             return
         last = self.ledger.ids[-1]
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
-        self._append(pieces, media_of(messages))
+        segments = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
+        self._append(segments, media_of(messages))
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
@@ -142,14 +142,14 @@ class Episode:
         hot = sampling.candidates > 0 and not self.used
         asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
         generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key, media=self.ledger.media)
-        generation = self._legible(kindled(generation, sampling) if hot else generation)
+        generation = self._without_media_tokens(redraw_first_token(generation, sampling) if hot else generation)
         version = generation.versions or generation.weight_version
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
         return generation
 
-    def _legible(self, generation: Generation) -> Generation:
+    def _without_media_tokens(self, generation: Generation) -> Generation:
         """The model's mistake, and not the infrastructure's: it is scored by what it wrote before."""
         n = self.chat.processor.legible(generation.token_ids)
         if n == len(generation.token_ids):
@@ -160,24 +160,24 @@ class Episode:
         kept = {name: getattr(generation, name)[:n] for name in ("token_ids", "logprobs", "versions")}
         return replace(generation, **kept, finish_reason="stop")
 
-    def _reread(self) -> None:
+    def _rerender(self) -> None:
         """Show the model what the template shows at inference, in a new sample where that rewrites history."""
         step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas, self.memory)
         media = media_of(self.trajectory.messages)
         if isinstance(step, Split):
             self._split(step.ids, media)
         else:
-            self._append(step.pieces, media[len(self.ledger.media) :])
+            self._append(step.segments, media[len(self.ledger.media) :])
 
-    def _append(self, pieces: Sequence[Piece], media: Sequence[Medium]) -> None:
+    def _append(self, segments: Sequence[Segment], media: Sequence[Medium]) -> None:
         """Write an observation, or end the trajectory where it leaves no room for an answer."""
         full = len(self.ledger.media) + len(media) > self.limits.images
-        if full or sum(len(ids) for _, ids in pieces) >= self.room:
+        if full or sum(len(ids) for _, ids in segments) >= self.room:
             self.finish("length")
             return
-        self.chat.processor.check([token for _, ids in pieces for token in ids], media)
+        self.chat.processor.check([token for _, ids in segments for token in ids], media)
         self.ledger.media.extend(media)
-        for source, ids in pieces:
+        for source, ids in segments:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
 

@@ -16,7 +16,7 @@ CANDIDATES = 16
 """The paper's."""
 
 
-def kindled(generation: Generation, sampling: Sampling) -> Generation:
+def redraw_first_token(generation: Generation, sampling: Sampling) -> Generation:
     """The first token drawn anew; "abort" says that the rest is still to be asked for."""
     if not generation.token_ids:
         return generation

@@ -18,12 +18,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from agentrl.core.blocking import Call, LoopWatch, attributed
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.rewards import Scorer
-from agentrl.rollout.heap import undisturbed
+from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.seeds import seed_for
 from agentrl.trajectory.drops import check_drops
@@ -36,13 +36,26 @@ log = logging.getLogger(__name__)
 OnDone = Callable[[Trajectory], None]
 
 
+class TrajectoryScorer(Protocol):
+    """Gives finished trajectories their reward; see `agentrl.rewards.Scorer`."""
+
+    async def score(self, trajectory: Trajectory) -> None:
+        """Set the reward; a failure becomes the trajectory's outcome and is not raised, a UserError is."""
+
+    def expect(self, trajectories: int) -> None:
+        """Announce the number of calls of `score` that come before anybody waits for all of them."""
+
+    async def close(self) -> None:
+        """Stop all work."""
+
+
 @dataclass
 class Scheduler:
     """Turns rows into scored trajectories."""
 
     env: Environment
     loop_for: Callable[[Row], type[AgentLoop]]
-    scorer: Scorer
+    scorer: TrajectoryScorer
     max_concurrent: int
     timeout: float
     """Wall seconds for one try of one trajectory."""
@@ -71,8 +84,8 @@ class Scheduler:
         """
         jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
         self.scorer.expect(len(jobs))
-        with undisturbed(), self.watch.watching() as pulse:
-            await Lanes(self, jobs, sampling, on_done, None if scored else self.unscored).run()
+        with deferred_collection(), self.watch.watching() as pulse:
+            await ConcurrentJobs(self, jobs, sampling, on_done, None if scored else self.unscored).run()
         for job in jobs:
             job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
@@ -91,7 +104,7 @@ class Scheduler:
         for task in self.unscored:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
-    async def persist(self, job: Trajectory, sampling: Sampling) -> Trajectory:
+    async def run_with_retries(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         """Try until it works, the retries are used up, or another try would take too long again."""
         trajectory = await self._try(job, sampling)
         for retry in range(1, self.retries + 1):
@@ -156,7 +169,7 @@ class Scheduler:
         return trajectory
 
 
-class Lanes:
+class ConcurrentJobs:
     """`max_concurrent` lanes that work through the jobs of one batch, each in place."""
 
     def __init__(
@@ -171,27 +184,27 @@ class Lanes:
         self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
         self.unscored = unscored
         self.engine = scheduler.env.engine
-        self.lanes = min(scheduler.max_concurrent, len(jobs))
-        self.waiting = iter(range(self.lanes, len(jobs)))
+        self.width = min(scheduler.max_concurrent, len(jobs))
+        self.waiting = iter(range(self.width, len(jobs)))
         self.comparing = asyncio.Lock()
 
     async def run(self) -> None:
         """Finish every job; the first error cancels the rest and is raised bare, not in a group."""
-        for job in self.jobs[: self.lanes]:
+        for job in self.jobs[: self.width]:
             self.engine.open(job.key)
         try:
             async with asyncio.TaskGroup() as group:
-                for i in range(self.lanes):
-                    group.create_task(self._lane(i, group))
+                for i in range(self.width):
+                    group.create_task(self._work(i, group))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             for job in self.jobs:
                 self.engine.release(job.key)
 
-    async def _lane(self, i: int | None, group: asyncio.TaskGroup) -> None:
+    async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:
-            self.jobs[i] = await self.scheduler.persist(self.jobs[i], self.sampling)
+            self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling)
             following = next(self.waiting, None)
             if following is not None:
                 self.engine.open(self.jobs[following].key)

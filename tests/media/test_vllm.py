@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return read(answer, ids, candidates)
 
     read = images.read
-    monkeypatch.setattr(pictures, "read", spying)
+    monkeypatch.setattr(images, "read", spying)
     return answers
 
 

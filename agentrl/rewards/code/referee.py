@@ -23,7 +23,7 @@ import traceback
 from typing import Any
 
 from agentrl.rewards.code.plain import STANDARD, Opaque, decode, encode, receive, send, standard
-from agentrl.rewards.code.stand_ins import UNKNOWN, Named, Remote, Unknown
+from agentrl.rewards.code.remote_objects import UNKNOWN, Named, Remote, Unknown
 
 MOST_CALLS = 20_000
 MOST_GUESSES = 5_000

@@ -25,7 +25,7 @@ from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Traj
 
 
 @dataclass
-class Partners:
+class Sessions:
     """Whom the model talks to besides itself."""
 
     tools: ToolSession
@@ -41,11 +41,11 @@ class ToolAgent(AgentLoop):
             trajectory.key, row.tools_kwargs, agent_data=trajectory, selection=row.tool_selection
         )
         interaction = self._interaction(trajectory)
-        async with AsyncExitStack() as partings:  # a release that is cancelled does not keep the other from its turn
+        async with AsyncExitStack() as stack:  # a release that is cancelled does not keep the other from its turn
             if interaction is not None:
-                partings.push_async_callback(interaction.finalize)
-            partings.push_async_callback(tools.release)
-            await self._converse(trajectory, sampling, Partners(tools, interaction))
+                stack.push_async_callback(interaction.finalize)
+            stack.push_async_callback(tools.release)
+            await self._converse(trajectory, sampling, Sessions(tools, interaction))
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:
         kwargs = trajectory.row.interaction_kwargs
@@ -53,10 +53,10 @@ class ToolAgent(AgentLoop):
             return None
         return self.env.interactions.open(trajectory.key, kwargs)
 
-    async def _converse(self, trajectory: Trajectory, sampling: Sampling, partners: Partners) -> None:
-        await partners.tools.start()
-        if partners.interaction is not None:
-            await partners.interaction.start()
+    async def _converse(self, trajectory: Trajectory, sampling: Sampling, sessions: Sessions) -> None:
+        await sessions.tools.start()
+        if sessions.interaction is not None:
+            await sessions.interaction.start()
         schemas = self.env.tools.schemas(trajectory.row.tool_selection)
         episode = self.episode(trajectory, sampling, schemas)
         episode.begin()
@@ -66,10 +66,10 @@ class ToolAgent(AgentLoop):
             if episode.done:
                 break
             if not reply.calls:
-                await self._answered(episode, reply, partners.interaction)
+                await self._answered(episode, reply, sessions.interaction)
                 continue
-            errors = await self._called(episode, reply, partners.tools, errors)
-        await self._collect(trajectory, partners)
+            errors = await self._called(episode, reply, sessions.tools, errors)
+        await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
         """The model wrote an answer: hear the simulated user, or stop."""
@@ -131,11 +131,11 @@ class ToolAgent(AgentLoop):
         limit = self.env.limits.assistant_turns
         return limit is not None and trajectory.turns >= limit
 
-    async def _collect(self, trajectory: Trajectory, partners: Partners) -> None:
+    async def _collect(self, trajectory: Trajectory, sessions: Sessions) -> None:
         """Take the final scores of tools and interaction while both are still alive."""
-        trajectory.tool_rewards = await partners.tools.rewards()
-        if partners.interaction is not None:
-            trajectory.interaction_score = await partners.interaction.score()
+        trajectory.tool_rewards = await sessions.tools.rewards()
+        if sessions.interaction is not None:
+            trajectory.interaction_score = await sessions.interaction.score()
 
 
 async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:

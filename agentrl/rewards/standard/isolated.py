@@ -22,7 +22,7 @@ START = 300.0
 """Seconds in which a process must have loaded its function, on a busy machine too."""
 
 
-class Apart:
+class IsolatedFunction:
     """The function `name` of `module`, called from any thread."""
 
     def __init__(self, module: str, name: str, *, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""Memory during a rollout: when it is searched for garbage, and that it is given back.
+"""RenderCache during a rollout: when it is searched for garbage, and that it is given back.
 
 A full collection walks every object of the process. With a model's libraries loaded that takes a tenth of a second or
 more, in which no conversation goes on; one comes every few hundred turns.
@@ -14,7 +14,7 @@ BETWEEN = 20_000
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def deferred_collection() -> Iterator[None]:
     """What lives already is not looked at within; garbage made within is still found."""
     before = gc.get_threshold()
     gc.freeze()
@@ -24,11 +24,11 @@ def undisturbed() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-        give_back()
+        trim_heap()
 
 
-def give_back() -> None:
-    """Give free memory back to the system. The C library keeps what lies between live pieces: of 1,024 requests with
+def trim_heap() -> None:
+    """Give free memory back to the system. The C library keeps what lies between live segments: of 1,024 requests with
     long prompts some 50 MiB a round, more with every round."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is not None:

@@ -14,7 +14,7 @@ from agentrl.chat.template import Template
 
 
 @dataclass
-class Memory:
+class RenderCache:
     """What one conversation came to so far; kept by its owner from turn to turn."""
 
     parts: dict[str, tuple[list[int], str]] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Memory:
     count: int = 0
 
 
-class Parts:
+class IncrementalCodec:
     """Cuts texts and ids of one template in front of the tokens that end turns. Stateless."""
 
     def __init__(self, template: Template, ends: Sequence[str]) -> None:
@@ -42,13 +42,13 @@ class Parts:
         self._end_ids = frozenset(self._ends.values())
         self._additive = self._decodes_by_parts()
 
-    def encode(self, text: str, memory: Memory) -> list[int]:
+    def encode(self, text: str, memory: RenderCache) -> list[int]:
         """`Template.encode`, at the cost of the parts that `memory` does not have."""
         parts = list(self._cut(text))
         memory.parts = {part: memory.parts.get(part) or self._read(part) for part in parts}
         return list(chain.from_iterable(memory.parts[part][0] for part in parts))
 
-    def decode(self, ids: Sequence[int], memory: Memory) -> str:
+    def decode(self, ids: Sequence[int], memory: RenderCache) -> str:
         """`Template.decode` of a ledger, which has only grown since the last call with this memory."""
         if not self._additive:
             return self.template.decode(ids)
@@ -57,7 +57,7 @@ class Parts:
         memory.count = at
         return memory.text + self.template.decode(ids[at:])
 
-    def restart(self, text: str, memory: Memory) -> None:
+    def restart(self, text: str, memory: RenderCache) -> None:
         """A new ledger begins with the ids of `text`, which was the last to be encoded with this memory."""
         known = [memory.parts[part] for part in list(self._cut(text))[:-1]] if self._additive else []
         memory.text, memory.count = "".join(shown for _, shown in known), sum(len(ids) for ids, _ in known)
@@ -70,7 +70,7 @@ class Parts:
         """The text's parts; each but the first begins with a token that ends turns."""
         parts = [text]
         for end in self._ends:
-            parts = [piece for part in parts for piece in _cut_before(part, end)]
+            parts = [segment for part in parts for segment in _cut_before(part, end)]
         return filter(None, parts)
 
     def _decodes_by_parts(self) -> bool:

@@ -16,7 +16,7 @@ from agentrl.tools.mcp.spec import ServerSpec
 T = TypeVar("T")
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class Loop:
         self._thread.join(timeout=5)
 
 
-class Pool:
+class SessionPool:
     """Some sessions that all trajectories share, or one for each trajectory that calls."""
 
-    def __init__(self, spec: ServerSpec, loop: Loop, sessions: int) -> None:
+    def __init__(self, spec: ServerSpec, loop: LoopThread, sessions: int) -> None:
         """`sessions` 0: one a trajectory."""
         self.spec = spec
         self.loop = loop
