@@ -1,9 +1,9 @@
-"""A long mixed load on the sandbox: good, failing and hostile runs, many at once; what it costs, what it leaves.
+"""A long mixed load on the sandbox: good, failing and hostile runs, many at once; its cost, and its leftovers.
 
     python benchmarks/sandbox_soak.py [--runs 20000] [--concurrent 64] [--isolation auto] [--only sum,exception]
 
-Goes through the HTTP server, started as its own process, and so counts what a user would see. Each kind of run knows
-its verdict; a wrong one is counted, and so are errors of the sandbox's own. Memory, descriptors and processes of the
+Uses the HTTP server, in its own process. Each kind of run has a known verdict; wrong verdicts and errors of the sandbox
+are counted. Memory, descriptors and processes of the
 server and all below it are read before, ten times on the way, and after. The exit code is 1 where a verdict was wrong,
 the sandbox itself failed, something was left, or memory grew by more than a tenth between the first reading on the way
 and the end: a leak of a hundred bytes a run shows in 100,000 runs. `--only` leaves out the slow kinds for that.
@@ -83,7 +83,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Census:
-    """What the server and its processes hold."""
+    """Resources of the server and its processes."""
 
     server_mib: float
     all_mib: float
@@ -198,7 +198,7 @@ def main() -> int:
 
 
 async def drive(pid: int, options: argparse.Namespace) -> Any:
-    client = Client(f"http://127.0.0.1:{options.port}", patience=600.0)
+    client = Client(f"http://127.0.0.1:{options.port}", queue_timeout=600.0)
     for _ in range(600):
         try:
             await client.start()

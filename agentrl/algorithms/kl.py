@@ -14,20 +14,40 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregate import token_weights
+from agentrl.algorithms.own import blamed, checked_column
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.core.errors import UserError
-
-
-def _k1(d: Tensor) -> Tensor:
-    return d
-
-
-def _k2(d: Tensor) -> Tensor:
-    return 0.5 * d * d
-
+from agentrl.core.points import KL_ESTIMATORS, kl_estimator
 
 # One token that the reference finds far likelier than the policy would outweigh a whole batch.
 MAX_K3 = 10.0
+GRADIENT = "+"
+"""After the name of an estimator: with the gradient of k2."""
+
+
+@kl_estimator("kl")
+def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The log-ratio d: unbiased, of high variance."""
+    return logprobs - ref_logprobs
+
+
+@kl_estimator("abs")
+def absolute(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The size of the log-ratio, |d|."""
+    return (logprobs - ref_logprobs).abs()
+
+
+@kl_estimator("mse")
+def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Half the square of the log-ratio."""
+    d = logprobs - ref_logprobs
+    return 0.5 * d * d
+
+
+@kl_estimator("low_var_kl")
+def bounded_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """exp(-d) + d - 1, at most 10: unbiased but for its bound, of low variance."""
+    return k3(logprobs - ref_logprobs).clamp(max=MAX_K3)
 
 
 def k3(d: Tensor) -> Tensor:
@@ -36,29 +56,22 @@ def k3(d: Tensor) -> Tensor:
     return torch.expm1(-d) + d
 
 
-def _bounded_k3(d: Tensor) -> Tensor:
-    return k3(d).clamp(max=MAX_K3)
-
-
-KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "kl": _k1,
-    "abs": torch.abs,
-    "mse": _k2,
-    "low_var_kl": _bounded_k3,
-}
-
-
-def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
-    """KL estimate of each token, f32 [T], in nats. Raises UserError for an unknown kind."""
-    name = kind.removesuffix("+")
-    if name not in KL_ESTIMATORS:
-        raise UserError(f"KL estimator {kind!r} does not exist; it is one of {', '.join(KL_ESTIMATORS)}, or one with +")
-    d = logprobs - ref_logprobs
-    value = KL_ESTIMATORS[name](d)
-    if not kind.endswith("+"):
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str, key: str = "kl_penalty") -> Tensor:
+    """KL estimate of each token, f32 [T], in nats. `kind` is the value of the setting `key`. Raises UserError for an
+    unknown one, and for one of the user's own that fails."""
+    entry = KL_ESTIMATORS.entry(kind.removesuffix(GRADIENT), key)
+    value = entry.value(logprobs, ref_logprobs) if entry.built_in else _own(entry.value, logprobs, ref_logprobs, kind)
+    if not kind.endswith(GRADIENT):
         return value
+    d = logprobs - ref_logprobs
     # d times zero with d's gradient: no square that could overflow.
     return value.detach() + d.detach() * (d - d.detach())
+
+
+def _own(function: Callable[..., Any], logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
+    where = f"the KL estimator {kind}"
+    value = blamed(function, where)(logprobs, ref_logprobs)
+    return checked_column(value, logprobs, torch.ones_like(logprobs, dtype=torch.bool), where=where, what="estimates")
 
 
 def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:

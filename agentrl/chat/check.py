@@ -40,10 +40,10 @@ class Mismatch:
     """The differences after this one, in their order; at most `MOST` in all."""
 
     def __str__(self) -> str:
-        told = "; ".join(difference._told() for difference in (self, *self.more))
-        return told if len(self.more) + 1 < MOST else f"{told}; perhaps more"
+        text = "; ".join(difference._text() for difference in (self, *self.more))
+        return text if len(self.more) + 1 < MOST else f"{text}; perhaps more"
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         what = f"message {self.message} ({self.role})"
         why = "differs" if self.rewritten_by is None else f"was rewritten by message {self.rewritten_by}"
         return f"{what} {why}: the template shows {self.expected!r}, the ledger has {self.actual!r}"

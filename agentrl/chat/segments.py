@@ -1,6 +1,6 @@
-"""Tokens that follow a turn, cut up by who wrote them.
+"""Labels the tokens that follow a turn with their sources.
 
-Invariant: the segments joined are one encoding of one text; cutting only labels tokens, it never encodes apart.
+Invariant: the segments together are one encoding of one text; they are never encoded separately.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Segment = tuple[Source, list[int]]
-"""Tokens to append to a ledger, and who they come from."""
+"""The source of tokens, and the tokens to append to a ledger."""
 
 
 class Segmenter:
@@ -35,7 +35,7 @@ class Segmenter:
         ids = self.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.encode(suffix.text[: suffix.end])
         begins_with_end = bool(ids) and ids[0] in self.end_ids
-        # Any stop token stands for the template's own; a header that stopped the model only for itself.
+        # Any stop token counts as the template's own end; a header that stopped the model only as itself.
         already_there = closed and begins_with_end and (self.base.explicit or last in (None, ids[0]))
         head = max(common_length(ids, self.closing_ids), int(self.base.explicit and begins_with_end))
         skip = int(already_there)
@@ -49,7 +49,7 @@ class Segmenter:
     def _joined(
         self, head: list[int], ids: list[int], messages: Sequence[Message], before: Sequence[Message] = (USER,)
     ) -> list[Segment]:
-        """The turn's end, the messages, the generation prompt; empty segments dropped."""
+        """The turn's end, the messages and the generation prompt, without empty segments."""
         prompt = self.base.generation_ids
         n = len(ids) - len(prompt) if prompt and ids[-len(prompt) :] == prompt else len(ids)
         segments = [(Source.TEMPLATE, head), *self._by_role(ids[:n], messages, before), (Source.TEMPLATE, ids[n:])]
@@ -69,7 +69,7 @@ class Segmenter:
         return [*segments, (groups[-1][0], ids[start:])]
 
     def _length_of(self, messages: Sequence[Message], ids: list[int], before: Sequence[Message]) -> int:
-        """How many of `ids` these first messages make up; 0 where the template refuses to stop after them."""
+        """Number of `ids` that belong to these first messages; 0 when the template cannot end after them."""
         try:
             suffix = self.base.after(messages, generation=False, before=before)
         except TemplateRefusal:

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from agentrl.chat.fixed_base import DOCUMENT_ENDS
 from agentrl.chat.formats import call_ends
-from agentrl.chat.parsers import format_stops, parser_for
-from agentrl.chat.parsers.own import Parser
+from agentrl.chat.parsers import Parser, format_stops, parser_for
 from agentrl.chat.segments import Segmenter
 from agentrl.chat.template import Template
 from agentrl.core.errors import UserError

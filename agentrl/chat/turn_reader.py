@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from agentrl.chat.fixed_base import FixedBase
-from agentrl.chat.parsers.own import Parser
+from agentrl.chat.parsers import Parser
 from agentrl.chat.template import Template, TemplateRefusal, Tools
 from agentrl.chat.thinking import BLOCKS, begins_with, left_open
 from agentrl.trajectory.message import Message, Reply, as_tool_call

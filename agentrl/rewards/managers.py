@@ -1,7 +1,7 @@
-"""Ways of calling a reward function: for each trajectory in a thread, once for all of them, or in a process.
+"""Managers call a reward function: per trajectory in a thread or a process, or once for all trajectories.
 
-A manager takes what the function is to be told of one trajectory and gives what it returned. It raises TimeoutError,
-InfraError, or whatever the function raises.
+A manager takes the function's arguments for one trajectory and returns its result. It raises TimeoutError, InfraError,
+and the function's own exceptions.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ class Manager(Protocol):
     """Calls one reward function."""
 
     async def __call__(self, given: Arguments) -> Any:
-        """What the function says of one trajectory."""
+        """The function's result for one trajectory."""
 
     def expect(self, trajectories: int) -> None:
-        """So many calls, or `skip`, will come before the caller waits for any of them."""
+        """Announce the number of calls, `skip` included, that come before the caller waits for any of them."""
 
     def skip(self) -> None:
-        """One of those that were expected does not come: its trajectory failed."""
+        """Replaces an expected call whose trajectory failed."""
 
     async def close(self) -> None:
-        """Stop what still runs."""
+        """Stop all calls."""
 
 
 class ThreadManager:
-    """Each trajectory by itself: async functions as tasks, others in threads, `num_workers` at once."""
+    """One call per trajectory, `num_workers` at once: async functions as tasks, others in threads."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
         self.function = UserFunction(fn.function, owner="the reward function")
@@ -65,7 +65,7 @@ class BatchManager:
     """One call for all trajectories that are expected; it returns a list."""
 
     def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
-        """`arrange` makes the call's keyword arguments of what is to be told of each trajectory."""
+        """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.function = UserFunction(function, owner="the reward function")
         self.arrange = arrange
         self.timeout = timeout
@@ -95,11 +95,11 @@ class BatchManager:
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:
-            told = self.arrange([given for given, _ in waiting])
-            result = await self.function.run((), told, timeout=self.timeout)
+            arguments = self.arrange([given for given, _ in waiting])
+            result = await self.function.run((), arguments, timeout=self.timeout)
             if not isinstance(result, Sequence) or len(result) != len(waiting):
                 raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
-        except Exception as error:  # the user's code: whatever it raises is told to each that waits
+        except Exception as error:  # the user's code may raise anything; every waiting call gets it
             for answer in (answer for _, answer in waiting if not answer.done()):
                 answer.set_exception(error)
             return
@@ -109,7 +109,7 @@ class BatchManager:
 
 
 MANAGERS = REWARD_MANAGERS
-"""`reward.reward_manager.name`; naive and dapo are one here, for overlong answers are shaped under either."""
+"""`reward.reward_manager.name`; naive and dapo are the same here: the overlong penalty works with both."""
 
 
 def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manager:
@@ -126,12 +126,17 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
                 f"reward.reward_manager.name=prime: {fn.name} asks for `sandbox`, which other processes cannot share; "
                 "set reward.reward_manager.name=naive"
             )
+        if not fn.origin[0]:
+            raise UserError(
+                f"reward.reward_manager.name=prime: other processes cannot import {fn.name}; put it in a Python file "
+                "and name that, or set reward.reward_manager.name=naive"
+            )
         return ProcessManager(fn, num_workers=num_workers, timeout=reward.timeout)
     return ThreadManager(fn, num_workers=num_workers, timeout=timed)
 
 
 def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str, Any]:
-    """A list of each argument, and `reward_kwargs`."""
+    """A list for each argument, and `reward_kwargs`."""
     return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
@@ -140,9 +145,9 @@ def _what(result: Any) -> str:
 
 
 def manager_class(source: str, name: str, path: str | None) -> type | None:
-    """The class that the settings name; None where `name` is one of MANAGERS. Raises UserError."""
+    """The class that the settings name; None when `name` is one of MANAGERS. Raises UserError."""
     if source == "importlib":
-        assert path is not None  # config/checks has seen to it
+        assert path is not None  # config/checks guarantees it
         found = load_attribute(path, name, what=SECTION)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
@@ -163,5 +168,5 @@ def custom_manager(kind: type, function: RewardFn | None, config: Any, tokenizer
     made = (layer.reward_manager(kind, function, config, tokenizer) for layer in layers())
     found: Manager | None = next(filter(None, made), None)
     if found is None:
-        raise UserError(f"{SECTION}.name: {kind.__name__} is no reward manager that agentrl can call")
+        raise UserError(f"{SECTION}.name: {kind.__name__} is not a reward manager that agentrl can call")
     return found

@@ -1,13 +1,15 @@
-"""What the trajectories of a run meet, and what judges them, from the settings."""
+"""Makes the environment of a run's trajectories, and their scorer, from the settings."""
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
@@ -15,19 +17,22 @@ from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
-from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function
+from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
 from agentrl.rewards.overlong import overlong_penalty
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
 
 log = logging.getLogger(__name__)
 
 
-def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
+def environment(
+    config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox, parts: Parts = NO_PARTS
+) -> Environment:
     """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
     multi_turn = config.rollout.multi_turn
     chat = Chat(
@@ -40,15 +45,19 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         stop_token_ids=stop_token_ids(config.model),
     )
     tools = load_tools(
-        multi_turn.tool_config_path if multi_turn.enable else None,
-        multi_turn.function_tool_path if multi_turn.enable else None,
+        multi_turn.tool_config_path if multi_turn.enable and parts.tools is None else None,
+        multi_turn.function_tool_path if multi_turn.enable and parts.tools is None else None,
+        given=parts.tools or (),
         max_response=multi_turn.max_tool_response_length,
         unit=multi_turn.tool_response_unit,
         side=multi_turn.tool_response_truncate_side,
         tokenizer=tokenizer,
         sandbox=sandbox,
     )
-    interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
+    interactions = load_interactions(
+        multi_turn.interaction_config_path if multi_turn.enable and parts.interactions is None else None,
+        given=parts.interactions or (),
+    )
     return Environment(
         engine,
         chat,
@@ -62,7 +71,8 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
 
 
 def check_format(env: Environment, given: str | None) -> None:
-    """Tell where calls would go unread; with tools, and no format `given`, that would make a run in vain: UserError."""
+    """Warn when the format does not read the template's calls. Raises UserError when tools could not be called at all,
+    and no format is `given`."""
     unread = env.chat.unread() if len(env.tools) else None
     if unread is None:
         return
@@ -72,7 +82,7 @@ def check_format(env: Environment, given: str | None) -> None:
 
 
 def check_scores(env: Environment, scorer: Scorer) -> None:
-    """Tell which scores of tools and interactions are reported and not added, for another judges the answers."""
+    """Warn of scores of tools and interactions that are reported and not added to the reward."""
     tools, interactions = scorer.left_out
     scoring = [name for name, runner in env.tools.runners.items() if runner.scores]
     for left_out, names, method, key in (
@@ -89,7 +99,7 @@ def check_scores(env: Environment, scorer: Scorer) -> None:
 
 
 def sandbox_for(config: Config) -> Sandbox:
-    """Where code runs that models wrote."""
+    """The sandbox for code that models write."""
     sandbox_fusion = config.reward.sandbox_fusion
     return Sandbox(
         sandbox_fusion.url,
@@ -100,7 +110,7 @@ def sandbox_for(config: Config) -> Sandbox:
 
 
 def limits(config: Config) -> Limits:
-    """Where a trajectory ends."""
+    """The limits of a trajectory."""
     data, rollout = config.data, config.rollout
     multi_turn = rollout.multi_turn
     return Limits(
@@ -116,11 +126,11 @@ def limits(config: Config) -> Limits:
     )
 
 
-def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) -> Scorer:
+def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, parts: Parts = NO_PARTS) -> Scorer:
     """The scorer of the run's trajectories. `judge`: the reward model's network, when another process has loaded it.
     Raises UserError."""
     reward, multi_turn = config.reward, config.rollout.multi_turn
-    function, manager = reward_function(config, tokenizer)
+    function, manager = _reward_function(config, tokenizer, parts.reward)
     tools = multi_turn.tool_config_path or multi_turn.function_tool_path
     return Scorer(
         function,
@@ -138,13 +148,13 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) 
     )
 
 
-def reward_function(config: Config, tokenizer: Any) -> tuple[RewardFn | None, Manager | None]:
-    """The reward function, and the manager that calls it where `reward.reward_manager.name` does not decide alone.
-    Raises UserError."""
-    custom_reward_function, reward_manager = config.reward.custom_reward_function, config.reward.reward_manager
-    path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
+def _reward_function(
+    config: Config, tokenizer: Any, given: Callable[..., Any] | None
+) -> tuple[RewardFn | None, Manager | None]:
+    """The reward function, `given` or named, and its manager where `reward.reward_manager.name` does not decide."""
+    reward_manager = config.reward.reward_manager
     kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
-    function = load_reward_function(path, name, kwargs, batch=reward_manager.name == "batch")
+    function = _own_function(config.reward.custom_reward_function, given, batch=reward_manager.name == "batch")
     if kind is not None:
         return None, custom_manager(kind, function, config, tokenizer)
     if function is None and known_source(config.data):
@@ -154,8 +164,15 @@ def reward_function(config: Config, tokenizer: Any) -> tuple[RewardFn | None, Ma
     return function, None
 
 
+def _own_function(named: RewardFunction, given: Callable[..., Any] | None, *, batch: bool) -> RewardFn | None:
+    """The function that is `given`, or else the one that the settings name."""
+    if given is not None:
+        return reward_function(given, named.reward_kwargs, batch=batch)
+    return load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch)
+
+
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
-    """The reward model, where there is one. Raises UserError."""
+    """The reward model; None without one. Raises UserError."""
     reward_model = config.reward.reward_model
     if not reward_model.enable:
         return None

@@ -1,7 +1,7 @@
-"""RenderCache during a rollout: when it is searched for garbage, and that it is given back.
+"""Defers garbage collection during a rollout, and frees memory after it.
 
-A full collection walks every object of the process. With a model's libraries loaded that takes a tenth of a second or
-more, in which no conversation goes on; one comes every few hundred turns.
+A full collection visits every object of the process. With the libraries of a model loaded it takes a tenth of a second
+or more, and would stop all conversations every few hundred turns.
 """
 
 import ctypes
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 BETWEEN = 20_000
-"""New objects between two collections of young ones; Python's own 700 is less than one turn of all conversations."""
+"""New objects between two collections of young objects; one turn of all conversations exceeds Python's 700."""
 
 
 @contextmanager
 def deferred_collection() -> Iterator[None]:
-    """What lives already is not looked at within; garbage made within is still found."""
+    """Exclude existing objects from collections in this context; new garbage is still collected."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(max(BETWEEN, before[0]) if before[0] else 0, *before[1:])
@@ -28,8 +28,8 @@ def deferred_collection() -> Iterator[None]:
 
 
 def trim_heap() -> None:
-    """Give free memory back to the system. The C library keeps what lies between live segments: of 1,024 requests with
-    long prompts some 50 MiB a round, more with every round."""
+    """Return free memory to the system. The C library keeps free blocks between used ones: for 1,024 requests with
+    long prompts about 50 MiB more with every round."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""The side of a run that makes trajectories: the engine, what trajectories meet, and what judges them."""
+"""Makes the trajectories of a run: engine, environment, scorer and scheduler."""
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +13,7 @@ from agentrl.engines.engine import Engine, Sampling
 from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.workers import OnDone
 from agentrl.trajectory.drops import check_drops
@@ -23,19 +24,28 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Rollouts:
-    """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
+    """Makes trajectories on a started `engine`. Raises UserError when settings and plugins do not fit."""
 
-    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run, judge: Any = None) -> None:
-        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says."""
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: Any,
+        engine: Engine,
+        run: Run,
+        judge: Any = None,
+        parts: Parts = NO_PARTS,
+    ) -> None:
+        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says.
+        `parts`: objects in place of files."""
         self.config = config
         self.engine = engine
         self.run = run
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.sandbox = sandbox_for(config)
-        self.env = environment(config, tokenizer, engine, self.sandbox)
+        self.env = environment(config, tokenizer, engine, self.sandbox, parts)
         rollout = config.rollout
         check_format(self.env, rollout.multi_turn.format)
-        judging = scorer(config, tokenizer, self.sandbox, judge)
+        judging = scorer(config, tokenizer, self.sandbox, judge, parts)
         check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
         self.scheduler = Scheduler(
@@ -65,11 +75,11 @@ class Rollouts:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Scores that are still out come in while the body runs, and are there at its end.
+        """Wait for outstanding scores while the body runs; all are there at its end.
 
-        Raises InfraError, and TooManyDrops where too many of them failed.
+        Raises InfraError, and TooManyDrops when too many of them failed.
 
-        The body keeps its own thread, the event loop moves to another for so long.
+        The body stays in its thread; the event loop runs in another one meanwhile.
         """
         if not self.scheduler.unscored:
             yield
@@ -111,7 +121,7 @@ class Rollouts:
         return self.env.chat.decode(ids)
 
     def close(self) -> None:
-        """Stop engine, tools, interactions and sandbox: each of them, though another fails."""
+        """Stop engine, tools, interactions and sandbox; if one fails, the others still stop."""
         self.run(self._close())
 
     async def _close(self) -> None:

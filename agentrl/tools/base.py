@@ -21,10 +21,16 @@ class BaseTool:
     """For code that the model wrote. Set by the loader after `__init__`: a server at `config.sandbox_fusion_url`, else
     the one that the run's rewards use too."""
 
-    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
-        """`config` and `tool_schema` are the YAML's; without the latter `get_openai_tool_schema` is asked."""
-        self.config = config
-        self.tool_schema = tool_schema or self.get_openai_tool_schema()
+    def __init__(
+        self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
+    ) -> None:
+        """`config` and `tool_schema` are the YAML's; without the latter `get_openai_tool_schema` is asked.
+
+        A class may have an attribute `tool_schema`, a schema or a dict, instead.
+        """
+        self.config = {} if config is None else config
+        schema = tool_schema or self.get_openai_tool_schema()
+        self.tool_schema = OpenAIFunctionToolSchema.model_validate(schema) if isinstance(schema, dict) else schema
         self.name: str = self.tool_schema.function.name
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
@@ -37,7 +43,7 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Begin a trajectory. Returns the id that later calls carry, alone or with a response (not shown)."""
+        """Begin a trajectory. Returns the id for later calls, alone or with a response (not shown to the model)."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(
@@ -47,8 +53,8 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} does not define execute()")
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-        """What the trajectory's use of this tool was worth, asked once at the end."""
+        """The tool's score of the trajectory; called once at the end."""
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """End a trajectory: forget its state. Comes even when create failed, so be ready to know nothing of it."""
+        """End a trajectory: drop its state. Called even when create failed, so the state may not exist."""

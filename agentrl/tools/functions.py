@@ -71,12 +71,13 @@ def tools_in(module: ModuleType) -> list[FunctionTool]:
     """The marked functions of a module, in the order they stand there. Raises UserError."""
     # By identity, because one function may go by two names.
     functions = {id(fn): fn for fn in vars(module).values() if isinstance(getattr(fn, MARK, None), Marked)}
-    return [_make_tool(fn) for fn in functions.values()]
+    return [tool_of(fn) for fn in functions.values()]
 
 
-def _make_tool(fn: Callable[..., Any]) -> FunctionTool:
+def tool_of(fn: Callable[..., Any]) -> FunctionTool:
+    """A function as a tool; it need not be marked. Raises UserError."""
     kind = AsyncFunctionTool if inspect.iscoroutinefunction(fn) else FunctionTool
-    return kind(fn, _schema_of(fn, getattr(fn, MARK)))
+    return kind(fn, _schema_of(fn, getattr(fn, MARK, Marked(None, None))))
 
 
 def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSchema:
@@ -85,7 +86,7 @@ def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSche
         schema = OpenAIFunctionToolSchema.model_validate(raw)
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"@function_tool {fn.__name__}: {reason}: mend docstring and hints, or pass schema=") from error
+        raise UserError(f"@function_tool {fn.__name__}: {reason}: fix docstring and hints, or pass schema=") from error
     if marked.name is not None:
         schema.function.name = marked.name
     return schema

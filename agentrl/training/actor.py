@@ -19,19 +19,19 @@ from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
-from agentrl.training.micro_batches import Cut, cut_like, score_batch, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
-from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
+from agentrl.training.off_policy import correct_batch, loss_has_ratio, micro_batch_importance, needs_batch_correction
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
 from agentrl.training.splitting import mini_batches
-from agentrl.training.trainable import Steps, Trainee
+from agentrl.training.trainable import Steps, Trainable
 
 
-class PolicyActor(Trainee):
+class PolicyActor(Trainable):
     """Scores and trains the policy `module` (a causal LM, maybe wrapped by peft), which it shares with the engine."""
 
     def __init__(
@@ -43,7 +43,7 @@ class PolicyActor(Trainee):
         device: torch.device,
         total_steps: int,
         max_response_length: int | None = None,
-        scoring: Cut | None = None,
+        scoring: MicroBatching | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         ranks: Ranks = ALONE,
@@ -69,7 +69,7 @@ class PolicyActor(Trainee):
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            cut=spread(actor_cut(actor, device), module, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(actor_micro_batching(actor, device), module, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,
         )
@@ -77,9 +77,9 @@ class PolicyActor(Trainee):
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
         self.reference = reference
-        self.scoring = spread(scoring, module, ranks=ranks, balance=balance) if scoring else self.cut
+        self.scoring = for_ranks(scoring, module, ranks=ranks, balance=balance) if scoring else self.micro_batching
         self.policy_loss = loss_of(actor)
-        if self.rollout_correction.bypass_mode and not own_ratio(self.rollout_correction):
+        if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         self.step: OptimizerStep | None = None
         self.score = TokenLogprobs(module, temperature=temperature)
@@ -93,14 +93,14 @@ class PolicyActor(Trainee):
         def score(micro: Batch) -> tuple[Tensor, ...]:
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
-        with reference.at_hand() if reference else nullcontext():
+        with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
         return tuple(columns)
 
     def single_step(self, batch: Batch) -> bool:
         """Whether `update` makes one optimizer step, and nothing asks for `old_logprobs`."""
         once = self.actor.ppo_epochs == 1 and len(mini_batches(batch, self.actor.ppo_mini_batch_size)) <= 1
-        return once and not self.policy_loss.chooses and not settles(self.rollout_correction)
+        return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages, and with `ref_logprobs` where a KL loss estimates from them; gives metrics.
@@ -113,18 +113,19 @@ class PolicyActor(Trainee):
             raise ValueError("the batch has no advantages")
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
-        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks, loss_scale=scale)
-        with self.reference.at_hand() if self.reference else nullcontext():
-            self.learn(batch, report)
+        report = PolicyReport(
+            batch, lr=self.optimizer.lr, ranks=self.micro_batching.ranks, loss_scale=self.optimizer.loss_scale
+        )
+        with self.reference.on_device() if self.reference else nullcontext():
+            self.train_on(batch, report)
         return report.metrics()
 
-    def operations(self, batch: Batch) -> float:
+    def flops(self, batch: Batch) -> float:
         """Those of the policy, and of the reference where it runs beside it."""
-        settled_here = self.rollout_correction.bypass_mode and settles(self.rollout_correction)
+        settled_here = self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)
         extra = bool(self.reference) + settled_here
         beside = self.cost.forward(batch.lengths, int(batch.mask.sum())) if extra else 0.0
-        return super().operations(batch) + self.steps.epochs * extra * beside
+        return super().flops(batch) + self.steps.epochs * extra * beside
 
     def state_dict(self) -> dict[str, Any]:
         """All that bit-for-bit continuation needs: what the trainee has, and the random generators."""
@@ -136,16 +137,16 @@ class PolicyActor(Trainee):
         if "rng" in state:
             set_rng_state(state["rng"])
 
-    def prepared(self, mini: Batch) -> Batch:
+    def prepare_mini_batch(self, mini: Batch) -> Batch:
         """With `bypass_mode` the engine is compared with the policy as it is now, and so for each mini-batch."""
-        if not (self.rollout_correction.bypass_mode and settles(self.rollout_correction)):
+        if not (self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)):
             return mini
         self.module.eval()
         logprobs = self.logprobs(mini)[0]
         self.module.train()
-        return settled(mini, logprobs, self.rollout_correction)
+        return correct_batch(mini, logprobs, self.rollout_correction)
 
-    def weigh(self, mini: Batch) -> Tensor:
+    def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's share in the loss; where the loss singles out tokens, they are chosen here."""
         if self.policy_loss.chooses:
             assert mini.old_logprobs is not None
@@ -169,7 +170,7 @@ class PolicyActor(Trainee):
         logprobs, entropy, *exact = self.score(micro, other=beside)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        importance, capped = importance_of(micro, drawn_by, self.rollout_correction)
+        importance, capped = micro_batch_importance(micro, drawn_by, self.rollout_correction)
         losses, details = self.policy_loss(
             logprobs,
             old,
@@ -196,9 +197,9 @@ class PolicyActor(Trainee):
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
         if micro.ref_logprobs is None:
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type)
+        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
 
-    def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
+    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""
         everything = list(range(mini.num_sequences))
         if self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in:
@@ -211,6 +212,6 @@ class PolicyActor(Trainee):
         return [i for i in everything if teaches[i]], [i for i in everything if not teaches[i]]
 
 
-def actor_cut(actor: Actor, device: torch.device) -> Cut:
+def actor_micro_batching(actor: Actor, device: torch.device) -> MicroBatching:
     """Forward passes of the policy's update."""
-    return cut_like(actor, device, None, None, None)
+    return micro_batching_like(actor, device, None, None, None)

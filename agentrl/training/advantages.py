@@ -12,7 +12,7 @@ from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.schema import Algorithm, Reward
 from agentrl.training.batch import Batch
-from agentrl.training.off_policy import settled, settles
+from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -36,8 +36,8 @@ class ComputeAdvantages:
         self.algorithm, self.reward = algorithm, reward or Reward()
         self.seed = seed
         self.on_advantages = on_advantages
-        rollout_correction = algorithm.rollout_correction
-        self.settles = corrects and not rollout_correction.bypass_mode and settles(rollout_correction)
+        correction = algorithm.rollout_correction
+        self.corrects_batch = corrects and not correction.bypass_mode and needs_batch_correction(correction)
         kl_ctrl = algorithm.kl_ctrl
         self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
 
@@ -72,8 +72,8 @@ class ComputeAdvantages:
             rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
-        if self.settles:
-            self._settle(batch)
+        if self.corrects_batch:
+            self._correct(batch)
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,
@@ -93,9 +93,9 @@ class ComputeAdvantages:
             batch.advantages = batch.advantages * batch.mask
         return metrics
 
-    def _settle(self, batch: Batch) -> None:
+    def _correct(self, batch: Batch) -> None:
         assert batch.old_logprobs is not None
-        found = settled(batch, batch.old_logprobs, self.algorithm.rollout_correction)
+        found = correct_batch(batch, batch.old_logprobs, self.algorithm.rollout_correction)
         batch.mask, batch.rejected = found.mask, found.rejected
         batch.importance, batch.capped = found.importance, found.capped
 
@@ -122,4 +122,4 @@ def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
     """Of the policy before the step to the reference, whose log-probs are there by now: f32 [T]."""
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
-    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind)
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")

@@ -85,8 +85,8 @@ class Batch:
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""
         bounds = self.cu_seqlens.tolist()
-        pieces = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
-        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long, device=self.ids.device)
+        chunks = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
+        return torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.long, device=self.ids.device)
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
@@ -100,7 +100,7 @@ class Batch:
         }
         return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
 
-    def idle(self) -> "Batch":
+    def dummy(self) -> "Batch":
         """Something in the same columns that nobody scores: a pass that only keeps step with other ranks."""
         if self.media is not None:  # these, too, run the model's eyes
             some = self.select([self.media.first])

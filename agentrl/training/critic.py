@@ -15,17 +15,17 @@ from agentrl.config.schema import Actor
 from agentrl.config.schema.critic import Critic
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, pass_tokens, score_batch, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batch_tokens, score_batch
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.report import Report
-from agentrl.training.trainable import Steps, Trainee
+from agentrl.training.trainable import Steps, Trainable
 
 T = TypeVar("T")
 
 
-class ValueCritic(Trainee):
+class ValueCritic(Trainable):
     """Values and trains with `module`, a value model."""
 
     def __init__(
@@ -51,7 +51,9 @@ class ValueCritic(Trainee):
         super().__init__(
             module,
             optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            cut=spread(critic_cut(critic, actor, device), module, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(
+                critic_micro_batching(critic, actor, device), module, ranks=ranks, balance=balance
+            ),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -68,9 +70,9 @@ class ValueCritic(Trainee):
     def values(self, batch: Batch) -> Tensor:
         """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
         forward = replace(
-            self.cut,
-            max_tokens=self.critic.forward_max_token_len_per_gpu or self.cut.max_tokens,
-            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.cut.max_sequences,
+            self.micro_batching,
+            max_tokens=self.critic.forward_max_token_len_per_gpu or self.micro_batching.max_tokens,
+            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.micro_batching.max_sequences,
         )
         return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
 
@@ -82,11 +84,13 @@ class ValueCritic(Trainee):
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
         scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=self.cut.ranks, loss_scale=scale)
-        self.learn(batch, report)
+        report = ValueReport(
+            "critic", lr=self.optimizer.lr, device=self.device, ranks=self.micro_batching.ranks, loss_scale=scale
+        )
+        self.train_on(batch, report)
         return report.metrics()
 
-    def weigh(self, mini: Batch) -> Tensor:
+    def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's share in the loss, by `critic.loss_agg_mode`."""
         return token_weights(
             mini.mask, mini.cu_seqlens, self.loss_agg_mode, trajectory=mini.trajectory, norm=self.max_response_length
@@ -141,10 +145,10 @@ class ValueReport(Report):
 SAME = 1e-9
 
 
-def critic_cut(critic: Critic, actor: Actor, device: torch.device) -> Cut:
+def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
     """Forward passes of the critic's update."""
-    budget = pass_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
-    return Cut(
+    budget = micro_batch_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
+    return MicroBatching(
         budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
         own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
     )

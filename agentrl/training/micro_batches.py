@@ -12,18 +12,18 @@ from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.splitting import micro_batches, shares
+from agentrl.training.splitting import micro_batches, rank_shares
 
 Score = Callable[[Batch], tuple[Tensor, ...]]
 """From a batch to columns f32 [T]."""
 
 
-PASS_TOKENS = {"cpu": 2048, "cuda": 16384}
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens of a forward pass where nothing is set. A larger pass is no faster on a CPU, and takes more memory."""
 
 
 @dataclass(frozen=True)
-class Cut:
+class MicroBatching:
     """The size of a forward pass (None: no limit), and how sequences are dealt out to ranks first."""
 
     max_tokens: int | None = None
@@ -32,7 +32,7 @@ class Cut:
     hidden: int | None = None
     """The model's hidden size: ranks get about the same work; None: about the same number of sequences."""
 
-    def passes(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
+    def split(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
         """This rank's share of the given sequences (None: all) by forward pass: lists of the batch's indices.
 
         All ranks get the same number of passes; an empty one only keeps step with the others.
@@ -43,7 +43,7 @@ class Cut:
             return self._cut(lengths, sequences)
         if batch.media is not None and not all(batch.media.held):
             raise UserError("rows with and without images cannot be trained together on several ranks: part them")
-        dealt = shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
+        dealt = rank_shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
         held = [[sequences[i] for i in share] for share in dealt]
         most = max(len(self._cut(lengths, share)) for share in held)
         cuts = [self._cut(lengths, share, at_least=most) for share in held]
@@ -59,21 +59,21 @@ class Cut:
         return [[sequences[i] for i in rows] for rows in cut]
 
 
-def pass_tokens(tokens: int | None, device: torch.device) -> int:
+def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
     """Tokens of a forward pass: as set, or what suits the device."""
-    return tokens or PASS_TOKENS[device.type]
+    return tokens or MICRO_BATCH_TOKENS[device.type]
 
 
-def cut_like(
+def micro_batching_like(
     actor: Actor, device: torch.device, dynamic: bool | None, tokens: int | None, sequences: int | None
-) -> Cut:
+) -> MicroBatching:
     """Passes of so many tokens, or with `dynamic` off sequences; where something is None the update's own count."""
     filled = actor.use_dynamic_bsz if dynamic is None else dynamic
-    most = tokens or pass_tokens(actor.ppo_max_token_len_per_gpu, device)
-    return Cut(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
+    most = tokens or micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device)
+    return MicroBatching(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
 
 
-def spread(cut: Cut, module: Any, *, ranks: Ranks, balance: bool) -> Cut:
+def for_ranks(cut: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
     """The same passes, of a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return cut
@@ -85,14 +85,14 @@ def spread(cut: Cut, module: Any, *, ranks: Ranks, balance: bool) -> Cut:
 
 def micro_batch(batch: Batch, rows: list[int]) -> Batch:
     """The sequences of one pass; of an empty one, something to run on."""
-    return batch.select(rows) if rows else batch.idle()
+    return batch.select(rows) if rows else batch.dummy()
 
 
 @torch.no_grad()
-def score_batch(score: Score, batch: Batch, cut: Cut, *, columns: int) -> Tensor:
+def score_batch(score: Score, batch: Batch, cut: MicroBatching, *, columns: int) -> Tensor:
     """What `score` says of every token, pass by pass, whichever rank it is that scores it: f32 [columns, T]."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    for rows in cut.passes(batch):
+    for rows in cut.split(batch):
         scored = torch.stack(score(micro_batch(batch, rows)))
         if rows:
             table[:, batch.tokens_of(rows)] = scored

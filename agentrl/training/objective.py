@@ -20,4 +20,5 @@ def loss_of(actor: Actor) -> PolicyLoss:
         kl_cov_ratio=policy_loss.kl_cov_ratio,
         ppo_kl_coef=policy_loss.ppo_kl_coef,
         config=actor,
+        **policy_loss.options,
     )

@@ -16,19 +16,19 @@ from agentrl.config.schema import RolloutCorrection
 from agentrl.training.batch import Batch
 
 
-def own_ratio(rollout_correction: RolloutCorrection) -> bool:
+def loss_has_ratio(rollout_correction: RolloutCorrection) -> bool:
     """Whether the loss's own ratio corrects, and importance weights would count twice."""
     return rollout_correction.bypass_mode and rollout_correction.loss_type == "ppo_clip"
 
 
-def settles(rollout_correction: RolloutCorrection) -> bool:
+def needs_batch_correction(rollout_correction: RolloutCorrection) -> bool:
     """Whether something is settled before the update's forward passes, and so asks for log-probs from before it."""
-    weighs = rollout_correction.rollout_is is not None and not own_ratio(rollout_correction)
+    weighs = rollout_correction.rollout_is is not None and not loss_has_ratio(rollout_correction)
     rejects = rollout_correction.rollout_rs is not None or rollout_correction.rollout_token_veto_threshold is not None
     return rejects or (weighs and rollout_correction.rollout_is_batch_normalize)
 
 
-def settled(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection) -> Batch:
+def correct_batch(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection) -> Batch:
     """The batch without what is rejected, and with its importance weights; `logprobs` f32 [T] are the trainer's.
 
     The weights come from all tokens, the rejected ones too, as in verl.
@@ -44,16 +44,16 @@ def settled(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrectio
     if veto is not None:
         kept = kept & free_of_veto(veto, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)
-    found.importance, found.capped = weights_of(batch, logprobs, rollout_correction)
+    found.importance, found.capped = batch_importance(batch, logprobs, rollout_correction)
     return found
 
 
-def weights_of(
+def batch_importance(
     batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """(importance weights f32 [T], whether the cap acted f32 [T]); None where the loss has none."""
     level = rollout_correction.rollout_is
-    if level is None or own_ratio(rollout_correction):
+    if level is None or loss_has_ratio(rollout_correction):
         return None, None
     lower, cap = bounds_of(rollout_correction.rollout_is_threshold)
     mode = "mask" if lower is not None else rollout_correction.rollout_is_mode
@@ -64,10 +64,10 @@ def weights_of(
     return weights, capped
 
 
-def importance_of(
+def micro_batch_importance(
     micro: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """As `weights_of`, of a micro-batch: those that were settled before, where they were."""
     if micro.importance is not None and micro.capped is not None:
         return micro.importance, micro.capped
-    return weights_of(micro, logprobs, rollout_correction)
+    return batch_importance(micro, logprobs, rollout_correction)

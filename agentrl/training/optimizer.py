@@ -1,6 +1,6 @@
 """AdamW, its schedule, gradient clipping, the loss scale, and what happens when a gradient is not finite."""
 
-from math import cos, isfinite, pi
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,38 +12,9 @@ from agentrl.training.loss_scale import LossScale
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import local, trainable_shards
 from agentrl.training.perf.offload import move_moments
+from agentrl.training.schedules import lr_factor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def lr_factor(
-    step: int,
-    *,
-    kind: str,
-    warmup: int,
-    total: int,
-    min_ratio: float = 0.0,
-    num_cycles: float = 0.5,
-    stable_ratio: float = 0.9,
-) -> float:
-    """Share of the peak learning rate at `step` (0-based) of `total`.
-
-    Linear warm-up over `warmup` steps, whose last has the full rate, then constant, or linear, cosine or wsd down to
-    `min_ratio`; wsd (arXiv 2404.06395) stays at the full rate for `stable_ratio` of the rest and then falls in a
-    straight line. Raises UserError for an unknown kind.
-    """
-    if kind not in ("constant", "linear", "cosine", "wsd"):
-        raise UserError(f"optim.lr_scheduler_type {kind!r} does not exist; it is constant, linear, cosine or wsd")
-    if step < warmup:
-        return (step + 1) / warmup
-    if kind == "constant":
-        return 1.0
-    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    if kind == "wsd":
-        falling = min((1.0 - progress) / max(1.0 - stable_ratio, 1e-9), 1.0)
-    else:
-        falling = 1.0 - progress if kind == "linear" else 0.5 * (1.0 + cos(pi * num_cycles * 2.0 * progress))
-    return min_ratio + (1.0 - min_ratio) * max(falling, 0.0)
 
 
 def warmup_steps(optim: Optim, total_steps: int) -> int:
@@ -78,7 +49,7 @@ class Optimizer:
         self.schedule_step = 0
         self.skipped = 0
         """Optimizer steps left out so far because the gradient was not finite."""
-        self.scale = LossScale(getattr(module, "computes_in", None), ranks.world)
+        self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
@@ -109,6 +80,11 @@ class Optimizer:
             stable_ratio=optim.stable_ratio,
         )
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of float16 losses; None where layers compute in another dtype."""
+        return self.scale.value if self.scale.needed else None
+
     def step(self) -> float:
         """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite.
 
@@ -137,7 +113,9 @@ class Optimizer:
         counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
         steps = {name: counts[name] for name in self.shards if name in counts}
         moments = {
-            moment: {name: self.shards[name].piece(held[name][moment] if name in held else None) for name in steps}
+            moment: {
+                name: self.shards[name].local_chunk(held[name][moment] if name in held else None) for name in steps
+            }
             for moment in MOMENTS
         }
         place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}

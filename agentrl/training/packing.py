@@ -46,7 +46,7 @@ def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
     groups: list[int] = []
     numbers: dict[str, int] = {}
     for i, trajectory in enumerate(trajectories):
-        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _teaching(trajectory)
+        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _trained_ledgers(trajectory)
         ledgers += kept
         owners += [i] * len(kept)
         groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
@@ -75,13 +75,13 @@ def place_rewards(
     return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
-def earned(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
+def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
     """What a scored trajectory got in all: the sum of the rewards that its tokens are given."""
     weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
     return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in trajectory.turn_rewards)])
 
 
-def _teaching(trajectory: Trajectory) -> list[Ledger]:
+def _trained_ledgers(trajectory: Trajectory) -> list[Ledger]:
     return [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
 
 
@@ -115,7 +115,7 @@ def _column(parts: Iterable[Sequence[Any]], dtype: Any, count: int) -> Tensor:
 
 def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
     """What a trainable trajectory earned, each with its place among the ledgers that teach."""
-    ends = _turn_ends(_teaching(trajectory))
+    ends = _turn_ends(_trained_ledgers(trajectory))
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [(ends[max(ends)], trajectory.reward or 0.0), *turns]
 

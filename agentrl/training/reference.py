@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, cut_like, score_batch
+from agentrl.training.micro_batches import MicroBatching, micro_batching_like, score_batch
 from agentrl.training.model.logprobs import Readout, TokenLogprobs
 
 
@@ -17,13 +17,19 @@ class Reference:
     """A frozen model of its own; under LoRA the policy's own base, its adapter switched off."""
 
     def __init__(
-        self, module: nn.Module, *, temperature: float, cut: Cut, device: torch.device, offload: bool = False
+        self,
+        module: nn.Module,
+        *,
+        temperature: float,
+        micro_batching: MicroBatching,
+        device: torch.device,
+        offload: bool = False,
     ) -> None:
         """`module`: the policy where it has an adapter, else a model that nobody trains. `offload`: it lies in the
         CPU's memory while it has nothing to score."""
         self.module: Any = module
         self.adapter = hasattr(module, "disable_adapter")
-        self.cut = cut
+        self.micro_batching = micro_batching
         self.device = device
         self.offload = offload and not self.adapter
         if not self.adapter:
@@ -34,8 +40,8 @@ class Reference:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
-        with self.at_hand(), self._base():
-            return score_batch(self.score, batch.to(self.device), self.cut, columns=2)[0]
+        with self.on_device(), self._base():
+            return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=2)[0]
 
     def readout(self, micro: Batch) -> Readout:
         """What its logits of one pass are made of: the policy's own pass over the same compares itself with them."""
@@ -43,7 +49,7 @@ class Reference:
             return self.score.readout(micro)
 
     @contextmanager
-    def at_hand(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[None]:
         """While it has something to score."""
         if self.offload:
             self.module.to(self.device)
@@ -57,9 +63,9 @@ class Reference:
         return self.module.disable_adapter() if self.adapter else nullcontext()
 
 
-def ref_cut(ref: Ref, actor: Actor, device: torch.device) -> Cut:
+def ref_micro_batching(ref: Ref, actor: Actor, device: torch.device) -> MicroBatching:
     """Forward passes of the reference; where its own keys are null, those of the policy's update."""
-    return cut_like(
+    return micro_batching_like(
         actor,
         device,
         ref.log_prob_use_dynamic_bsz,

@@ -32,7 +32,7 @@ class Report:
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
 
-    def settle(self) -> None:
+    def merge_ranks(self) -> None:
         """Take in what other ranks have added: from here on the figures are those of all."""
         own = {name: float(total) for name, total in self._sums.items()}
         parts = self._ranks.gather((own, float(self._scored)))
@@ -43,7 +43,7 @@ class Report:
 
     def metrics(self) -> dict[str, float]:
         """All figures by name, the same on every rank."""
-        self.settle()
+        self.merge_ranks()
         finite = [norm for norm in self._grad_norms if isfinite(norm)]
         figures = {
             "lr": self._lr,
@@ -104,8 +104,8 @@ class PolicyReport(Report):
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
         self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
 
-    def settle(self) -> None:
-        super().settle()
+    def merge_ranks(self) -> None:
+        super().merge_ranks()
         if self._ranks.world > 1:
             self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
         if self._rejected is not None:

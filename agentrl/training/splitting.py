@@ -52,7 +52,7 @@ def micro_batches(
     return cut
 
 
-def shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[list[int]]:
+def rank_shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[list[int]]:
     """Deal sequences out to `count` ranks; indices into `lengths`, rising.
 
     With the model's `hidden` size each share is about the same work: heaviest first to whoever has least so far.
@@ -66,11 +66,11 @@ def shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[li
     for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
         done, i = heapq.heappop(heap)
         dealt[i].append(sequence)
-        heapq.heappush(heap, (done + work(lengths[sequence], hidden), i))
+        heapq.heappush(heap, (done + sequence_cost(lengths[sequence], hidden), i))
     return [sorted(share) for share in dealt]
 
 
-def work(length: int, hidden: int) -> float:
+def sequence_cost(length: int, hidden: int) -> float:
     """What a sequence costs, in tokens of no context.
 
     In each layer a token's matrix products take about 24 hidden^2 operations, and its causal attention 2 hidden for

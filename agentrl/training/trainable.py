@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, micro_batch
+from agentrl.training.micro_batches import MicroBatching, micro_batch
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.parallel.shards import hold, same_shapes
-from agentrl.training.perf.flops import arithmetic_of
+from agentrl.training.parallel.shards import same_shapes, set_no_sync
+from agentrl.training.perf.flops import flops_of_module
 from agentrl.training.report import Report
 from agentrl.training.splitting import mini_batches
 
@@ -34,25 +34,31 @@ class Steps:
     """Of the shuffling."""
 
 
-class Trainee:
+class Trainable:
     """Base class; a child weighs the tokens of a mini-batch and says what its loss is."""
 
     def __init__(
-        self, module: nn.Module, *, optimizer: Optimizer, cut: Cut, steps: Steps, device: torch.device
+        self,
+        module: nn.Module,
+        *,
+        optimizer: Optimizer,
+        micro_batching: MicroBatching,
+        steps: Steps,
+        device: torch.device,
     ) -> None:
         self.module: Any = module
         self.optimizer = optimizer
-        self.cut = cut
+        self.micro_batching = micro_batching
         self.steps = steps
         self.device = device
-        self.cost = arithmetic_of(module)
+        self.cost = flops_of_module(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
-    def prepared(self, mini: Batch) -> Batch:
+    def prepare_mini_batch(self, mini: Batch) -> Batch:
         """The mini-batch as it is trained on, under the weights before its optimizer step."""
         return mini
 
-    def weigh(self, mini: Batch) -> Tensor:
+    def loss_weights(self, mini: Batch) -> Tensor:
         """Each token's share in the loss of a mini-batch: f32 [T]."""
         raise NotImplementedError
 
@@ -60,7 +66,7 @@ class Trainee:
         """A micro-batch's part of its mini-batch's loss: a scalar."""
         raise NotImplementedError
 
-    def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
+    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
         """Sequences whose loss has a gradient, and those whose has none."""
         return list(range(mini.num_sequences)), []
 
@@ -68,13 +74,13 @@ class Trainee:
         """Train on a batch that has all its columns; gives metrics."""
         raise NotImplementedError
 
-    def operations(self, batch: Batch) -> float:
+    def flops(self, batch: Batch) -> float:
         """Floating-point operations that `learn` needs."""
-        teaching, silent = (batch.select(rows) for rows in self.teaching(batch))
+        teaching, silent = (batch.select(rows) for rows in self.split_by_gradient(batch))
         backward = self.cost.update(teaching.lengths, int(teaching.mask.sum()))
         return self.steps.epochs * (backward + self.cost.forward(silent.lengths, int(silent.mask.sum())))
 
-    def learn(self, batch: Batch, report: Report) -> None:
+    def train_on(self, batch: Batch, report: Report) -> None:
         """All optimizer steps of one batch; the schedule moves on by one."""
         steps = self.steps
         self.module.train()
@@ -88,7 +94,7 @@ class Trainee:
     def state_dict(self) -> dict[str, Any]:
         """Trainable parameters (this rank's piece of each), optimizer, schedule, shuffling."""
         return {
-            "parameters": {name: shard.piece() for name, shard in self.optimizer.shards.items()},
+            "parameters": {name: shard.local_chunk() for name, shard in self.optimizer.shards.items()},
             "optimizer": self.optimizer.state_dict(),
             "shuffling": self.shuffling.get_state(),
         }
@@ -110,14 +116,14 @@ class Trainee:
             self.shuffling.set_state(state["shuffling"])
 
     def _mini_step(self, mini: Batch, report: Report) -> None:
-        mini = self.prepared(mini)
-        mini.weights = self.weigh(mini)
-        teaching, silent = self.teaching(mini)
-        passes = self.cut.passes(mini, teaching)
+        mini = self.prepare_mini_batch(mini)
+        mini.weights = self.loss_weights(mini)
+        teaching, silent = self.split_by_gradient(mini)
+        passes = self.micro_batching.split(mini, teaching)
         for number, rows in enumerate(passes, start=1):
-            hold(self.module, number < len(passes))
-            self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
-        for rows in self.cut.passes(mini, silent):
+            set_no_sync(self.module, number < len(passes))
+            self.micro_batching.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
+        for rows in self.micro_batching.split(mini, silent):
             with torch.no_grad():
                 self.loss(micro_batch(mini, rows), report)
         report.mini_batch(self.optimizer.step() if teaching else None)

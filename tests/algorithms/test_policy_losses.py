@@ -162,9 +162,9 @@ def test_clip_cov_draws_by_its_generator():
 def test_aggregation_and_names():
     assert bind_loss("gspo").aggregation("token-mean") == "seq-mean-token-mean"
     assert bind_loss("cispo").aggregation("token-mean") == "token-mean"
-    with pytest.raises(UserError, match=r"'ppo' does not exist; it is one of vanilla, .*kl_cov"):
+    with pytest.raises(UserError, match=r"loss_mode=ppo: choose vanilla, .*sapo, or file.py:function"):
         bind_loss("ppo")
-    assert all("arXiv" in loss.__doc__ for loss in POLICY_LOSSES.values())
+    assert all("arXiv" in loss.__doc__ for loss in map(POLICY_LOSSES.__getitem__, POLICY_LOSSES))
 
 
 @pytest.mark.parametrize("name", ["vanilla", "geo_mean"])

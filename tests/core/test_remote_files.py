@@ -79,7 +79,7 @@ class Learner:
     """Saves as one does that has nothing but a number."""
 
     def __init__(self, trainer):
-        self.saver = Saver(trainer, ALONE, aside=True)
+        self.saver = Saver(trainer, ALONE, background=True)
         self.number = 0
 
     def save(self, folder, step, state, last):

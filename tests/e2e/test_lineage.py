@@ -11,7 +11,7 @@ from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.tensor_files import Saved
+from agentrl.training.checkpoint.tensor_files import SavedTensor
 
 
 def run(overrides: list[str], folder: Path, *more: str) -> None:
@@ -31,7 +31,7 @@ def run(overrides: list[str], folder: Path, *more: str) -> None:
 
 
 def policy(checkpoint: Path) -> dict[str, torch.Tensor]:
-    parameters: dict[str, Saved] = checkpoints.load(checkpoint)[1]["policy"]["parameters"]
+    parameters: dict[str, SavedTensor] = checkpoints.load(checkpoint)[1]["policy"]["parameters"]
     return {name: saved.whole().clone() for name, saved in parameters.items()}
 
 

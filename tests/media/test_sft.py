@@ -12,9 +12,9 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.core.errors import UserError
+from agentrl.sft import sft
 from agentrl.training import load_processor
 from agentrl.training.sft.conversations import read_conversations
-from agentrl.training.sft.run import sft
 from tests.media import vision_model
 
 

@@ -13,7 +13,7 @@ from agentrl.config.schema import Config, Model, Trainer
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.changes import EXPERIMENT, PLACE, check_changes
+from agentrl.training.checkpoint.changes import EXPERIMENT, LOCATION, check_changes
 
 
 def run(folder: Path, *overrides: str) -> Config:
@@ -117,5 +117,5 @@ def test_sft_too(tmp_path: Path) -> None:
 
 def test_the_lists_name_real_keys() -> None:
     keys = [*schema_keys(Config), *schema_keys(SftConfig)]
-    for name in (*EXPERIMENT, *PLACE):
+    for name in (*EXPERIMENT, *LOCATION):
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name

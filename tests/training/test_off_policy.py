@@ -11,7 +11,7 @@ from agentrl.algorithms import bind_loss, token_weights
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor
 from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
+from agentrl.training.off_policy import correct_batch, loss_has_ratio, micro_batch_importance, needs_batch_correction
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
@@ -90,13 +90,13 @@ def our_loss(preset, batch, old, now, mode):
     now = now.clone().requires_grad_()
     drawn_by = now.detach() if correction.bypass_mode else old
     before = batch.rollout_logprobs if correction.bypass_mode else old
-    if settles(correction):
-        batch = settled(batch, drawn_by, correction)
+    if needs_batch_correction(correction):
+        batch = correct_batch(batch, drawn_by, correction)
     loss = bind_loss("vanilla", low=0.2, high=0.2, c=3.0)
-    if correction.bypass_mode and not own_ratio(correction):
+    if correction.bypass_mode and not loss_has_ratio(correction):
         loss = bind_loss("gpg")
     losses, _ = loss(now, before, batch.advantages, mask=batch.mask, cu_seqlens=batch.cu_seqlens)
-    importance, _ = importance_of(batch, drawn_by, correction)
+    importance, _ = micro_batch_importance(batch, drawn_by, correction)
     losses = losses if importance is None else losses * importance
     total = (losses * token_weights(batch.mask, batch.cu_seqlens, mode)).sum()
     total.backward()

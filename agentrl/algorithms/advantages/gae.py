@@ -5,8 +5,10 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages.scores import temporal_differences, whiten
 from agentrl.algorithms.segments import latest, turn_starts
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("gae")
 def gae(
     rewards: Tensor,
     mask: Tensor,
@@ -31,6 +33,7 @@ def gae(
     return whiten(raw, mask), (raw + values) * mask
 
 
+@advantage_estimator("gae_turn")
 def gae_turn(
     rewards: Tensor,
     mask: Tensor,

@@ -16,8 +16,10 @@ from agentrl.algorithms.advantages.scores import (
     trajectory_scores,
 )
 from agentrl.algorithms.segments import sequence_of, sum_by
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("grpo", grouped=True)
 def grpo(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -33,6 +35,7 @@ def grpo(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("grpo_passk", grouped=True)
 def grpo_passk(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -54,6 +57,7 @@ def grpo_passk(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("rloo", grouped=True)
 def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
@@ -63,6 +67,7 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("opo", grouped=True)
 def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 
@@ -77,6 +82,7 @@ def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, g
     return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("gpg", grouped=True)
 def gpg(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean, made up for groups that say nothing (GPG, arXiv 2504.02546).
 

@@ -12,8 +12,10 @@ from agentrl.algorithms.advantages.scores import (
     whiten,
 )
 from agentrl.algorithms.segments import sequence_of
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("reinforce_plus_plus")
 def reinforce_plus_plus(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, gamma: float = 1.0
 ) -> Tensor:
@@ -25,6 +27,7 @@ def reinforce_plus_plus(
     return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask)
 
 
+@advantage_estimator("reinforce_plus_plus_baseline", grouped=True)
 def reinforce_plus_plus_baseline(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor
 ) -> Tensor:
@@ -37,6 +40,7 @@ def reinforce_plus_plus_baseline(
     return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
 
 
+@advantage_estimator("remax")
 def remax(
     rewards: Tensor,
     mask: Tensor,
@@ -56,6 +60,7 @@ def remax(
     return (returns - baselines[sequence_of(cu_seqlens)]).nan_to_num(nan=0.0).float() * mask
 
 
+@advantage_estimator("reward")
 def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The trajectory's score on each of its model tokens, against no baseline (REINFORCE, Williams 1992).
 
@@ -65,6 +70,7 @@ def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor
     return spread(scores, index, mask, cu_seqlens)
 
 
+@advantage_estimator("none")
 def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """The rewards of the model tokens, as they lie (no estimation).
 

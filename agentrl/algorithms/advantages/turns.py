@@ -13,8 +13,10 @@ from agentrl.algorithms.advantages.scores import (
     temporal_differences,
 )
 from agentrl.algorithms.segments import dense, sequence_of, turn_starts
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("grpo_turn", grouped=True)
 def grpo_turn(
     rewards: Tensor,
     mask: Tensor,

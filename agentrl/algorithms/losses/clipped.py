@@ -4,10 +4,12 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.ratios import ratio_of
+from agentrl.core.points import policy_loss
 
 Details = dict[str, Tensor]
 
 
+@policy_loss("vanilla")
 def ppo_clip_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float, c: float
 ) -> tuple[Tensor, Details]:

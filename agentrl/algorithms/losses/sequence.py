@@ -10,8 +10,10 @@ from torch import Tensor
 from agentrl.algorithms.losses.clipped import Details, clipped_terms
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.algorithms.segments import sequence_mean
+from agentrl.core.points import policy_loss
 
 
+@policy_loss("gspo", by_sequence=True)
 def gspo(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -33,6 +35,7 @@ def gspo(
     return torch.maximum(free, cut), details
 
 
+@policy_loss("geo_mean", by_sequence=True)
 def geo_mean(
     logprobs: Tensor,
     old_logprobs: Tensor,

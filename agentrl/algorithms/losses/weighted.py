@@ -5,8 +5,10 @@ from torch import Tensor
 
 from agentrl.algorithms.losses.clipped import Details
 from agentrl.algorithms.ratios import ratio_of
+from agentrl.core.points import policy_loss
 
 
+@policy_loss("cispo")
 def cispo(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, low: float, high: float
 ) -> tuple[Tensor, Details]:
@@ -19,6 +21,7 @@ def cispo(
     return -weight * advantages * logprobs, {"ratio": ratio, "clipped": (weight != ratio).float()}
 
 
+@policy_loss("gpg")
 def gpg(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> tuple[Tensor, Details]:
     """The plain policy gradient, without ratio or clip (GPG, arXiv 2504.02546).
 
@@ -27,6 +30,7 @@ def gpg(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> tuple[Ten
     return -advantages * logprobs, {}
 
 
+@policy_loss("sapo", by_sequence=True)
 def sapo(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, tau_pos: float, tau_neg: float
 ) -> tuple[Tensor, Details]:

@@ -59,6 +59,8 @@ class FilterGroups:
     metric: str = "score"
     """What must differ: score (without what the length costs), or a value that the reward function returns beside it,
     such as acc."""
+    keep: str = "differing"
+    """Which groups are trained on, by the values of that metric."""
     max_num_gen_batches: int = 10
     """Batches of prompts that a step may draw; then it trains on what there is. 0: as many as an epoch has."""
 
@@ -79,9 +81,7 @@ class Algorithm:
     """The estimator and the KL in the reward."""
 
     adv_estimator: str = "grpo"
-    """grpo, grpo_turn, grpo_passk, rloo, opo, gpg, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, gae,
-    gae_turn, reward or none; docs/algorithms.md says which to take. Or a function of your own: `file.py:function`, or
-    the name under which a module in `model.external_lib` registers it."""
+    """From rewards to advantages; docs/algorithms.md says which to take."""
     norm_adv_by_std_in_grpo: bool = True
     """grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
     gamma: float = 1.0
@@ -93,7 +93,7 @@ class Algorithm:
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference policy from each token's reward; not together with actor.use_kl_loss."""
     kl_penalty: str = "kl"
-    """Estimator of that KL: kl, abs, mse, low_var_kl; full: the KL itself, over the whole vocabulary."""
+    """Estimator of that KL; full: the KL itself, over the whole vocabulary."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Weight of that KL."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)

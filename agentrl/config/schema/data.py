@@ -44,6 +44,8 @@ class Data:
     """Prompts a validation batch; null: all at once."""
     shuffle: bool = True
     """Shuffle the training rows anew each epoch."""
+    row_sampler: str | None = None
+    """The order of an epoch's training rows; null: as `shuffle` says."""
     validation_shuffle: bool = False
     """Shuffle the validation rows."""
     seed: int = 1

@@ -47,9 +47,7 @@ class MultiTurn:
     tool_response_truncate_side: str = "middle"
     """The part that is cut away: left, right or middle."""
     format: str | None = None
-    """How the model writes tool calls; null: as its template does. hermes, llama3_json, mistral, pythonic, qwen3_coder,
-    glm, deepseek, deepseek_v4, kimi, kimi_k3, gpt_oss (gpt-oss), gemma4, minimax_m2, minimax_m3, seed_oss, hunyuan,
-    nemotron_v2, phi4_mini, command, apertus, solar, gigachat, functionary, or file.py:Class."""
+    """How the model writes tool calls; null: as its template does."""
     use_inference_chat_template: bool = False
     """Show the model at each turn what the template would show at inference (thinking stripped, say); where that
     rewrites history, the trajectory becomes several samples."""
@@ -163,7 +161,7 @@ class Rollout:
     free_cache_engine: bool = True
     """Server engines on the trainer's GPU: give weights and KV cache back while the policy trains."""
     weight_sync: str = "auto"
-    """Server engines: how weights get there: ipc (same GPU), nccl (other GPUs), files, or auto."""
+    """Server engines: how weights get there: over ipc on the same GPU, over nccl between GPUs, in files anywhere."""
     weight_dir: str | None = None
     """Folder for files' weights; null: shared memory."""
     weight_check: str = "first"

@@ -1,6 +1,6 @@
-"""What every engine in a server of its own needs: HTTP, processes, replicas, weights on their way.
+"""Engines that run as servers: HTTP, processes, replicas, transfer of weights.
 
-An engine adds a `ServerBackend`: its command line and its HTTP calls.
+Each engine adds a `ServerBackend`: its command line and its HTTP calls.
 """
 
 from agentrl.engines.servers.backend import Answer, ServerBackend

@@ -1,9 +1,9 @@
-"""An engine made of servers.
+"""An engine over one or more servers.
 
 Invariants:
-- tokens are counted once: a request that got no answer is sent again as it was, one that was interrupted goes on
-  after the tokens it has, and each token bears the version of the weights that drew it;
-- weights change only while no request is on the wire;
+- each token counts once: a request without an answer is sent again unchanged, an interrupted one continues after its
+  tokens, and each token has the version of the weights that drew it;
+- weights change only while no request is in flight;
 - a cancelled `generate` is aborted on its server.
 """
 
@@ -27,12 +27,12 @@ from agentrl.trajectory.medium import Medium
 
 MAX_RETRIES = 5
 MAX_TIMEOUTS = 1
-"""So often a request may take too long: it draws the same tokens again, and twice is no server's fault."""
+"""Timeouts of one request: a retry draws the same tokens, so a second timeout is not the server's fault."""
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
 class RemoteEngine:
-    """`agentrl.engines.engine.Engine` over HTTP servers that speak one backend."""
+    """`agentrl.engines.engine.Engine` over HTTP servers of one backend."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class RemoteEngine:
         router: str | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Timeouts in seconds. Weights come by `transport`, at the first `update_weights`: before that the servers
-        may hold anything. `partial`: whether an update interrupts the requests under way, or waits for them. `check`
-        is run on replicas that have just got weights. `scratch` is removed at the end. `router`: address of a router
-        before the replicas, which decides who serves a request. `progress` is told how the start goes."""
+        """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
+        servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
+        them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
+        a router that chooses the replica of a request. `progress` gets a line about the start."""
         self.backend, self.transport, self.check, self.progress = backend, transport, check, progress
         self.max_model_len, self.start_timeout = max_model_len, start_timeout
         self.partial, self.scratch = partial, scratch
@@ -79,7 +79,7 @@ class RemoteEngine:
             self.scratch.remove()
 
     def open(self, key: str) -> None:
-        """Nothing to announce: servers batch what comes."""
+        """Nothing to do: servers need no announcement."""
 
     def release(self, key: str) -> None:
         self.pool.forget(key)
@@ -101,14 +101,14 @@ class RemoteEngine:
         await self.gate.end(list(self._in_flight))
 
     async def pause(self) -> None:
-        """Hold all requests: those on the wire come back with what they have, and go on from there at `resume`."""
+        """Interrupt all requests: those in flight return their tokens, and continue after them at `resume`."""
         await self.gate.halt()
 
     async def resume(self) -> None:
         self.gate.unlock()
 
     async def update_weights(self, version: int) -> None:
-        """Send the policy's present weights to every server. A sleeping engine is awake afterwards."""
+        """Send the policy's current weights to every server. A sleeping engine is awake afterwards."""
         reopen = self.gate.open or any(replica.asleep for replica in self.pool.replicas)
         await (self.gate.halt() if self.partial else self.gate.drain())
         for _ in range(MAX_RETRIES):
@@ -125,14 +125,14 @@ class RemoteEngine:
             await self.resume()
 
     async def sleep(self) -> None:
-        """Give back the memory of weights and caches. Requests wait for `wake`."""
+        """Free the memory of weights and caches. Requests wait for `wake`."""
         await self.pause()
         for replica in self.pool.serving:
             await self.backend.sleep(replica.http)
             replica.asleep = True
 
     async def wake(self) -> None:
-        """Take it back, and the policy's present weights with it."""
+        """Allocate it again, and load the policy's current weights."""
         if any(replica.asleep for replica in self.pool.replicas):
             await self.update_weights(self.version)
 
@@ -165,11 +165,11 @@ class RemoteEngine:
     async def _request(
         self, request: InFlightRequest, replica: Replica, ids: list[int], sampling: Sampling
     ) -> Answer | None:
-        """What a request drew; None where it is to be sent again: no answer came, so nothing can be doubled."""
+        """The answer to one HTTP request; None: none came, so it can be sent again without doubling tokens."""
         try:
             return await self.gate.ask(request, replica, ids, sampling)
         except (ServerLost, RequestRefused) as error:
-            # A server on its way down says no to everything; that is no answer to this request.
+            # A server that is shutting down refuses everything; that is no answer to this request.
             if isinstance(error, RequestRefused) and (error.status < 500 or await replica.answers()):
                 raise
             request.retries += 1
@@ -180,7 +180,7 @@ class RemoteEngine:
             return None
 
     async def _send(self, replicas: Sequence[Replica], version: int) -> None:
-        """Weights first, the cache's memory after them: the peak is lowest so."""
+        """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         for replica in replicas:
             if replica.asleep:
                 await self.backend.wake(replica.http, "weights")

@@ -1,4 +1,4 @@
-"""One server among several: where it is, what it does, and how it comes back."""
+"""One server of an engine: its address, its state, its start."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 
 
 class Server(Protocol):
-    """What a replica asks of a server of ours, on this machine or on another; see `ServerProcess`."""
+    """The process of a server that the run starts, on this machine or on another; see `ServerProcess`."""
 
     @property
     def alive(self) -> bool: ...
@@ -32,19 +32,19 @@ class Server(Protocol):
 
 
 class Replica:
-    """A server, ours (`server`) or one that ran already."""
+    """A server that the run starts (`server`), or one that runs already (None)."""
 
     def __init__(self, backend: ServerBackend, url: str, server: Server | None = None) -> None:
         self.backend, self.url, self.server = backend, url, server
         self.http = Http(url)
         self.serving = False
-        """It answered last time, and bears the present weights."""
+        """It answered last time, and has the current weights."""
         self.asleep = False
         self.starts = 0
 
     @property
     def gone(self) -> bool:
-        """Whether it was ours and has ended."""
+        """Whether the run started it and it has ended."""
         return self.server is not None and not self.server.alive
 
     def launch(self) -> None:
@@ -55,8 +55,8 @@ class Replica:
             self.server.launch()
 
     async def ready(self, timeout: float, progress: Progress = lambda _: None) -> None:
-        """Wait until it answers. Raises StartFailed (ours), InfraError (someone's), or
-        UserError for a server of another kind or version."""
+        """Wait until it answers. Raises StartFailed for a server of the run, InfraError for another, and UserError
+        for a server of another kind or version."""
         start = time.monotonic()
         while not await self.answers():
             waited = time.monotonic() - start
@@ -70,10 +70,10 @@ class Replica:
         try:
             await self.backend.greet(self.http)
         except RequestRefused as error:
-            raise UserError(f"{self.url} is no {self.backend.name} server that we can speak to: {error}") from error
+            raise UserError(f"{self.url} is no {self.backend.name} server that agentrl supports: {error}") from error
 
     async def close(self) -> None:
-        """Stop our server, or let go of someone's."""
+        """Stop the server if the run started it, and close the connections."""
         self.serving = False
         await self.http.close()
         if self.server is not None:

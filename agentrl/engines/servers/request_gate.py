@@ -1,6 +1,6 @@
-"""Requests on the wire: let through, held back, called home.
+"""The gate before the servers: sends requests, stops them, and interrupts those in flight.
 
-Invariants: while the gate is shut nothing new is sent; a request whose answer nobody will read is aborted on its
+Invariants: no request is sent while the gate is closed; a request whose answer is not needed any more is aborted on its
 server.
 """
 
@@ -19,10 +19,10 @@ from agentrl.engines.servers.replica_pool import ReplicaPool
 
 
 class RequestGate:
-    """All requests for tokens to the servers of `pool`."""
+    """Sends all requests for tokens to the servers of `pool`."""
 
     def __init__(self, backend: ServerBackend, pool: ReplicaPool, *, timeout: float | None, router: str | None) -> None:
-        """`timeout`: seconds for one request. `router`: address of a router, which decides who serves a request."""
+        """`timeout`: seconds for one request. `router`: address of a router that chooses the replica."""
         self.backend, self.pool, self.timeout = backend, pool, timeout
         self.router = None if router is None else Http(router)
         self.open = True
@@ -50,22 +50,22 @@ class RequestGate:
         await self._until(lambda: self.open or request.ended)
 
     def unlock(self) -> None:
-        """Let requests out."""
+        """Open the gate."""
         self.open = True
         self._notify()
 
     async def halt(self) -> None:
-        """Let none out, and have those on the wire come back with what they have."""
+        """Close the gate, and interrupt the requests in flight: they return the tokens they have."""
         self.open = False
         await self._interrupt(set(self._wire))
 
     async def drain(self) -> None:
-        """Let none out, and wait until those on the wire are done."""
+        """Close the gate, and wait until the requests in flight are done."""
         self.open = False
         await self._until(lambda: not self._wire)
 
     async def end(self, requests: Sequence[InFlightRequest]) -> None:
-        """Have requests return what they have."""
+        """End requests: they return the tokens they have."""
         for request in requests:
             request.ended = True
         self._notify()
@@ -77,7 +77,7 @@ class RequestGate:
             self._background(self.end(requests))
 
     async def close(self) -> None:
-        """Wait for the aborts under way."""
+        """Wait for aborts that still run."""
         await asyncio.gather(*self._aborts, return_exceptions=True)
         if self.router is not None:
             await self.router.close()
@@ -88,14 +88,14 @@ class RequestGate:
             for rid in rids:
                 wanted.setdefault(self._wire[rid], []).append(rid)
             await self._abort(wanted)
-            try:  # again after a while: a request still on its way to the server did not hear it
+            try:  # again after a while: an abort may reach the server before its request does
                 async with asyncio.timeout(0.2):
                     await self._until(lambda: not (rids & self._wire.keys()))
             except TimeoutError:
                 continue
 
     async def _abort(self, wanted: dict[Replica, list[str]]) -> None:
-        """End requests on their servers; behind a router nobody knows which those are."""
+        """End requests on their servers; behind a router, on all servers, since it does not say which one serves."""
         if self.router is not None:
             everything = list(itertools.chain(*wanted.values()))
             wanted = dict.fromkeys(self.pool.serving, everything)

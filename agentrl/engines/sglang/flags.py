@@ -8,7 +8,7 @@ from agentrl.engines.servers.weights.nccl import AGREED
 
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
-"""Tokens of KV cache on a CPU, where memory is the trainer's as well."""
+"""Tokens of KV cache on a CPU, where the trainer uses the same memory."""
 
 
 def command(settings: ServerSettings, port: int) -> list[str]:
@@ -20,11 +20,11 @@ def command(settings: ServerSettings, port: int) -> list[str]:
 
 
 def environment(settings: ServerSettings) -> dict[str, str]:
-    """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
+    """Environment variables of a server: on a CPU the shim, and one thread, since the trainer needs the others."""
     always = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
         "SGLANG_MM_AVOID_RETOKENIZE": "1",
-        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # it would keep what the eyes made of an image past an update of the weights
+        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # a cache of image features would outlive an update of the weights
     }
     if settings.device == "cuda":
         return always | AGREED
@@ -61,7 +61,7 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
         "enable_lora": True,
         "max_lora_rank": settings.adapter.rank,
         "lora_target_modules": list(settings.adapter.targets),
-        "max_loras_per_batch": 2,  # ours, and none at all, which the server begins with
+        "max_loras_per_batch": 2,  # the policy's, and "none", with which the server begins
     }
 
 

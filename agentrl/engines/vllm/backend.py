@@ -1,12 +1,12 @@
 """vLLM's OpenAI server, with the calls of its development mode.
 
-Known traps that a line here exists for:
-- without `ignore_eos` the model's own end token ends a request that did not ask for it;
-- a request is known by the name that the completions endpoint makes of ours;
-- an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
+Failure modes that the code here avoids:
+- without `ignore_eos` the model's own end token ends requests that do not have it as a stop token;
+- the completions endpoint changes the id of a request, and an abort needs the changed one;
+- an update may keep tensors until a layer is complete: only packed handles of GPU memory are copied at once;
 - on a CPU an update leaves a tied output layer with the old weights;
-- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each;
-- what the model's eyes made of an image is cached, too, and outlives an update unless it is told to go.
+- prefixes are cached by the adapter's name alone: the cache is emptied after each update;
+- image features are cached too, and outlive an update unless the cache is reset.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, BroadcastGroup
 from agentrl.engines.servers.http import Http, quietly, release, serves
@@ -32,17 +33,17 @@ from agentrl.trajectory.medium import Medium
 
 OLDEST = (0, 22)
 CONTROL = 300.0
-"""Seconds that a call which draws nothing may take."""
+"""Seconds for a call that draws no tokens."""
 SPREAD = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
-"""A completion of tokens alone: the server needs no tokenizer."""
+"""Completions as token ids: the server needs no tokenizer."""
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
 
 HINTS = {
     "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
     "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
     "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
-    "No module named 'torchvision'": "models that see need it: run `agentrl engine install vllm` again",
+    "No module named 'torchvision'": "vision models need it: run `agentrl engine install vllm` again",
     "unrecognized arguments: --enable-scale-out": "this vLLM takes no images (0.32 does); use sglang or hf",
     "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
     "is less than desired GPU memory utilization": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
@@ -53,6 +54,7 @@ HINTS = {
 }
 
 
+@engine("vllm")
 class VLLM:
     """`ServerBackend` of vLLM 0.22 and later."""
 
@@ -64,9 +66,9 @@ class VLLM:
         self.tensor_parallel = settings.tensor_parallel
         self.adapted = settings.adapter is not None
         self._models: dict[str, str] = {}
-        """Server -> what it calls its model."""
+        """Server -> its name of the model."""
         self._paths: dict[str, set[str]] = {}
-        """Server -> the calls that it has."""
+        """Server -> the paths of its calls."""
         self._image_servers: set[str] = set()
         """Servers that take images."""
 
@@ -121,7 +123,7 @@ class VLLM:
                 names += [f"generate-tokens-{rid}" for rid in rids]
             await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
             return
-        # Older versions can end all or none; those that nobody asked for come back to go on where they were.
+        # Older versions can only end all requests; the others are then sent again and continue.
         await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL))
         await quietly(http.post("/resume", {}, timeout=CONTROL))
 
@@ -187,21 +189,21 @@ class VLLM:
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
 
     def _packed(self, http: Http) -> dict[str, bool]:
-        """What newer versions are told once; older ones are told with each bucket."""
+        """The flag that newer versions take once, and older ones with each bucket."""
         return {"packed": True} if "/shutdown_weight_transfer_engine" in self._paths[http.url] else {}
 
     async def _call(self, http: Http, method: str, *args: str) -> None:
-        """Run a method of our extension in every worker."""
+        """Run a method of agentrl's extension in every worker."""
         await self._control(http, "/collective_rpc", {"method": method, "args": args})
 
     async def _forget(self, http: Http) -> None:
-        """Drop cached prefixes. The server cannot while it still clears up after the last request."""
+        """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
         for _ in range(100):
             answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL)
             if not isinstance(answer, dict) or answer.get("success", True):
                 return
             await asyncio.sleep(0.05)
-        raise InfraError(f"{http.url} does not come to rest: its cache cannot be emptied")
+        raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
 
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
         await http.post(path, body, timeout=CONTROL)
@@ -215,7 +217,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
-        # A request that goes on after a pause begins with the seed anew: not with the numbers it began with before.
+        # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
         "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
@@ -225,7 +227,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
 
 
 def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
-    """A bucket's bytes without gaps, and how many are whose: vLLM cuts them so."""
+    """A bucket's bytes without gaps, and the size of each tensor, by which vLLM splits them."""
     sizes = [entry.end - entry.start for entry in bucket.entries]
     if sum(sizes) == bucket.flat.numel():
         return bucket.flat, sizes
@@ -233,7 +235,7 @@ def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
 
 
 def handles(flats: Sequence[torch.Tensor]) -> str:
-    """Handles of GPU memory as vLLM reads them: by each GPU's own name, pickled, in base64."""
+    """Handles of GPU memory in vLLM's form: by the GPU's UUID, pickled, in base64."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}

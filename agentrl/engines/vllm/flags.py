@@ -10,9 +10,9 @@ from agentrl.engines.servers.weights.nccl import AGREED
 WORKER = Path(__file__).parent / "worker"
 SHIM = Path(__file__).parent / "cpu_shim"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Room for an adapter that vLLM knows to make."""
+"""Values of `max_lora_rank` that vLLM supports."""
 CPU_CACHE_GIB = "1"
-"""KV cache on a CPU, where memory is the trainer's as well; VLLM_CPU_KVCACHE_SPACE says otherwise."""
+"""KV cache on a CPU, where the trainer uses the same memory; VLLM_CPU_KVCACHE_SPACE overrides it."""
 
 
 def command(settings: ServerSettings, port: int) -> list[str]:
@@ -26,17 +26,17 @@ def command(settings: ServerSettings, port: int) -> list[str]:
 
 
 def environment(settings: ServerSettings) -> dict[str, str]:
-    """Variables that a server needs besides ours."""
+    """Environment variables of a server, besides those of this process."""
     own = [WORKER] if settings.device == "cuda" else [WORKER, SHIM]
     paths = [*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])]
     always = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",  # abort, sleep and weight updates are served in this mode only
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled, from this host alone
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and cannot tell filtered log-probs
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory are pickled, and come from this host alone
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and returns no filtered log-probs
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(settings.adapter is not None)),
-        # Counting stays on, for the load is read from it; an interval of a year keeps it out of the log.
+        # The load is read from these statistics; an interval of a year keeps them out of the log.
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
     }
     return always | (_gpu_environment(settings) if settings.device == "cuda" else _cpu_environment(settings))
@@ -52,7 +52,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel,
         "seed": settings.seed,
-        "generation_config": "vllm",  # else the model's own file filters what a request leaves open
+        "generation_config": "vllm",  # else the model's own file sets the filters that a request does not set
         "logprobs_mode": "processed_logprobs",
         "no_enable_chunked_prefill": not settings.chunked_prefill,
         "max_num_batched_tokens": settings.max_batched_tokens,
@@ -76,7 +76,7 @@ def _image_flags(settings: ServerSettings) -> dict[str, Any]:
         return {"skip_tokenizer_init": True}  # token ids in, token ids out; processors of images need one
     return {
         "enable_scale_out": True,  # the call that takes images beside token ids
-        "no_mm_device_do_normalize": True,  # its factors lie among the weights, and are random where those begin so
+        "no_mm_device_do_normalize": True,  # its factors are weights: random at the start
     }
 
 

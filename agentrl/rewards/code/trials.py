@@ -33,7 +33,7 @@ def program(*names: str) -> str:
 
 
 HARNESS = program("plain", "callee", "harness")
-REFEREE = program("plain", "callee", "stand_ins", "referee")
+REFEREE = program("plain", "callee", "remote_objects", "referee")
 
 
 def framed(request: dict[str, Any]) -> str:

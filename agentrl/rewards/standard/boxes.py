@@ -1,4 +1,4 @@
-r"""Finds the last `\boxed{...}` of a text, as the scorer of each data set does."""
+r"""Finds the last `\boxed{...}` of a text, in the way of each data set's scorer."""
 
 BRACES = {"{": 1, "}": -1}
 

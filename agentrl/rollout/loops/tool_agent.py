@@ -1,11 +1,10 @@
-"""The model calls tools until it answers; a simulated user, where the row has one, reacts to its answers.
+"""The model calls tools until it answers; a simulated user, if the row has one, replies to its answers.
 
 Invariants:
 - tool calls come first: the interaction runs only on a turn without calls;
-- every call of a turn gets exactly one answer, in the order of the calls, even a malformed one or one
-  too many;
-- the last answer the turn limit allows is still judged by the interaction, but nothing is appended to it;
-- tools are released and the interaction finalized whatever happens.
+- every call of a turn gets exactly one answer, in the order of the calls; malformed and excess calls too;
+- the interaction still scores the last answer that the turn limit allows, but its reply is not appended;
+- tools are always released and the interaction is always finalized.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.episode import Episode
@@ -26,12 +26,13 @@ from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Traj
 
 @dataclass
 class Sessions:
-    """Whom the model talks to besides itself."""
+    """The tools and the simulated user of one trajectory."""
 
     tools: ToolSession
     interaction: InteractionSession | None
 
 
+@agent_loop("tool_agent")
 class ToolAgent(AgentLoop):
     """Multi-turn conversation with tools and an optional interaction."""
 
@@ -41,7 +42,7 @@ class ToolAgent(AgentLoop):
             trajectory.key, row.tools_kwargs, agent_data=trajectory, selection=row.tool_selection
         )
         interaction = self._interaction(trajectory)
-        async with AsyncExitStack() as stack:  # a release that is cancelled does not keep the other from its turn
+        async with AsyncExitStack() as stack:  # if one release is cancelled, the other still runs
             if interaction is not None:
                 stack.push_async_callback(interaction.finalize)
             stack.push_async_callback(tools.release)
@@ -72,7 +73,7 @@ class ToolAgent(AgentLoop):
         await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
-        """The model wrote an answer: hear the simulated user, or stop."""
+        """After an answer: get the simulated user's reply, or stop."""
         if interaction is None:
             episode.finish("stop")
             return
@@ -90,7 +91,7 @@ class ToolAgent(AgentLoop):
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
     async def _called(self, episode: Episode, reply: Reply, tools: ToolSession, errors: int) -> int:
-        """The model called tools: run them together, answer in order; returns bad turns in a row."""
+        """After tool calls: run them concurrently, answer in order; returns the number of bad turns in a row."""
         if self._out_of_turns(episode.trajectory):
             episode.finish("max_turns")
             return errors
@@ -139,12 +140,12 @@ class ToolAgent(AgentLoop):
 
 
 async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """All at once; a single one without the price of a task of its own."""
+    """Run all concurrently; a single call needs no task of its own."""
     return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:
-    """Pictures come before the text, as verl shows them."""
+    """Images come before the text, as in verl."""
     content: Any = [{"type": "image", "image": image} for image in result.images]
     content += [{"type": "video", "video": video} for video in result.videos]
     if content and result.text:

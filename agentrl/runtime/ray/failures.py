@@ -8,7 +8,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.servers.http import ServerLost
-from agentrl.training.checkpoint.folders import Damaged
+from agentrl.training.checkpoint.folders import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
@@ -23,7 +23,7 @@ def plain(error: BaseException, who: str) -> Exception:
     if isinstance(error, RayActorError | ObjectLostError):
         return WorkerDied(f"{who} died: killed, out of memory, or its machine is gone")
     cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, Damaged):
+    if isinstance(cause, DamagedCheckpoint):
         return cause
     if isinstance(cause, UserError):
         return UserError(str(cause))
@@ -74,7 +74,9 @@ def failure(ref: Any, who: str) -> Exception | None:
 
 def explains(error: Exception) -> bool:
     """Whether nothing that comes later could say more."""
-    if isinstance(error, Damaged):  # the others have the same to say, and Ray complains about what nobody hears
+    if isinstance(
+        error, DamagedCheckpoint
+    ):  # the others have the same to say, and Ray complains about what nobody hears
         return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
 

@@ -66,13 +66,13 @@ class Host(Worker):
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and make ready to sample."""
-        from agentrl.engines.launching import hf_engine
+        from agentrl.engines.launching import engine_in_process
         from agentrl.training import load_model
 
         model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
         model.requires_grad_(False)
         self.parameters = dict(model.named_parameters())
-        self.engine = hf_engine(self.config, model)
+        self.engine = engine_in_process(self.config, model)
         await self.engine.start()
 
     async def announce(self, calls: list[Announcement]) -> None:

@@ -57,6 +57,7 @@ class Rank(Member, Host):
     def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
         super().__init__(config, folder, surroundings, threads)
         self._leaving: Iterator[dict[str, Any]] = iter(())
+        self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
 
@@ -80,16 +81,17 @@ class Rank(Member, Host):
 
         A rank without servers takes part, for the full weights are made by all ranks together.
         """
-        from agentrl.engines.launching import transport
+        from agentrl.engines.launching import sent_weights, transport
 
         ranks = self.learner.ranks
         if self._transport is None:
-            self._transport = transport(self.config, self.learner.module, way, self.device, Path(scratch), ranks)
+            self._weights = sent_weights(self.config, self.learner.module, way, self.device)
+            self._transport = transport(self.config, self._weights, way, self.device, Path(scratch), ranks)
         mine = targets.get(str(ranks.rank), [])
         if mine or (way == "ipc" and backend.tensor_parallel > 1):
             await self._transport.push([self._replica(backend, *target) for target in mine])
         else:
-            for _ in self._transport.weights.tensors():
+            for _ in self._weights.tensors():
                 pass
 
     async def free(self) -> None:

@@ -72,7 +72,8 @@ def start_servers(
         replicas = [Replica(backend, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        servers = [_server(spot, backend, logs / f"{name}-{i}.log", scratch, stack) for i, spot in enumerate(spots)]
+        files = [logs / f"{backend.name}-{i}.log" for i in range(len(spots))]
+        servers = [_server(spot, backend, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
         replicas = [Replica(backend, server.url, server) for server in servers]
     nearest = {server.url: server.spot.rank for server in servers}
     way = "adapter" if backend.adapted else weight_way(rollout, device, shared)

@@ -52,7 +52,7 @@ EXPERIMENT = (
 )
 """Settings, and sections, that say which experiment a run is."""
 
-PLACE = (
+LOCATION = (
     "trainer.default_local_dir",
     "trainer.output_dir",
     "trainer.device",
@@ -107,7 +107,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str])
 
     A key that `old` lacks is not one: another version of agentrl wrote it.
     """
-    values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in PLACE)
+    values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in LOCATION)
     found = [Change(*each) for each in values if each[1] is not UNKNOWN and not _same(each[1], each[2])]
     return sorted(found, key=lambda change: not change.is_another_experiment)
 

@@ -25,7 +25,7 @@ import torch
 
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint.lineage import complete_plan, visible
-from agentrl.training.checkpoint.tensor_files import SUFFIX, Pieces, join, split, to_cpu, write
+from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 FOLDER = "checkpoints"
@@ -41,7 +41,7 @@ _BLOCK = 2**22
 Finish = Callable[[], Path]
 
 
-class Damaged(UserError):
+class DamagedCheckpoint(UserError):
     """A checkpoint lacks a part, or a part is not what was written."""
 
     def __init__(self, culprit: Path, why: str = "is damaged") -> None:
@@ -85,20 +85,20 @@ def begin(
     """The part of `save` that must see the model as it is now; what it returns does the rest, in any thread."""
     final = folder / f"global_step_{step}"
     draft = folder / f"{_NEW}{final.name}"
-    plain, pieces = split(state)
-    pieces = to_cpu(pieces)
+    plain, chunks = split(state)
+    chunks = to_cpu(chunks)
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
         draft.mkdir()
-    ranks.meet()
+    ranks.barrier()
     if write_model is not None:
         write_model(draft / HUGGINGFACE)
 
     def finish() -> Path:
-        for file in ranks.attempt(lambda: write(draft, ranks.rank, pieces)):
+        for file in ranks.attempt(lambda: write(draft, ranks.rank, chunks)):
             _force_to_disk(file)
-        ranks.meet()
+        ranks.barrier()
         ranks.attempt(lambda: _complete(draft, final, step, plain, automatic) if ranks.first else None)
         return final
 
@@ -110,12 +110,12 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
 
     Raises Damaged on every rank when it is damaged, UserError when it is none of agentrl's.
     """
-    refusal = ranks.share(_refusal(path) if ranks.first else None)
+    refusal = ranks.broadcast(_refusal(path) if ranks.first else None)
     if refusal is not None:
         raise refusal
     step: int = _read_manifest(path)["step"]
     state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-    return step, join(state, Pieces(path))
+    return step, join(state, TensorFiles(path))
 
 
 def latest(folder: Path) -> Path | None:
@@ -159,7 +159,7 @@ def prune_part(folder: Path, part: str, keep: int | None) -> None:
     steps = visible(folder)
     for step in sorted(steps)[: -max(keep, 1)]:
         gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
-        with suppress(Damaged):  # an old one is not worth the run
+        with suppress(DamagedCheckpoint):  # an old one is not worth the run
             manifest = _read_manifest(steps[step])
             files = {n: stamp for n, stamp in manifest["files"].items() if steps[step] / n not in gone}
             _write_manifest(steps[step], manifest | {"files": files})
@@ -208,13 +208,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """Its format, step, files (name -> stamp), and whether it is automatic."""
     file = path / MANIFEST
     if not file.is_file():
-        raise Damaged(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
+        raise DamagedCheckpoint(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
     try:
         manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT
         manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(file) from error
+        raise DamagedCheckpoint(file) from error
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
     return manifest
@@ -227,7 +227,7 @@ def _refusal(path: Path) -> UserError | None:
     except UserError as error:  # for the other ranks, too
         return error
     culprit = next((name for name in files if not _intact(path / name, files[name])), None)
-    return None if culprit is None else Damaged(path / culprit)
+    return None if culprit is None else DamagedCheckpoint(path / culprit)
 
 
 def _intact(file: Path, stamp: list[int]) -> bool:

@@ -16,7 +16,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import complete, fetch, folders, is_remote, move
 from agentrl.core.resources import find
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.folders import MANIFEST, Damaged
+from agentrl.training.checkpoint.folders import MANIFEST, DamagedCheckpoint
 from agentrl.training.checkpoint.lineage import DAMAGED, SUPERSEDED, free_name, set_aside, step_of, visible
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Resuming:
     mode: str
     path: str | None
     """trainer.resume_from_path."""
-    elsewhere: str | None = None
+    remote: str | None = None
     """trainer.default_hdfs_dir."""
 
     def candidates(self) -> Iterator[Path]:
@@ -53,11 +53,11 @@ class Resuming:
 
         Raises UserError when all of them are damaged, or the one that is named.
         """
-        refused: list[Damaged] = []
+        refused: list[DamagedCheckpoint] = []
         for path in candidates:
             try:
                 found = load(path)
-            except Damaged as error:
+            except DamagedCheckpoint as error:
                 if self.mode != "auto":
                     raise
                 refused.append(error)
@@ -84,8 +84,8 @@ class Resuming:
             aside = set_aside(self.folder, kept, SUPERSEDED, moves=moves, copies=copies)
         if aside is not None:
             _say(aside, (path.name for path in aside.iterdir()))
-        if self.elsewhere is not None:
-            _set_aside_elsewhere(self.elsewhere, kept)
+        if self.remote is not None:
+            _set_aside_elsewhere(self.remote, kept)
 
     def kept(self, step: int) -> int:
         """The last step of the folder's own lineage that a run which goes on from `step` continues; 0: none of it."""
@@ -95,13 +95,13 @@ class Resuming:
         own = visible(self.folder)
         if own:
             yield own.pop(max(own))  # whole as a rule, and nothing else is looked at
-        elsewhere = {} if self.elsewhere is None else _steps_of(complete(self.elsewhere, MANIFEST, WHAT))
-        for step in sorted({*own, *elsewhere}, reverse=True):
+        remote = {} if self.remote is None else _steps_of(complete(self.remote, MANIFEST, WHAT))
+        for step in sorted({*own, *remote}, reverse=True):
             if step in own:
                 yield own[step]
-            if step in elsewhere:
+            if step in remote:
                 set_aside(self.folder, step - 1, DAMAGED)  # all of these are, and one may have its name
-                yield fetch(elsewhere[step], WHAT, into=self.folder)
+                yield fetch(remote[step], WHAT, into=self.folder)
 
     def _named(self) -> Path:
         if self.path is None:
@@ -114,7 +114,7 @@ class Resuming:
         if self.path is None:
             return False
         if is_remote(self.path):
-            return self.elsewhere is not None and self.path.rstrip("/").rpartition("/")[0] == self.elsewhere.rstrip("/")
+            return self.remote is not None and self.path.rstrip("/").rpartition("/")[0] == self.remote.rstrip("/")
         return self._named().resolve().parent == self.folder.resolve()
 
 

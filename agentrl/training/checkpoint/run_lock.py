@@ -23,6 +23,9 @@ HELD = (errno.EACCES, errno.EAGAIN)
 
 log = logging.getLogger(__name__)
 
+_HERE: set[str] = set()
+"""Folders that runs of this process write to."""
+
 
 @contextmanager
 def locked(run_dir: Path, key: str) -> Iterator[None]:
@@ -32,7 +35,7 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
     Raises UserError where another run has the lock, or where the folder cannot be made.
     """
     made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
-    with _open(run_dir, key) as file:
+    with _first_here(run_dir, key), _open(run_dir, key) as file:
         try:
             # A record lock, not flock: a forked child that outlives this process does not keep it, and NFS knows it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,6 +49,19 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
             yield
         finally:
             _remove_empty(run_dir, made)
+
+
+@contextmanager
+def _first_here(run_dir: Path, key: str) -> Iterator[None]:
+    """A record lock belongs to the process: it does not keep a second run of this one out, and would end with it."""
+    place = os.path.realpath(run_dir)
+    if place in _HERE:
+        raise UserError(_in_use(run_dir, key, "this very process", "close it"))
+    _HERE.add(place)
+    try:
+        yield
+    finally:
+        _HERE.discard(place)
 
 
 def _remove_empty(run_dir: Path, made: Sequence[Path]) -> None:
@@ -83,5 +99,9 @@ def _refusal(run_dir: Path, key: str, note: str) -> str:
         end = f"`kill {holder['pid']}` there, which saves it"
     except (ValueError, KeyError, TypeError):  # between its lock and its note
         who, end = "another process", "that one"
+    return _in_use(run_dir, key, who, f"end it with {end}")
+
+
+def _in_use(run_dir: Path, key: str, who: str, end: str) -> str:
     own = "trainer.experiment_name=NAME" if key.endswith("default_local_dir") else f"{key}=FOLDER"
-    return f"{run_dir} is in use by another run ({who}): wait for it, end it with {end}, or give this run {own}"
+    return f"{run_dir} is in use by another run ({who}): wait for it, {end}, or give this run {own}"

@@ -1,7 +1,8 @@
 """The start of a run: its folder is its own, and what it goes on with is the same experiment."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
 from agentrl.training.checkpoint.changes import check_changes
 from agentrl.training.checkpoint.folders import FOLDER
-from agentrl.training.checkpoint.restarts import persist
+from agentrl.training.checkpoint.restarts import run_with_restarts
 from agentrl.training.checkpoint.run_lock import locked
 
 T = TypeVar("T")
@@ -23,13 +24,20 @@ def supervise(run: Callable[[Any], T], config: Any, key: str) -> T:
     `key`: the setting that names the folder. Raises UserError where another run writes there, or where the run would go
     on with another experiment.
     """
+    with run_folder(config, key) as run_dir:
+        return run_with_restarts(run, config, run_dir / FOLDER)
+
+
+@contextmanager
+def run_folder(config: Any, key: str) -> Iterator[Path]:
+    """The folder of a run, which nobody else writes to while the body runs. Raises UserError as `supervise` does."""
     run_dir = Path(local(getattr(config.trainer, key.rpartition(".")[2]), key))
     with locked(run_dir, key):
         if not getattr(config.trainer, "val_only", False):
             told = check_changes(config, run_dir / FOLDER)
             if told:
                 log.warning("%s", told)
-        return persist(run, config, run_dir / FOLDER)
+        yield run_dir
 
 
 def local(folder: str, key: str) -> str:

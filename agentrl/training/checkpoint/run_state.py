@@ -31,7 +31,7 @@ class Stateful(Protocol):
         """Go on from what `state_dict` gave."""
 
 
-class Learned(Protocol):
+class CheckpointedLearner(Protocol):
     """What trains, as `Runtime` describes it."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
@@ -46,7 +46,7 @@ class Checkpoints:
     """Saves and finds the parts of a run under its folder."""
 
     trainer: Trainer
-    learner: Learned
+    learner: CheckpointedLearner
     """What trains; every process of it writes its own share."""
     parts: Mapping[str, Stateful]
     """What else the run is made of."""

@@ -29,11 +29,11 @@ def chosen(state: dict[str, Any], contents: list[str]) -> dict[str, Any]:
 class Saver:
     """Writes the checkpoints of a run, one at a time."""
 
-    def __init__(self, trainer: Trainer, ranks: Ranks, *, aside: bool) -> None:
+    def __init__(self, trainer: Trainer, ranks: Ranks, *, background: bool) -> None:
         """`aside`: write in a thread, while training goes on."""
         self.trainer = trainer
         self.ranks = ranks
-        self.thread = ThreadPoolExecutor(1, "checkpoint") if aside else None
+        self.thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._pending: Future[None] | None = None
 
     def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
@@ -59,12 +59,12 @@ class Saver:
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:
-        elsewhere, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
-        if elsewhere is not None:
-            send(path, elsewhere, checkpoints.MANIFEST, what)
+        remote, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
+        if remote is not None:
+            send(path, remote, checkpoints.MANIFEST, what)
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
         if self.trainer.max_actor_ckpt_to_keep is None:
             for name in checkpoints.prune_automatic(path.parent, KEPT):
-                if elsewhere is not None:
-                    remove(f"{elsewhere.rstrip('/')}/{name}", what)
+                if remote is not None:
+                    remove(f"{remote.rstrip('/')}/{name}", what)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

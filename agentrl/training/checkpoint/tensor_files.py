@@ -16,57 +16,57 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentrl.core.errors import UserError
-from agentrl.training.parallel.shards import Piece
+from agentrl.training.parallel.shards import TensorChunk
 
-PIECE = "__piece__"
+CHUNK = "__piece__"
 SUFFIX = ".safetensors"
 
 
-def split(state: Any, path: str = "") -> tuple[Any, dict[str, Piece]]:
+def split(state: Any, path: str = "") -> tuple[Any, dict[str, TensorChunk]]:
     """(the state with marks for its pieces, those pieces by key): a key is the path to the piece's place."""
-    if isinstance(state, Piece):
-        return {PIECE: path, "shape": list(state.shape)}, {path: state}
+    if isinstance(state, TensorChunk):
+        return {CHUNK: path, "shape": list(state.shape)}, {path: state}
     if not isinstance(state, dict):
         return state, {}
     plain: dict[str, Any] = {}
-    pieces: dict[str, Piece] = {}
+    chunks: dict[str, TensorChunk] = {}
     for name, value in state.items():
         plain[name], found = split(value, f"{path}/{name}" if path else str(name))
-        pieces |= found
-    return plain, pieces
+        chunks |= found
+    return plain, chunks
 
 
-def join(state: Any, pieces: "Pieces") -> Any:
+def join(state: Any, chunks: "TensorFiles") -> Any:
     """What was split, with something to read from in each piece's place."""
     if not isinstance(state, dict):
         return state
-    if PIECE in state:
-        return Saved(pieces, state[PIECE], tuple(state["shape"]))
-    return {name: join(value, pieces) for name, value in state.items()}
+    if CHUNK in state:
+        return SavedTensor(chunks, state[CHUNK], tuple(state["shape"]))
+    return {name: join(value, chunks) for name, value in state.items()}
 
 
-def write(folder: Path, rank: int, pieces: dict[str, Piece]) -> list[Path]:
+def write(folder: Path, rank: int, chunks: dict[str, TensorChunk]) -> list[Path]:
     """Write a rank's pieces, on the CPU by now, a file for each part of the state (the first word of the keys)."""
-    parts: dict[str, dict[str, Piece]] = {}
-    for key, piece in pieces.items():
-        if piece.values.numel():
-            parts.setdefault(key.partition("/")[0], {})[key] = piece
+    parts: dict[str, dict[str, TensorChunk]] = {}
+    for key, chunk in chunks.items():
+        if chunk.values.numel():
+            parts.setdefault(key.partition("/")[0], {})[key] = chunk
     files = []
     for part, members in parts.items():
         file = folder / f"{part}-{rank:05d}{SUFFIX}"
-        starts = json.dumps({key: piece.start for key, piece in members.items()})
-        save_file({key: piece.values for key, piece in members.items()}, file, metadata={"starts": starts})
+        starts = json.dumps({key: chunk.start for key, chunk in members.items()})
+        save_file({key: chunk.values for key, chunk in members.items()}, file, metadata={"starts": starts})
         files.append(file)
     return files
 
 
-def to_cpu(pieces: dict[str, Piece]) -> dict[str, Piece]:
+def to_cpu(chunks: dict[str, TensorChunk]) -> dict[str, TensorChunk]:
     """Copies of pieces, in the CPU's memory."""
-    return {key: Piece(p.shape, p.start, p.values.to("cpu", copy=True)) for key, p in pieces.items()}
+    return {key: TensorChunk(p.shape, p.start, p.values.to("cpu", copy=True)) for key, p in chunks.items()}
 
 
 @dataclass
-class Pieces:
+class TensorFiles:
     """The files of a checkpoint."""
 
     folder: Path
@@ -88,18 +88,18 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedTensor:
     """A tensor in a checkpoint, read as far as it is wanted."""
 
-    pieces: Pieces
+    chunks: TensorFiles
     key: str
     shape: tuple[int, ...]
 
     def read(self, start: int, count: int) -> Tensor:
         """Elements `start` to `start + count` of the tensor, flat, on the CPU. Raises UserError where some are lost."""
-        runs = list(self.pieces.read(self.key, start, count))
+        runs = list(self.chunks.read(self.key, start, count))
         if sum(run.numel() for _, run in runs) != count:
-            raise UserError(f"{self.pieces.folder} lacks a part of {self.key}; resume from an older checkpoint")
+            raise UserError(f"{self.chunks.folder} lacks a part of {self.key}; resume from an older checkpoint")
         if len(runs) == 1:
             return runs[0][1]
         found = torch.empty(count, dtype=runs[0][1].dtype) if runs else torch.empty(0)

@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from agentrl.chat.media.inputs import parameters
 from agentrl.training.model.varlen import varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
-from agentrl.training.perf.device import computed
+from agentrl.training.perf.device import as_autocast
 
 PACKED = "agentrl_packed"
 
@@ -92,7 +92,7 @@ def packed_attention(
     if cu_seq_lens_q is None or max_length_q is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, None
-    query, key, value = computed(query), computed(key), computed(value)
+    query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):

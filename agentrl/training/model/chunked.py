@@ -45,12 +45,12 @@ class ChunkedLogprobs(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
         kl = torch.empty_like(logprobs) if other else None
-        look, _ = _kernels(hidden, kernels)
+        row_statistics, _ = _kernels(hidden, kernels)
         for rows in _chunks(hidden, weight, other, wide):
             logits = _logits(rows, hidden, weight, bias, wide=wide)
             if kl is not None:
-                kl[rows] = _divergence(logits, _logits(rows, *other, wide=wide), scale)
-            lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
+                kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
+            lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
         ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
         ctx.set_materialize_grads(False)
@@ -59,12 +59,12 @@ class ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
-        by_logprob, by_entropy, by_kl = (*gradients, None)[:3]
+        grad_logprobs, grad_entropy, grad_kl = (*gradients, None)[:3]
         nothing = [None] * (4 + len(other))
-        if by_logprob is None and by_entropy is None and by_kl is None:
+        if grad_logprobs is None and grad_entropy is None and grad_kl is None:
             return None, None, None, *nothing
-        if by_logprob is None and by_entropy is None:
-            by_logprob = torch.zeros_like(lse)
+        if grad_logprobs is None and grad_entropy is None:
+            grad_logprobs = torch.zeros_like(lse)
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
@@ -75,9 +75,9 @@ class ChunkedLogprobs(torch.autograd.Function):
             logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
             # Before `slope`, which overwrites the logits.
             more = None
-            if by_kl is not None:
-                more = _kl_slope(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], by_kl[rows], ctx.scale)
-            slopes = _at(by_logprob, rows), _at(by_entropy, rows)
+            if grad_kl is not None:
+                more = _kl_gradient(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], grad_kl[rows], ctx.scale)
+            slopes = _at(grad_logprobs, rows), _at(grad_entropy, rows)
             d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
             if more is not None:
                 d_logits += more
@@ -98,13 +98,13 @@ class ChunkedLogprobs(torch.autograd.Function):
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
     """(look, slope) for tensors like this one; `backend`: triton, or torch."""
     if backend == "torch" or not hidden.is_cuda:
-        return _look, _slope
+        return _row_statistics, _logits_gradient
     from agentrl.training.model import head_kernels
 
-    return head_kernels.look, head_kernels.slope
+    return head_kernels.row_statistics, head_kernels.logits_gradient
 
 
-def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _row_statistics(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """(log of softmax's denominator, log-prob of the target, entropy), f32 [C] each; overwrites f32 logits."""
     logits = logits.float().mul_(scale)
     lse = logits.logsumexp(-1)
@@ -113,40 +113,40 @@ def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor
     return lse, logprobs, lse - torch.linalg.vecdot(probs, logits)
 
 
-def _slope(
+def _logits_gradient(
     logits: Tensor,
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    by_logprob: Tensor | None,
-    by_entropy: Tensor | None,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Gradient [C, V] with respect to the logits, in their dtype; overwrites f32 logits."""
     dtype = logits.dtype
     logprobs = logits.float().mul_(scale).sub_(lse[:, None])
     probs = logprobs.exp()
-    if by_entropy is None:
-        gradient = probs.mul_(-_column(by_logprob))
+    if grad_entropy is None:
+        gradient = probs.mul_(-_column(grad_logprobs))
     else:
         # d entropy / d logit_j = -p_j (log p_j + entropy)
-        slope = logprobs.add_(entropy[:, None]).mul_(-by_entropy[:, None])
-        gradient = probs.mul_(slope if by_logprob is None else slope.sub_(_column(by_logprob)))
-    if by_logprob is not None:
-        gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
+        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
+        gradient = probs.mul_(slope if grad_logprobs is None else slope.sub_(_column(grad_logprobs)))
+    if grad_logprobs is not None:
+        gradient.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
     return gradient.mul_(scale).to(dtype)
 
 
-def _divergence(logits: Tensor, others: Tensor, scale: float) -> Tensor:
+def _kl(logits: Tensor, others: Tensor, scale: float) -> Tensor:
     """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
     probs, gap = _probs_and_gap(logits, others, scale)
     return torch.linalg.vecdot(probs, gap)
 
 
-def _kl_slope(logits: Tensor, others: Tensor, kl: Tensor, by_kl: Tensor, scale: float) -> Tensor:
+def _kl_gradient(logits: Tensor, others: Tensor, kl: Tensor, grad_kl: Tensor, scale: float) -> Tensor:
     """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
     probs, gap = _probs_and_gap(logits, others, scale)
-    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * by_kl[:, None]).to(logits.dtype)
+    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * grad_kl[:, None]).to(logits.dtype)
 
 
 def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.loading import language_head
-from agentrl.training.parallel.shards import bare, gathered
+from agentrl.training.parallel.shards import gather_trainable, unwrapped
 
 ADAPTER = "adapter_model.safetensors"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
@@ -61,7 +61,7 @@ def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, 
     if weights:
         save_pretrained(module, tokenizer, path)
     elif not hasattr(module, "ranks") or module.ranks.first:
-        write_description(bare(module), path)
+        write_description(unwrapped(module), path)
         tokenizer.save_pretrained(path)
 
 
@@ -81,7 +81,7 @@ def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -
     """Gathered in the first rank's memory on the CPU: an adapter at once, a model unit by unit."""
     whole: dict[str, Tensor] = {}
     if isinstance(module.module, PeftModel):
-        whole = {name: tensor.cpu() for name, tensor in gathered(module).items() if "lora_" in name}
+        whole = {name: tensor.cpu() for name, tensor in gather_trainable(module).items() if "lora_" in name}
         if module.ranks.first:
             write_description(module.module, path)
             save_adapter(whole, path)

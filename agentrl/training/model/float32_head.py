@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentrl.training.perf.device import computed
+from agentrl.training.perf.device import as_autocast
 
 
 class Float32Linear(nn.Linear):
@@ -21,7 +21,7 @@ class Float32Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., in], of any dtype -> f32 [..., out]."""
-        operands = [None if x is None else computed(x).float() for x in (input, self.weight, self.bias)]
+        operands = [None if x is None else as_autocast(x).float() for x in (input, self.weight, self.bias)]
         with torch.autocast(input.device.type, enabled=False):
             return F.linear(*operands)
 

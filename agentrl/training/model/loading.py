@@ -100,7 +100,7 @@ def load_model(
     peft's name for what it does; `section`: how errors call the keys. Raises UserError when the model cannot be had.
     """
     torch.manual_seed(seed)
-    place, saved = base_and_adapter(place_of(model, section), model.lora_rank)
+    place, saved = base_and_adapter(model_source(model, section), model.lora_rank)
     module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
@@ -168,7 +168,7 @@ def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments)
 
 
-def freeze_eyes(module: Any) -> None:
+def freeze_vision_tower(module: Any) -> None:
     """Train no more of what looks at images. Raises UserError where a model has nothing that does."""
     model = module.get_base_model() if isinstance(module, PeftModel) else module
     eyes = model.get_encoder(modality="image")
@@ -195,7 +195,7 @@ def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConf
     return config
 
 
-def place_of(model: Pretrained, section: str) -> str:
+def model_source(model: Pretrained, section: str) -> str:
     """Where the model's files are read. Raises UserError."""
     place = folder_or_id(model.path, f"{section}.path")
     return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place

@@ -19,7 +19,7 @@ from agentrl.training.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention import is_packed, packing_arguments
 from agentrl.training.model.float32_head import heads_in_float32
-from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, place_of
+from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, model_source
 from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.reward_model.model"
@@ -32,7 +32,7 @@ class Judge:
 
     def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
         model = reward_model.model
-        place = place_of(model, SECTION)
+        place = model_source(model, SECTION)
         module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")

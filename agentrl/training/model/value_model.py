@@ -20,8 +20,8 @@ from agentrl.training.batch import Batch
 from agentrl.training.model.float32_head import heads_in_float32
 from agentrl.training.model.loading import float32_masters, load_model
 from agentrl.training.model.logprobs import run
-from agentrl.training.parallel.shards import bare, inside, ranks_of
-from agentrl.training.parallel.ulysses import part_of
+from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
+from agentrl.training.parallel.ulysses import token_shard_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
@@ -69,17 +69,17 @@ class TokenValues:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        network: Any = bare(module)
+        network: Any = unwrapped(module)
         self.network = network.get_base_model() if hasattr(network, "get_base_model") else network
 
     def __call__(self, batch: Batch) -> tuple[Tensor]:
         """Values f32 [T]: entry t is that of the tokens before t; 0 off the mask."""
         targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
-        part = part_of(batch, ranks_of(self.module))
-        own = targets[part.own(targets - 1)]
+        part = token_shard_of(batch, ranks_of(self.module))
+        own = targets[part.owns(targets - 1)]
         places = own - 1 - part.start
-        values = inside(self.module, lambda: run(self.network, batch, part, self._values)[places].float())
-        return (part.everywhere(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
+        values = run_gathered(self.module, lambda: run(self.network, batch, part, self._values)[places].float())
+        return (part.gather(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.network(input_ids=ids[None], position_ids=positions, **arguments).logits[0, :, 0]

@@ -31,7 +31,7 @@ T = TypeVar("T")
 Names = list[str]
 
 
-class Whole(nn.Module):
+class FsdpRoot(nn.Module):
     """FSDP's root: whatever runs in its forward finds the model's parameters as it needs them."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -42,7 +42,7 @@ class Whole(nn.Module):
         return function()
 
 
-class Sharded:
+class ShardedModel:
     """Stands for the plain model, whose attributes it has; run it by `inside`."""
 
     def __init__(
@@ -60,9 +60,9 @@ class Sharded:
         self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
         self._units = units
         self._shapes = shapes
-        self.keeps = False
+        self.keeps_gathered = False
         """Whether there is memory for all units gathered, and for their gradients."""
-        self.computes_in: torch.dtype | None = None
+        self.compute_dtype: torch.dtype | None = None
         """The dtype of its layers' arithmetic; None: as parameters are stored."""
 
     def __getattr__(self, name: str) -> Any:
@@ -84,7 +84,7 @@ class Sharded:
         """This rank's parameters under their plain names."""
         return ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
 
-    def inside(self, function: Callable[[], T]) -> T:
+    def run_gathered(self, function: Callable[[], T]) -> T:
         """`function()`, which may run any part of the model. Every rank takes part."""
         result: T = self.root(function)
         if not torch.is_grad_enabled():
@@ -96,10 +96,10 @@ class Sharded:
         self._reshard()
         self.root.to(device)
 
-    def hold(self, on: bool) -> None:
+    def set_no_sync(self, on: bool) -> None:
         """`on`: passes to come leave units gathered and gradients unsummed, where `keeps` allows it; off before the
         last pass of an optimizer step."""
-        if self.keeps:
+        if self.keeps_gathered:
             self.root.set_reshard_after_backward(not on)
             self.root.set_requires_gradient_sync(not on)
 
@@ -197,7 +197,7 @@ def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]
     return chosen
 
 
-class Filler:
+class WeightLoader:
     """Gives a model on the meta device the weights that the first rank has read."""
 
     def __init__(self, skeleton: nn.Module, source: nn.Module | None, ranks: Ranks, device: torch.device) -> None:
@@ -205,7 +205,7 @@ class Filler:
         self.ranks = ranks
         self.device = device
         self.source = dict(_tensors(source)) if source is not None else {}
-        self.kinds = ranks.share({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
+        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
         names = dict(_tensors(skeleton))
         if {name: tensor.shape for name, tensor in names.items()} != {n: shape for n, (shape, _) in self.kinds.items()}:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")

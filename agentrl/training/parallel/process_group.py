@@ -45,7 +45,7 @@ def join_ranks(
         seq_world=sequence_parallel,
         mesh=mesh,
         seq_group=_neighbours(world, sequence_parallel),
-        aside=dist.new_group(backend="gloo", timeout=timeout),
+        background_group=dist.new_group(backend="gloo", timeout=timeout),
     )
 
 

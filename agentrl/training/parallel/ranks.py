@@ -32,7 +32,7 @@ class Ranks:
     """DeviceMesh over which parameters are sharded: (shard) or (replicate, shard). None: they are whole."""
     seq_group: Any = None
     """Process group of those neighbours."""
-    aside: Any = None
+    background_group: Any = None
     """Process group of all ranks for what runs beside training: checkpoints on their way to the disk."""
 
     @property
@@ -56,7 +56,7 @@ class Ranks:
         return self.rank % self.seq_world
 
     @property
-    def speaks(self) -> bool:
+    def leads(self) -> bool:
         """Whether this process answers for its share of the mini-batch: one of the neighbours does."""
         return self.seq_rank == 0
 
@@ -70,7 +70,7 @@ class Ranks:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over shares, in place: what a rank that does not speak has is left out."""
         if self.world > 1:
-            if not self.speaks:
+            if not self.leads:
                 tensor.zero_()
             torch.distributed.all_reduce(tensor)
         return tensor
@@ -91,7 +91,7 @@ class Ranks:
         torch.distributed.all_gather_object(parts, values)
         return {name: value for part in reversed(parts) for name, value in part.items()}
 
-    def share(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Plain data of the first rank, for all."""
         if self.world == 1:
             return value
@@ -99,10 +99,10 @@ class Ranks:
         torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for the others, beside whatever training does."""
         if self.world > 1:
-            torch.distributed.barrier(group=self.aside)
+            torch.distributed.barrier(group=self.background_group)
 
     def attempt(self, function: Callable[[], T]) -> T:
         """`function()`, and a meeting: when it fails on one rank it fails on all, beside whatever training does."""
@@ -113,7 +113,9 @@ class Ranks:
             error = caught
         if self.world > 1:
             errors: list[Any] = [None] * self.world
-            torch.distributed.all_gather_object(errors, None if error is None else str(error), group=self.aside)
+            torch.distributed.all_gather_object(
+                errors, None if error is None else str(error), group=self.background_group
+            )
             error = error or next((InfraError(f"rank {i}: {e}") for i, e in enumerate(errors) if e is not None), None)
         if error is not None:
             raise error

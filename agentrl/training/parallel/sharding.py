@@ -20,7 +20,7 @@ Load = Callable[[torch.device], Any]
 """Gives the model on a device; on the meta device, without its weights."""
 
 
-def place(
+def load_on_ranks(
     load: Load,
     ranks: Ranks,
     fsdp_config: Sharding,
@@ -34,7 +34,7 @@ def place(
     """
     if ranks.mesh is None:
         module = load(device)
-        compute_in(module, computing(fsdp_config, device))
+        set_compute_dtype(module, compute_dtype(fsdp_config, device))
         return compile_blocks(module) if compiled else module
     skeleton = load(torch.device("meta"))
     source = load(torch.device("cpu")) if ranks.first else None
@@ -56,9 +56,9 @@ def shard(
 
     if ranks.seq_world > 1:
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
-    filler = fsdp.Filler(skeleton, source, ranks, device)
-    dtypes = computing(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
-    lets_go = reshards(fsdp_config, skeleton, dtypes, ranks, device)
+    filler = fsdp.WeightLoader(skeleton, source, ranks, device)
+    dtypes = compute_dtype(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
+    lets_go = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
     fsdp_config = replace(fsdp_config, reshard_after_forward=lets_go)
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
@@ -66,19 +66,19 @@ def shard(
     for _, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
         names = filler.fill(block)
         units.append((wrap(block), names))
-    outer = fsdp.Whole(skeleton)
+    outer = fsdp.FsdpRoot(skeleton)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
     if fsdp_config.forward_prefetch:
         fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
-    sharded = fsdp.Sharded(skeleton, root, units, filler.shapes, ranks)
-    sharded.keeps = not lets_go
-    sharded.computes_in = dtypes[0]
+    sharded = fsdp.ShardedModel(skeleton, root, units, filler.shapes, ranks)
+    sharded.keeps_gathered = not lets_go
+    sharded.compute_dtype = dtypes[0]
     return sharded
 
 
-def reshards(
+def reshards_after_forward(
     fsdp_config: Sharding,
     module: nn.Module,
     dtypes: tuple[torch.dtype | None, torch.dtype],
@@ -97,7 +97,7 @@ def reshards(
     return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
-def computing(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
+def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
     """What layers compute in; None: in what parameters are stored in."""
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":
@@ -105,18 +105,18 @@ def computing(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None
     return DTYPES[param_dtype]
 
 
-def compute_in(module: Any, dtype: torch.dtype | None) -> None:
+def set_compute_dtype(module: Any, dtype: torch.dtype | None) -> None:
     """Have a model that one process holds whole compute in `dtype` wherever `inside` runs it."""
-    module.computes_in = dtype
+    module.compute_dtype = dtype
     if dtype == torch.float32:
         module.float()  # autocast narrows, it does not widen
 
 
-def as_trained(module: Any) -> Any:
+def match_trained_precision(module: Any) -> Any:
     """A frozen model in half precision computes what one with float32 parameters of the same values would: a sum over
     layers that autocast leaves in float32. Returns the module; one that is sharded does so already."""
     dtypes = {p.dtype for p in module.parameters()}
-    if not hasattr(module, "inside") and dtypes == {getattr(module, "computes_in", None)}:
+    if not hasattr(module, "run_gathered") and dtypes == {getattr(module, "compute_dtype", None)}:
         module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
     return module
 

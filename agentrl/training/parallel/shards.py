@@ -17,7 +17,7 @@ from agentrl.training.perf.offload import offloaded_activations
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorChunk:
     """A run of a tensor's elements: what checkpoints are made of."""
 
     shape: tuple[int, ...]
@@ -47,10 +47,10 @@ class Shard:
     written: bool = True
     """Whether it is this rank's to write into a checkpoint: another may have the same elements."""
 
-    def piece(self, tensor: Any = None) -> Piece:
+    def local_chunk(self, tensor: Any = None) -> TensorChunk:
         """This rank's run of the parameter, or of a `tensor` that lies as it does; no copy."""
         values = local(self.parameter if tensor is None else tensor).detach().reshape(-1)
-        return Piece(self.shape, self.start, values if self.written else values[:0])
+        return TensorChunk(self.shape, self.start, values if self.written else values[:0])
 
     @torch.no_grad()
     def fill(self, tensor: Any, saved: Any) -> None:
@@ -73,7 +73,7 @@ def trainable_shards(module: Any) -> dict[str, Shard]:
 
 
 @torch.no_grad()
-def gathered(module: Any) -> dict[str, Tensor]:
+def gather_trainable(module: Any) -> dict[str, Tensor]:
     """The trainable parameters, whole. Of a sharded model every rank takes part, in one collective that moves nothing
     else: for adapters, which fit in memory side by side."""
     shards, ranks = trainable_shards(module), ranks_of(module)
@@ -99,30 +99,30 @@ def size(shape: tuple[int, ...]) -> int:
     return prod(shape)
 
 
-def bare(module: Any) -> Any:
+def unwrapped(module: Any) -> Any:
     """The model itself, sharded or not."""
-    return module.module if hasattr(module, "inside") else module
+    return module.module if hasattr(module, "run_gathered") else module
 
 
 def ranks_of(module: Any) -> Ranks:
     """The processes that a model is sharded over."""
-    ranks: Ranks = module.ranks if hasattr(module, "inside") else ALONE
+    ranks: Ranks = module.ranks if hasattr(module, "run_gathered") else ALONE
     return ranks
 
 
-def inside(module: Any, function: Callable[[], Any]) -> Any:
+def run_gathered(module: Any, function: Callable[[], Any]) -> Any:
     """`function()` where the parameters of `module` are at hand, in the number format that it computes in."""
-    with offloaded_activations(bare(module)):
-        if hasattr(module, "inside"):
-            return module.inside(function)
-        dtype = getattr(module, "computes_in", None)
+    with offloaded_activations(unwrapped(module)):
+        if hasattr(module, "run_gathered"):
+            return module.run_gathered(function)
+        dtype = getattr(module, "compute_dtype", None)
         if dtype not in (torch.bfloat16, torch.float16):
             return function()
         with torch.autocast(next(module.parameters()).device.type, dtype):
             return function()
 
 
-def hold(module: Any, on: bool) -> None:
+def set_no_sync(module: Any, on: bool) -> None:
     """Whether a sharded model may leave its units gathered, and gradients unsummed, after the next passes."""
-    if hasattr(module, "hold"):
-        module.hold(on)
+    if hasattr(module, "set_no_sync"):
+        module.set_no_sync(on)

@@ -20,7 +20,7 @@ from agentrl.training.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenShard:
     """One neighbour's tokens of a pass; alone, all of them."""
 
     ids: Tensor
@@ -32,23 +32,23 @@ class Part:
     """Which token of the pass is the first here."""
     group: Any = None
 
-    def own(self, tokens: Tensor) -> Tensor:
+    def owns(self, tokens: Tensor) -> Tensor:
         """Of token indices [N], those that lie here: a bool [N]."""
         return (tokens >= self.start) & (tokens < self.start + self.ids.numel())
 
-    def everywhere(self, column: Tensor) -> Tensor:
+    def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] of which each neighbour has its own entries and zeros, with the entries of all."""
         if self.group is None:
             return column
-        whole: Tensor = _Everywhere.apply(column, self.group)
+        whole: Tensor = _Gather.apply(column, self.group)
         return whole
 
 
-def part_of(batch: Batch, ranks: Ranks) -> Part:
+def token_shard_of(batch: Batch, ranks: Ranks) -> TokenShard:
     """The tokens of a pass that are this rank's."""
     longest = max(batch.lengths)
     if ranks.seq_world == 1:
-        return Part(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
+        return TokenShard(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
     filling = -batch.num_tokens % ranks.seq_world
     bounds, positions = batch.cu_seqlens, batch.positions
     if filling:
@@ -57,7 +57,7 @@ def part_of(batch: Batch, ranks: Ranks) -> Part:
     ids = F.pad(batch.ids, (0, filling)).chunk(ranks.seq_world)[ranks.seq_rank]
     positions = positions.chunk(ranks.seq_world)[ranks.seq_rank]
     start = ranks.seq_rank * ids.numel()
-    return Part(ids, positions, bounds, max(longest, filling), start, ranks.seq_group)
+    return TokenShard(ids, positions, bounds, max(longest, filling), start, ranks.seq_group)
 
 
 def to_heads(query: Tensor, key: Tensor, value: Tensor, group: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,7 +107,7 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(gradients[0], ctx.join, ctx.cut, ctx.group), None, None, None
 
 
-class _Everywhere(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     """The sum over neighbours; backwards each keeps the gradient of what it put in."""
 
     @staticmethod

@@ -29,7 +29,7 @@ def tune_cpu(threads: int | None = None) -> None:
         matmul.fp32_precision = before
 
 
-def threads_named() -> int:
+def threads_set_by_user() -> int:
     """The number of threads that the user names in a variable; 0: none."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         number = os.environ.get(name, "").partition(",")[0].strip()
@@ -44,7 +44,7 @@ def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
     `steady`: all cores, idle or not, so that the number, and with it the last bits of every sum, is always the same.
     """
     host = Host()
-    return threads_named() or max(1, (host.allowed() if steady else host.idle()) // ranks)
+    return threads_set_by_user() or max(1, (host.allowed() if steady else host.idle()) // ranks)
 
 
 def product_error() -> float:

@@ -17,7 +17,7 @@ def device_for(name: str) -> torch.device:
     return torch.device(name)
 
 
-def computed(tensor: torch.Tensor) -> torch.Tensor:
+def as_autocast(tensor: torch.Tensor) -> torch.Tensor:
     """As autocast, where it is on, would hand a tensor to a matrix product."""
     kind = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor

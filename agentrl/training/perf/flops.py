@@ -40,7 +40,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ModelFlops:
     """Cost of a network, by what it does."""
 
     backbone: float
@@ -62,13 +62,13 @@ class Arithmetic:
         return (2 if self.frozen else 3) * self.forward(lengths, scored)
 
 
-def arithmetic_of(module: Any) -> Arithmetic:
+def flops_of_module(module: Any) -> ModelFlops:
     """The cost of a model, sharded or not."""
     shapes = getattr(module, "whole_shapes", None) or {name: p.shape for name, p in module.named_parameters()}
-    return arithmetic(shapes, module.config)
+    return model_flops(shapes, module.config)
 
 
-def arithmetic(shapes: Mapping[str, Sequence[int]], config: Any) -> Arithmetic:
+def model_flops(shapes: Mapping[str, Sequence[int]], config: Any) -> ModelFlops:
     """The cost of a transformers model with these parameter shapes."""
     text = config.get_text_config()
     embedding = [name for name in shapes if "embed" in name or name.endswith("wte.weight")]
@@ -80,7 +80,7 @@ def arithmetic(shapes: Mapping[str, Sequence[int]], config: Any) -> Arithmetic:
     backbone = sum(_size(shapes[name]) * (active if ".experts." in name else 1.0) for name in others)
     width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     frozen = any("lora_" in name for name in shapes)
-    return Arithmetic(backbone, head, text.num_hidden_layers * width, frozen)
+    return ModelFlops(backbone, head, text.num_hidden_layers * width, frozen)
 
 
 def _active(config: Any) -> float:

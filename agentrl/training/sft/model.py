@@ -10,11 +10,11 @@ from agentrl.algorithms import token_weights
 from agentrl.training.batch import Batch
 from agentrl.training.micro_batches import micro_batch
 from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.trainable import Trainee
+from agentrl.training.trainable import Trainable
 
 
 @dataclass
-class Loss:
+class SftReport:
     """What a step is told of itself."""
 
     value: float = 0.0
@@ -25,7 +25,7 @@ class Loss:
         self.grad_norm = grad_norm or 0.0
 
 
-class Student(Trainee):
+class SftModel(Trainable):
     """Learns finished conversations."""
 
     def __init__(self, module: nn.Module, **how: Any) -> None:
@@ -33,7 +33,7 @@ class Student(Trainee):
         super().__init__(module, **how)
         self.score = TokenLogprobs(module)
 
-    def weigh(self, mini: Batch) -> Tensor:
+    def loss_weights(self, mini: Batch) -> Tensor:
         """Every assistant token weighs the same."""
         return token_weights(mini.mask, mini.cu_seqlens, "token-mean")
 
@@ -46,13 +46,15 @@ class Student(Trainee):
         return loss
 
     @torch.no_grad()
-    def measured(self, batch: Batch) -> float:
+    def validation_loss(self, batch: Batch) -> float:
         """The mean loss of a batch in nats a token, without learning from it."""
-        batch.weights, report = self.weigh(batch), Loss()
-        for rows in self.cut.passes(batch):
+        batch.weights, report = self.loss_weights(batch), SftReport()
+        for rows in self.micro_batching.split(batch):
             self.loss(micro_batch(batch, rows), report)
-        return self.summed(report)
+        return self.total_loss(report)
 
-    def summed(self, report: Loss) -> float:
+    def total_loss(self, report: SftReport) -> float:
         """The loss of a batch, of which each rank has computed its part."""
-        return float(self.cut.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device)))
+        return float(
+            self.micro_batching.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device))
+        )

@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from agentrl_sandbox.job import Busy
 from agentrl_sandbox.server import datasets, schema, session_calls
-from agentrl_sandbox.server.bodies import read_body
-from agentrl_sandbox.server.gate import Answer, Gate
+from agentrl_sandbox.server.body_limits import read_body
 from agentrl_sandbox.server.health import health
 from agentrl_sandbox.server.jupyter import run_jupyter
+from agentrl_sandbox.server.middleware import Answer, Gate
 from agentrl_sandbox.server.retries import Work
 from agentrl_sandbox.server.run_code import run_code
 from agentrl_sandbox.server.service import Call, Service

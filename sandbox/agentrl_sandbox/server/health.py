@@ -26,4 +26,4 @@ async def health(service: Service) -> dict[str, Any]:
 
 def probe_report(probe: Any) -> dict[str, Any]:
     """One tier that was tried."""
-    return {key: getattr(probe, key) for key in ("tier", "ok", "why", "mend") if hasattr(probe, key)}
+    return {key: getattr(probe, key) for key in ("tier", "ok", "why", "fix") if hasattr(probe, key)}

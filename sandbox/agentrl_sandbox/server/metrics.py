@@ -8,7 +8,7 @@ HELP = {
     "agentrl_sandbox_requests_total": "Answered requests.",
     "agentrl_sandbox_jobs_total": "Jobs by how they ended: ran, busy, unavailable, infra.",
     "agentrl_sandbox_runs_total": "Programs run.",
-    "agentrl_sandbox_cells_total": "Cells run in sessions.",
+    "agentrl_sandbox_cells_total": "CellCommand run in sessions.",
     "agentrl_sandbox_cpu_seconds_total": "CPU seconds of programs and their compilers.",
     "agentrl_sandbox_limits_hit_total": "Runs ended by a limit.",
     "agentrl_sandbox_request_seconds": "Seconds from a request to its answer.",

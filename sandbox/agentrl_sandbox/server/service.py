@@ -26,10 +26,10 @@ class Executor(Protocol):
     async def start(self) -> None:
         """Make it ready."""
 
-    async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
+    async def run(self, job: Job, *, client: str = "", queue_timeout: float | None = None) -> Result:
         """Run a job."""
 
-    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
+    async def session(self, limits: Limits, *, client: str = "", queue_timeout: float | None = None) -> Session:
         """A Python with state."""
 
     def memory(self) -> str:
@@ -75,7 +75,7 @@ class Service:
         """
         call.fields["language"] = job.language
         try:
-            result = await self.pool.run(job, client=call.client, patience=queue_timeout)
+            result = await self.pool.run(job, client=call.client, queue_timeout=queue_timeout)
         except SandboxError as error:
             outcome = (
                 "busy" if isinstance(error, Busy) else "unavailable" if isinstance(error, Unavailable) else "infra"

@@ -17,7 +17,7 @@ Outcome = TypeVar("Outcome")
 async def open_session(service: Service, body: OpenSession, call: Call) -> Reply:
     """Its id; where too many are open it waits as long as the client does. Raises Busy, HTTPException."""
     limits = body.all_limits(body.run_timeout, service.settings.memory_mb)
-    session = await infra_is_500(service.pool.session(limits, client=call.client, patience=body.queue_timeout))
+    session = await infra_is_500(service.pool.session(limits, client=call.client, queue_timeout=body.queue_timeout))
     return {"id": service.sessions.add(session), "isolation": service.pool.isolation}
 
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavailable
 from agentrl_sandbox.languages import RECIPES
-from agentrl_sandbox.server.custom import extract_by_logic
+from agentrl_sandbox.server.custom_extraction import extract_by_logic
 from agentrl_sandbox.server.datasets import find_row, value
 from agentrl_sandbox.server.extraction import all_blocks, best
 from agentrl_sandbox.server.replies import Reply, result_reply, succeeded, text

@@ -100,7 +100,7 @@ for pid in {@POOL@, @DECOY@, @SUPERVISOR@} - {os.getpid(), os.getppid()}:
     ),
     Attack(
         "4 other processes",
-        "signals to the warden",
+        "signals to the job supervisor",
         """
 import signal
 for number in (9, 19, 15, 11, 6, 1, 2, 10, 17):

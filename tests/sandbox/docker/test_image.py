@@ -27,7 +27,7 @@ def test_each_way_finds_its_tier_and_says_so(composed: Served, plain: Served) ->
     probe = plain.get("/health")["probes"][0]
     assert (probe["tier"], probe["ok"]) == ("namespace", False)
     for flag in ("seccomp=sandbox/seccomp.json", "systempaths=unconfined"):
-        assert flag in probe["mend"]
+        assert flag in probe["fix"]
         assert flag in plain.logs()
 
 

@@ -63,7 +63,7 @@ def test_without_bwrap_there_is_no_such_tier(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:  # settle changes the process it is called in
         try:
-            Bwrap().settle(Host((), 1, None, str(tmp_path)))
+            Bwrap().prepare_zygote(Host((), 1, None, str(tmp_path)))
         except FileNotFoundError:
             os._exit(7)
         os._exit(0)
@@ -72,7 +72,7 @@ def test_without_bwrap_there_is_no_such_tier(tmp_path: Path) -> None:
 
 BOMB = """
 import os, signal, sys, time
-from agentrl_sandbox.isolation import sweep
+from agentrl_sandbox.isolation import kill_descendants
 from agentrl_sandbox.kernel import syscalls
 
 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -87,7 +87,7 @@ if os.fork() == 0:
             os._exit(0)
     os._exit(0)
 time.sleep(0.3)
-sweep()
+kill_descendants()
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:

@@ -86,7 +86,7 @@ def test_what_is_no_address(url):
 
 async def test_no_server_is_an_infra_error():
     with pytest.raises(SandboxError, match="cannot be reached"):
-        await Client("http://127.0.0.1:9").run(Job("python", "1"), patience=0.2)
+        await Client("http://127.0.0.1:9").run(Job("python", "1"), queue_timeout=0.2)
 
 
 class Scripted:
@@ -110,7 +110,7 @@ class Scripted:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
             except asyncio.IncompleteReadError:
                 break
-            length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
+            length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0] or 0)
             self.requests.append((head.split(" ")[1], await reader.readexactly(length)))
             answer = self.answers.pop(0)
             if answer is None:
@@ -153,7 +153,7 @@ async def test_a_504_is_asked_again():
 async def test_a_server_that_stays_full_is_busy():
     async with Scripted(*[answer(504, {})] * 20) as server:
         with pytest.raises(Busy):
-            await ask(server, patience=1)
+            await ask(server, queue_timeout=1)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_no_answer_in_time_is_trouble(monkeypatch):
         monkeypatch.setattr("agentrl_sandbox.client.MARGIN", 0.0)
         limits = Limits(wall=0.2)
         with pytest.raises(SandboxError, match="no answer within"):
-            await ask(server, Job("python", "1", compile_limits=limits, run_limits=limits), patience=0.1)
+            await ask(server, Job("python", "1", compile_limits=limits, run_limits=limits), queue_timeout=0.1)
 
 
 async def test_chunks_are_read():

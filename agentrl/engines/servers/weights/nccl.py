@@ -1,4 +1,4 @@
-"""Weights by broadcast (NCCL between GPUs, gloo without): for servers whose GPUs are not ours."""
+"""Weights by broadcast (NCCL between GPUs, else gloo), for servers on other GPUs than the trainer's."""
 
 import asyncio
 import os
@@ -13,19 +13,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
+from agentrl.core.points import weight_transport
 from agentrl.engines.servers.backend import BroadcastGroup
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
 from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
 
 TIMEOUT = timedelta(minutes=5)
 AGREED = {"NCCL_CUMEM_ENABLE": "0"}
-"""What all members of a group must have in their environment alike, or the first broadcast hangs. SGLang sets it so."""
+"""Environment variables that all members of a group must share, or the first broadcast hangs. SGLang sets them so."""
+
+
+@weight_transport("nccl")
+def broadcast_transport(link: Link) -> Transport:
+    """A broadcast from the trainer to the servers, by NCCL or, on CPUs, gloo."""
+    backend = "nccl" if link.device.type == "cuda" else "gloo"
+    return BroadcastTransport(link.weights, bucket_bytes=link.bucket_bytes, backend=backend)
 
 
 class BroadcastTransport:
-    """One process group of the trainer (rank 0) and every worker of every replica; made anew when a member was."""
+    """One process group of the trainer (rank 0) and every worker of every replica; made again after a restart."""
 
     name = "nccl"
 
@@ -90,8 +99,8 @@ def process_group(group: BroadcastGroup) -> Any:
 
 
 def _address(replicas: Sequence[Replica]) -> str:
-    """Ours, as the servers see it."""
+    """The trainer's address in the servers' network."""
     host = urlsplit(replicas[0].url).hostname or "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing: asks which of our addresses leads there
+        probe.connect((host, 9))  # sends nothing: finds the local address of that route
         return str(probe.getsockname()[0])
