@@ -95,7 +95,7 @@ async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
         ("hangs", "no answer within 0.5 s"),
         ("dies", "its process died (exit code 3)"),
         ("breaks", "failed: KeyError: 'nothing here'"),
-        ("odd", "cannot be passed on"),
+        ("odd", "cannot be sent to another process"),
     ],
 )
 async def test_prime_survives_what_functions_do(module: str, name: str, why: str) -> None:
