@@ -1,6 +1,6 @@
-"""The critic's update: values that come nearer to the returns that were seen (PPO, arXiv 1707.06347).
+"""The critic's update: regression of values on returns (PPO, arXiv 1707.06347).
 
-Entry t of `values` is what the critic expects of the state in which token t was chosen; both are of model tokens only.
+Entry t of `values` is the critic's value of the state in which token t was sampled; only model tokens have one.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ValueCritic(Trainable):
-    """Values and trains with `module`, a value model."""
+    """Computes values with the value model `module` and trains it."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class ValueCritic(Trainable):
         ranks: Ranks = ALONE,
         balance: bool = True,
     ) -> None:
-        """`actor`: whose settings count where the critic's are null. `vf_coef`: what the loss is multiplied by.
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss.
 
-        `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
+        `ranks`: `module` is sharded over them; `balance`: they get shares of equal work.
         """
         self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode)
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
@@ -77,7 +77,7 @@ class ValueCritic(Trainable):
         return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch with `returns`; gives metrics. Missing `values` are computed first."""
+        """Train on a batch with `returns`; returns metrics. Missing `values` are computed first."""
         batch = batch.to(self.device)
         if batch.returns is None:
             raise ValueError("the batch has no returns")
@@ -91,13 +91,13 @@ class ValueCritic(Trainable):
         return report.metrics()
 
     def loss_weights(self, mini: Batch) -> Tensor:
-        """Each token's share in the loss, by `critic.loss_agg_mode`."""
+        """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""
         return token_weights(
             mini.mask, mini.cu_seqlens, self.loss_agg_mode, trajectory=mini.trajectory, norm=self.max_response_length
         )
 
     def loss(self, micro: Batch, report: "ValueReport") -> Tensor:
-        """This micro-batch's part of the mini-batch's loss: a scalar."""
+        """The micro-batch's part of the mini-batch's loss: a scalar."""
         assert micro.values is not None
         assert micro.returns is not None
         assert micro.weights is not None
@@ -109,12 +109,12 @@ class ValueCritic(Trainable):
 
 
 class ValueReport(Report):
-    """The critic's figures."""
+    """The critic's metrics."""
 
     def micro_batch(self, micro: Batch, *, values: Tensor, loss: Tensor, clipped: Tensor) -> None:
-        """Take in one forward pass; each [T].
+        """Add one micro-batch; each [T].
 
-        What is explained is told of the values from before the step, which have seen none of its returns.
+        Explained variance is that of the values before the step, which were not trained on these returns.
         """
         assert micro.values is not None
         assert micro.returns is not None
@@ -123,7 +123,7 @@ class ValueReport(Report):
         self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
 
     def metrics(self) -> dict[str, float]:
-        """All figures by name."""
+        """All metrics by name."""
         metrics = super().metrics()
         if not float(self._scored):
             return metrics
@@ -146,7 +146,7 @@ SAME = 1e-9
 
 
 def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
-    """Forward passes of the critic's update."""
+    """Micro-batches of the critic's update."""
     budget = micro_batch_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
     return MicroBatching(
         budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
@@ -155,5 +155,5 @@ def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) ->
 
 
 def own(value: T | None, other: T) -> T:
-    """The critic's own setting, or where it has none the actor's."""
+    """The critic's own setting, else the actor's."""
     return other if value is None else value

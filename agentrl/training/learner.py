@@ -1,7 +1,7 @@
-"""All that trains, as one process sees it: the policy, and what its update needs beside it: reference and critic.
+"""The trained models of one process: the policy, its reference and its critic.
 
-Invariant: every method is called on every rank, in the same order, with the same whole batch; each rank does its share
-and gives the whole answer. So one process and many are the same program.
+Invariant: every rank calls every method in the same order with the same whole batch, computes its share and returns the
+whole result. So one process and many run the same program.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ from agentrl.training.trainable import Trainable
 
 
 class Learner:
-    """Holds the policy and trains it. Raises UserError where model and settings do not fit."""
+    """Loads the policy and trains it. Raises UserError where model and settings do not fit."""
 
     def __init__(self, config: Config, ranks: Ranks | None = None) -> None:
         self.config = config
@@ -54,7 +54,7 @@ class Learner:
         self.critic: ValueCritic | None = None
 
     def prepare(self, total_steps: int) -> None:
-        """Make ready to train for `total_steps` steps in all."""
+        """Create actor, reference and critic for a run of `total_steps` steps."""
         algorithm, data = self.config.algorithm, self.config.data
         if algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self._reference()
@@ -75,7 +75,7 @@ class Learner:
         )
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
+        """The batch with the columns that its update needs: old and reference log-probs, values."""
         self._load_parameters()
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._computed(batch, spent)
@@ -104,9 +104,12 @@ class Learner:
         return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on the batch, which has its advantages. In the first `trainer.critic_warmup` steps the policy waits."""
-        waits = self.critic is not None and self._step <= self.config.trainer.critic_warmup
-        trainables: list[PolicyActor | ValueCritic | None] = [self.critic, None if waits else self._require_actor()]
+        """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
+        critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
+        trainables: list[PolicyActor | ValueCritic | None] = [
+            self.critic,
+            None if critic_only else self._require_actor(),
+        ]
         metrics: dict[str, float] = {}
         with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
             for trainable in filter(None, trainables):
@@ -116,7 +119,7 @@ class Learner:
 
     @property
     def _full_kl_in(self) -> str | None:
-        """Where policy and reference are compared over the whole vocabulary: in the "loss", the "reward" or nowhere."""
+        """Where the KL over the whole vocabulary is used: "loss", "reward" or None."""
         actor, algorithm = self.config.actor, self.config.algorithm
         if actor.use_kl_loss:
             return "loss" if actor.kl_loss_type == "full" else None
@@ -124,17 +127,17 @@ class Learner:
 
     @property
     def _temperature(self) -> float:
-        """At which tokens are sampled; 0: greedily, and then the engine's log-probs are untempered."""
+        """The sampling temperature; 0: greedy, and the engine's log-probs have temperature 1."""
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
     @property
     def _step(self) -> int:
-        """The step that is on, counted by what has been learned from."""
+        """The current training step, by the optimizer's schedule."""
         return (self.critic or self._require_actor()).optimizer.schedule_step + 1
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
-        """Write the checkpoint of `step`, `state` with it; the `last` one is on the disk when this returns."""
+        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns."""
         contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
         own = {"critic": critic.checkpoint.save_contents}
         mine = {
@@ -148,7 +151,7 @@ class Learner:
             self.saver.wait()
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Go on from a checkpoint; its step, and the state that came with it. Raises UserError."""
+        """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
         contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
         own = {"critic": critic.checkpoint.load_contents}
@@ -156,17 +159,17 @@ class Learner:
             part, wanted = state.pop(name, {}), own.get(name) or contents
             if "model" in wanted and "parameters" not in part:
                 raise UserError(
-                    f"{path} holds no {name}; set trainer.resume_mode=disable, or load_contents without model"
+                    f"{path} has no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
             trainable.load_state_dict(chosen(part, wanted))
         return step, state if "extra" in contents else {}
 
     def score(self, ids: list[int]) -> torch.Tensor:
-        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 of the first."""
+        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
         return score_tokens(self.module, ids, self.device)
 
     def offload_parameters(self) -> None:
-        """Move the policy's parameters to CPU memory, where that is asked for; `compute_logprobs` moves them back."""
+        """Move the policy's parameters to CPU memory, with `param_offload`; `compute_logprobs` moves them back."""
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
             self.module.move(torch.device("cpu"))
 
@@ -191,7 +194,7 @@ class Learner:
         sharded = replace(
             ref.fsdp_config,
             offload_policy=offload or ref.fsdp_config.offload_policy,
-            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # no backward pass to keep it for
+            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
         )
         return Reference(
             self.module if adapter else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
@@ -226,7 +229,7 @@ class Learner:
         return {name: trainable for name, trainable in both.items() if trainable is not None}
 
     def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
-        """The policy as the run begins; `trained`: its parameters will change."""
+        """Load the policy's initial weights; `trained`: with float32 parameters."""
         config = self.config
 
         def load(device: torch.device) -> Any:
@@ -238,7 +241,7 @@ class Learner:
         return self._load_on_ranks(load, fsdp_config, compiled)
 
     def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
-        """A model where it belongs: on this device, or spread over the ranks. `compiled`: None: as the actor."""
+        """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
         actor = self.config.actor
         return load_on_ranks(
             load,
@@ -250,11 +253,11 @@ class Learner:
 
     def _require_actor(self) -> PolicyActor:
         if self.actor is None:
-            raise RuntimeError("prepare() comes before anything that trains")
+            raise RuntimeError("call prepare() before training")
         return self.actor
 
 
 def has_critic(config: Config) -> bool:
-    """Whether values are wanted: as `critic.enable` says, or by the estimator."""
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
     critic = config.critic
     return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

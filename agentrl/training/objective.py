@@ -1,4 +1,4 @@
-"""The policy's loss as the settings name it."""
+"""The policy loss of the settings."""
 
 from agentrl.algorithms import PolicyLoss, bind_loss
 from agentrl.config.schema import Actor

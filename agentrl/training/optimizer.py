@@ -1,4 +1,4 @@
-"""AdamW, its schedule, gradient clipping, the loss scale, and what happens when a gradient is not finite."""
+"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped."""
 
 from math import isfinite
 from typing import Any
@@ -18,16 +18,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def warmup_steps(optim: Optim, total_steps: int) -> int:
-    """Steps of warm-up: the number where it is given, else the share."""
+    """Warm-up steps: the number if set, else the share of all steps."""
     if optim.lr_warmup_steps >= 0:
         return optim.lr_warmup_steps
     return int(optim.lr_warmup_steps_ratio * total_steps)
 
 
 class Optimizer:
-    """AdamW over a module's trainable parameters. The schedule moves on by `advance`, not by `step`.
+    """AdamW over a module's trainable parameters. `advance` moves the schedule, `step` does not.
 
-    So all optimizer steps of one training step share a learning rate, however many mini-batches it has.
+    So all optimizer steps of one training step have the same learning rate.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Optimizer:
         ranks: Ranks = ALONE,
         offload: bool = False,
     ) -> None:
-        """`module` may be sharded over `ranks`. `offload`: the moments wait in the CPU's memory between steps."""
+        """`module` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
         self.optim = optim
         self.ranks = ranks
         self.offload = offload
@@ -48,7 +48,7 @@ class Optimizer:
         self.total_steps = total_steps
         self.schedule_step = 0
         self.skipped = 0
-        """Optimizer steps left out so far because the gradient was not finite."""
+        """Optimizer steps skipped so far because the gradient was not finite."""
         self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
@@ -86,9 +86,9 @@ class Optimizer:
         return self.scale.value if self.scale.needed else None
 
     def step(self) -> float:
-        """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite.
+        """Clip, step, clear the gradients; returns the norm before clipping. Skips and counts non-finite norms.
 
-        Gradients are those of a loss that was multiplied by `scale.value`; the norm is that of the loss itself.
+        Gradients are of the loss times `scale.value`; the norm is of the loss itself.
         """
         gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
         norm = self.ranks.norm(gradients) / self.scale.value
@@ -102,14 +102,14 @@ class Optimizer:
         return value
 
     def advance(self) -> None:
-        """Go on to the schedule's next step."""
+        """Move to the schedule's next step."""
         self.schedule_step += 1
         self._set_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step counts by parameter, the schedule's place."""
+        """Moments and step counts by parameter, the schedule's step, the loss scale."""
         held = {n: self.adamw.state[s.parameter] for n, s in self.shards.items() if s.parameter in self.adamw.state}
-        # A rank that has nothing of a parameter has no moments of it, and all must say the same of it.
+        # A rank without elements of a parameter has no moments of it, but all ranks must save the same step count.
         counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
         steps = {name: counts[name] for name in self.shards if name in counts}
         moments = {
@@ -122,7 +122,7 @@ class Optimizer:
         return {"moments": moments, "steps": steps, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; learning rate and decay stay those of the configuration."""
+        """Restore a checkpoint; learning rate and decay stay those of the configuration."""
         self.adamw.state.clear()
         for name, count in state["steps"].items():
             shard = self.shards[name]

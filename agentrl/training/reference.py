@@ -1,4 +1,4 @@
-"""The reference policy: what a KL penalty holds the policy to. It never changes during a run."""
+"""The frozen reference policy of a KL penalty."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +14,7 @@ from agentrl.training.model.logprobs import Readout, TokenLogprobs
 
 
 class Reference:
-    """A frozen model of its own; under LoRA the policy's own base, its adapter switched off."""
+    """A frozen copy of the initial policy; with LoRA the policy itself with its adapter disabled."""
 
     def __init__(
         self,
@@ -25,8 +25,10 @@ class Reference:
         device: torch.device,
         offload: bool = False,
     ) -> None:
-        """`module`: the policy where it has an adapter, else a model that nobody trains. `offload`: it lies in the
-        CPU's memory while it has nothing to score."""
+        """`module`: the policy where it has an adapter, else a separate model.
+
+        `offload`: keep it in CPU memory when unused.
+        """
         self.module: Any = module
         self.adapter = hasattr(module, "disable_adapter")
         self.micro_batching = micro_batching
@@ -44,13 +46,13 @@ class Reference:
             return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=2)[0]
 
     def readout(self, micro: Batch) -> Readout:
-        """What its logits of one pass are made of: the policy's own pass over the same compares itself with them."""
+        """Factors of its logits of a micro-batch, for the policy's exact KL to it."""
         with self._base():
             return self.score.readout(micro)
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """While it has something to score."""
+        """Keep an offloaded model on the device while the body runs."""
         if self.offload:
             self.module.to(self.device)
         try:
@@ -64,7 +66,7 @@ class Reference:
 
 
 def ref_micro_batching(ref: Ref, actor: Actor, device: torch.device) -> MicroBatching:
-    """Forward passes of the reference; where its own keys are null, those of the policy's update."""
+    """Micro-batches of the reference; its null keys take the values of the policy's update."""
     return micro_batching_like(
         actor,
         device,

@@ -81,7 +81,7 @@ def test_branches_of_a_run(
     os.truncate(saved / "global_step_4" / "policy-00000.safetensors", 1000)
     caplog.clear()
     run(overrides, folder, "trainer.total_training_steps=4", "rollout.seed=7")
-    assert "policy-00000.safetensors is damaged; the run goes on from global_step_3" in caplog.text
+    assert "policy-00000.safetensors is damaged; resuming from global_step_3" in caplog.text
     assert all(torch.equal(tensor, whole[name]) for name, tensor in policy(saved / "global_step_4").items())
     assert steps(folder) == [1, 2, 3, 4]
 

@@ -190,5 +190,5 @@ def test_eyes_may_stay_as_they_are(place: Path) -> None:
 
 
 def test_a_model_of_text_has_no_eyes() -> None:
-    with pytest.raises(UserError, match="LlamaForCausalLM does not look at images"):
+    with pytest.raises(UserError, match="LlamaForCausalLM has no vision tower"):
         freeze_vision_tower(tiny())

@@ -66,7 +66,7 @@ def test_harmless_ones_are_listed(saved: Path) -> None:
     ],
 )
 def test_another_experiment_is_refused_unless_the_checkpoint_is_named(saved: Path, override: str) -> None:
-    with pytest.raises(UserError, match="holds another experiment") as caught:
+    with pytest.raises(UserError, match="has another experiment") as caught:
         check(saved, override, "rollout.temperature=0.9")
     assert f"{override.partition('=')[0]}: " in str(caught.value)
     assert "rollout.temperature: 1.0 -> 0.9" in str(caught.value)

@@ -123,6 +123,8 @@ def test_in_the_reward_it_is_taken_off_each_token():
     torch.testing.assert_close(kl, expected.detach(), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(old, actor.logprobs(batch)[0])
     batch = replace(batch, old_logprobs=old, kl=kl)
-    weigh = ComputeAdvantages(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0)
-    metrics = weigh.estimate(batch)
+    compute_advantages = ComputeAdvantages(
+        Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0
+    )
+    metrics = compute_advantages.estimate(batch)
     torch.testing.assert_close(batch.advantages, batch.rewards - metrics["actor/reward_kl_coef"] * kl)

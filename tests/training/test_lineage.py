@@ -1,4 +1,4 @@
-"""A folder of checkpoints shows one lineage: what a run does not go on from is set aside, whole, and said."""
+"""A folder of checkpoints shows one lineage: checkpoints that a run does not resume from are set aside."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def write(folder: Path, *steps: int, by: str = "old") -> None:
 
 
 def begin(folder: Path, mode: str = "auto", path: Path | None = None) -> int:
-    """As a run begins: the step that it goes on from."""
+    """The start of a run: the step that it resumes from."""
     resuming = Resuming(folder, mode, None if path is None else str(path))
     found = resuming.first(checkpoints.load, resuming.candidates())
     step = 0 if found is None else found[1][0]
@@ -41,7 +41,7 @@ def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path,
     assert begin(tmp_path, "resume_path", tmp_path / "global_step_2") == 2
     aside = tmp_path / "superseded_1"
     assert [record.message for record in caplog.records] == [
-        f"Set aside what this run does not go on from: the checkpoints of steps 4, 6 are now in {aside}"
+        f"Set aside, not resumed from: the checkpoints of steps 4, 6 are now in {aside}"
     ]
     for step in (3, 4):
         write(tmp_path, step, by="new")
@@ -50,7 +50,7 @@ def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path,
     assert whole(aside) == {4: "old", 6: "old"}
     assert newest(str(tmp_path)) == tmp_path / "global_step_4"
     assert newest(str(aside)) == aside / "global_step_6"
-    with pytest.raises(UserError, match="global_step_9 is no checkpoint, and holds none"):
+    with pytest.raises(UserError, match="global_step_9 is no checkpoint, and has none"):
         newest(str(tmp_path / "global_step_9"))
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
     assert begin(tmp_path) == 4
     first, second = (record.message for record in caplog.records)
     assert "global_step_6" in first
-    assert first.endswith("; the run goes on from global_step_4")
+    assert first.endswith("; resuming from global_step_4")
     assert second.endswith(f"the checkpoint of step 6 is now in {tmp_path / 'damaged_1'}")
     assert whole(tmp_path) == {2: "old", 4: "old"}
 
@@ -149,7 +149,7 @@ def test_where_none_is_whole_nothing_is_begun_in_silence(tmp_path):
     write(tmp_path, 2, 4)
     truncate(tmp_path / "global_step_2")
     forget(tmp_path / "global_step_4")
-    with pytest.raises(UserError, match=r"global_step_4.* and no checkpoint before it is whole; .*resume_mode=disable"):
+    with pytest.raises(UserError, match=r"global_step_4.* and no older checkpoint is complete; .*resume_mode=disable"):
         begin(tmp_path)
     assert sorted(visible(tmp_path)) == [2, 4]
     assert begin(tmp_path, "disable") == 0

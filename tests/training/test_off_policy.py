@@ -175,9 +175,9 @@ def test_a_rejected_token_is_as_one_that_the_model_never_made(bypass, mode):
         batch.old_logprobs = own  # the ratio that is left is 1
     else:
         batch.old_logprobs = own
-        weigh = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
+        advantages = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
         batch.rewards = batch.advantages
-        weigh(batch)
+        advantages.estimate(batch)
     found, metrics = gradients(correction, batch, **settings)
     assert_same(found, expected)
     assert metrics["rollout_is/rejected"] == pytest.approx(float(far.sum() / (far.sum() + without.mask.sum())))
@@ -203,10 +203,12 @@ def test_normalised_weights_have_a_mean_of_one_over_the_whole_batch():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own
     correction = RolloutCorrection(rollout_is_batch_normalize=True, rollout_is_threshold=3.0)
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0).estimate(batch)
     assert batch.importance[batch.mask].mean().item() == pytest.approx(1.0)
     assert batch.importance[batch.mask].max() > 1.5
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0, corrects=False)(other := random_batch(LENGTHS))
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0, corrects=False).estimate(
+        other := random_batch(LENGTHS)
+    )
     assert other.importance is None
 
 
@@ -214,7 +216,7 @@ def test_everything_rejected_moves_nothing_and_says_so():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own + 5.0 * batch.mask
     correction = RolloutCorrection(rollout_is=None, rollout_rs="geometric", rollout_rs_threshold=1.01)
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0).estimate(batch)
     found, metrics = gradients(correction, batch)
     assert not found
     assert metrics["rollout_is/rejected"] == 1.0

@@ -1,4 +1,4 @@
-"""A run that lost a worker goes on by itself, from what it has written itself, and not for ever."""
+"""A run that lost a worker restarts from its own newest checkpoint, a limited number of times."""
 
 import os
 from pathlib import Path

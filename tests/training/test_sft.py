@@ -281,7 +281,7 @@ def test_a_model_of_other_settings_is_set_aside(home, tmp_path, caplog):
         sft(copy.deepcopy(settings), lambda *_: None)
     (aside,) = (tmp_path / "checkpoints").iterdir()
     assert {"config.yaml", "model.safetensors", "tokenizer.json"} <= {path.name for path in aside.iterdir()}
-    assert f"all of it is now in {aside}" in caplog.text
+    assert f"all its files are now in {aside}" in caplog.text
     assert load_model(Model(path=str(tmp_path)), device=CPU, seed=0) is not None
 
 

@@ -1,11 +1,11 @@
 """Advantage estimators: from token rewards to token advantages, over packed sequences.
 
-All take `(rewards f32 [T], mask bool [T], cu_seqlens int32 [B+1], trajectory int64 [B], group int64 [B])` and name
-what else they read as keywords. They give advantages f32 [T] that are 0 wherever the mask is, or those and returns.
+All take `(rewards f32 [T], mask bool [T], cu_seqlens int32 [B+1], trajectory int64 [B], group int64 [B])` and
+further inputs as keyword-only parameters. They return advantages f32 [T], 0 off the mask, or (advantages, returns).
 Invariants:
-- a trajectory's score is the sum of its token rewards, over all of its sequences;
-- statistics are over the trajectories that are there: dropped ones leave no hole;
-- scores that differ by no more than the rounding of token rewards are equal, wherever those rewards lie.
+- a trajectory's score is the sum of its token rewards over all of its sequences;
+- statistics are over the trajectories in the batch; dropped ones do not count;
+- scores that differ only by the rounding of token rewards are equal.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Estimators of the REINFORCE family: returns against the batch, a greedy answer, or nothing. All give f32 [T]."""
+"""REINFORCE estimators: returns against the batch, a greedy answer, or no baseline. All return f32 [T]."""
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ def reinforce_plus_plus_baseline(
 ) -> Tensor:
     """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
 
-    The spread of all prompts together scales, not that of each: easy prompts are not blown up.
+    The deviation is over all prompts together, so easy prompts are not amplified.
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
@@ -62,7 +62,7 @@ def remax(
 
 @advantage_estimator("reward")
 def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
-    """The trajectory's score on each of its model tokens, against no baseline (REINFORCE, Williams 1992).
+    """The trajectory's score on each of its model tokens, without a baseline (REINFORCE, Williams 1992).
 
     For rewards that are centred already; unbiased, of high variance.
     """
@@ -72,8 +72,8 @@ def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor
 
 @advantage_estimator("none")
 def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
-    """The rewards of the model tokens, as they lie (no estimation).
+    """The rewards of the model tokens, unchanged.
 
-    For credit that was given token by token already; a reward at the end teaches the last token alone.
+    For rewards given token by token; with a reward at the end only the last token has an advantage.
     """
     return rewards.float() * mask

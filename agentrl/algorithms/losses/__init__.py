@@ -1,7 +1,7 @@
-"""Policy losses, token by token. What to divide by is `aggregate.token_weights`' business.
+"""Policy losses per token; `aggregate.token_weights` averages them.
 
-All take `(logprobs, old_logprobs, advantages)`, f32 [T] each, of which only the first carries a gradient, and name
-what else they read as keywords. They give (loss f32 [T], to be minimised, and diagnostics, each [T] and detached):
+All take `(logprobs, old_logprobs, advantages)`, f32 [T] each; only the first has a gradient. Further inputs are
+keyword-only parameters. They return (loss f32 [T], to be minimised; diagnostics, each [T] and detached):
 `ratio`; `clipped`, 1 where a clip acts; `clipped_dual`, 1 where the dual clip does.
 """
 
@@ -27,25 +27,25 @@ KEY = "actor.policy_loss.loss_mode"
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """The mini-batch of an optimizer step, of which a loss sees a part: what its mean is taken over."""
+    """Sizes of the mini-batch of an optimizer step, over which the loss is averaged."""
 
     tokens: int
     """Model tokens."""
     sequences: int
-    """Sequences that have some."""
+    """Sequences with model tokens."""
     norm: float = 1.0
     """The divisor of seq-mean-token-sum-norm."""
 
     @classmethod
     def of(cls, mask: Tensor, cu_seqlens: Tensor, norm: float = 1.0) -> "OptimizerStep":
-        """That of a mini-batch: `mask` bool [T], `cu_seqlens` int32 [B+1]."""
+        """The sizes of a mini-batch: `mask` bool [T], `cu_seqlens` int32 [B+1]."""
         made = sum_by(mask.long(), sequence_of(cu_seqlens), cu_seqlens.numel() - 1)
         return cls(int(made.sum()), int((made > 0).sum()), norm)
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """One of the losses with its settings."""
+    """A loss with its settings."""
 
     name: str
     options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Losses that keep the entropy up by treating the few tokens of high covariance differently (arXiv 2505.22617).
+"""Losses that keep entropy high by treating the few tokens of high covariance differently (arXiv 2505.22617).
 
 A token's covariance is (advantage - mean) * (log-prob - mean). Which tokens those are is chosen once for the whole
 mini-batch, from the log-probs before the step: so no cut into micro-batches changes the loss.

@@ -1,7 +1,7 @@
-"""A state's tensors in files: each rank writes the pieces it has, any number of ranks reads the runs it needs.
+"""Tensors of a checkpoint in files: each rank writes its chunks, any number of ranks reads the elements it needs.
 
-A file `<part>-<rank>.safetensors` holds flat runs of tensors by key, and in its header where each begins. What is not
-a piece stays in the state, where `{PIECE: key, "shape": [...]}` marks a piece's place.
+A file `<part>-<rank>.safetensors` has flat chunks of tensors by key; its header has the first element of each. In the
+state, `{CHUNK: key, "shape": [...]}` stands for a chunk; everything else stays in the state.
 """
 
 import json
@@ -23,7 +23,7 @@ SUFFIX = ".safetensors"
 
 
 def split(state: Any, path: str = "") -> tuple[Any, dict[str, TensorChunk]]:
-    """(the state with marks for its pieces, those pieces by key): a key is the path to the piece's place."""
+    """(the state with a mark for each chunk, the chunks by key). A key is the path of the chunk in the state."""
     if isinstance(state, TensorChunk):
         return {CHUNK: path, "shape": list(state.shape)}, {path: state}
     if not isinstance(state, dict):
@@ -37,7 +37,7 @@ def split(state: Any, path: str = "") -> tuple[Any, dict[str, TensorChunk]]:
 
 
 def join(state: Any, chunks: "TensorFiles") -> Any:
-    """What was split, with something to read from in each piece's place."""
+    """The state that was split, with a `SavedTensor` for each mark."""
     if not isinstance(state, dict):
         return state
     if CHUNK in state:
@@ -46,7 +46,7 @@ def join(state: Any, chunks: "TensorFiles") -> Any:
 
 
 def write(folder: Path, rank: int, chunks: dict[str, TensorChunk]) -> list[Path]:
-    """Write a rank's pieces, on the CPU by now, a file for each part of the state (the first word of the keys)."""
+    """Write a rank's chunks (CPU tensors): one file for each part of the state, the first word of the keys."""
     parts: dict[str, dict[str, TensorChunk]] = {}
     for key, chunk in chunks.items():
         if chunk.values.numel():
@@ -61,27 +61,27 @@ def write(folder: Path, rank: int, chunks: dict[str, TensorChunk]) -> list[Path]
 
 
 def to_cpu(chunks: dict[str, TensorChunk]) -> dict[str, TensorChunk]:
-    """Copies of pieces, in the CPU's memory."""
+    """Copies of chunks in CPU memory."""
     return {key: TensorChunk(p.shape, p.start, p.values.to("cpu", copy=True)) for key, p in chunks.items()}
 
 
 @dataclass
 class TensorFiles:
-    """The files of a checkpoint."""
+    """The tensor files of a checkpoint."""
 
     folder: Path
-    _runs: dict[str, list[tuple[int, int, Any]]] = field(default_factory=dict)
+    _chunks: dict[str, list[tuple[int, int, Any]]] = field(default_factory=dict)
     """By key: (first element, elements, open file)."""
 
     def __post_init__(self) -> None:
         for file in sorted(self.folder.glob(f"*{SUFFIX}")):
             opened = safe_open(file, framework="pt")
             for key, start in json.loads(opened.metadata()["starts"]).items():
-                self._runs.setdefault(key, []).append((start, opened.get_slice(key).get_shape()[0], opened))
+                self._chunks.setdefault(key, []).append((start, opened.get_slice(key).get_shape()[0], opened))
 
     def read(self, key: str, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
-        """Runs that lie in the `count` elements from `start` on, each with its place among them."""
-        for first, length, opened in self._runs.get(key, ()):
+        """The stored values among the `count` elements from `start` on: (offset from `start`, flat values)."""
+        for first, length, opened in self._chunks.get(key, ()):
             low, high = max(start, first), min(start + count, first + length)
             if low < high:
                 yield low - start, opened.get_slice(key)[low - first : high - first]
@@ -89,24 +89,24 @@ class TensorFiles:
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor in a checkpoint, read as far as it is wanted."""
+    """A tensor in a checkpoint, read in part or whole."""
 
     chunks: TensorFiles
     key: str
     shape: tuple[int, ...]
 
     def read(self, start: int, count: int) -> Tensor:
-        """Elements `start` to `start + count` of the tensor, flat, on the CPU. Raises UserError where some are lost."""
-        runs = list(self.chunks.read(self.key, start, count))
-        if sum(run.numel() for _, run in runs) != count:
+        """Elements `start` to `start + count` of the tensor, flat, on the CPU. Raises UserError for missing ones."""
+        parts = list(self.chunks.read(self.key, start, count))
+        if sum(part.numel() for _, part in parts) != count:
             raise UserError(f"{self.chunks.folder} lacks a part of {self.key}; resume from an older checkpoint")
-        if len(runs) == 1:
-            return runs[0][1]
-        found = torch.empty(count, dtype=runs[0][1].dtype) if runs else torch.empty(0)
-        for place, run in runs:
-            found[place : place + run.numel()] = run
+        if len(parts) == 1:
+            return parts[0][1]
+        found = torch.empty(count, dtype=parts[0][1].dtype) if parts else torch.empty(0)
+        for offset, part in parts:
+            found[offset : offset + part.numel()] = part
         return found
 
     def whole(self) -> Tensor:
-        """All of it."""
+        """The whole tensor."""
         return self.read(0, torch.Size(self.shape).numel()).view(self.shape)

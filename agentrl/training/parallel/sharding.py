@@ -1,4 +1,4 @@
-"""From a way to load a model to the model on one process, or sharded over many."""
+"""Load a model on one process, or sharded over many."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
+from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
-from agentrl.training.perf.device import DTYPES
 
 ROOM = 0.2
-"""Share of a GPU's memory that may be spent on keeping a sharded model whole between the passes of a step."""
+"""Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
 
 Load = Callable[[torch.device], Any]
-"""Gives the model on a device; on the meta device, without its weights."""
+"""Loads the model on a device; on the meta device without weights."""
 
 
 def load_on_ranks(
@@ -28,9 +28,9 @@ def load_on_ranks(
     device: torch.device,
     compiled: bool = False,
 ) -> Any:
-    """The model on `device`: whole where this process is alone, else sharded over `ranks`, by which it is first read.
+    """The model on `device`: whole in a single process, else sharded over `ranks`.
 
-    `compiled`: every block is compiled. Raises UserError where the model cannot be had.
+    `compiled`: compile every block. Raises UserError where the model cannot be loaded.
     """
     if ranks.mesh is None:
         module = load(device)
@@ -51,15 +51,15 @@ def shard(
     *,
     device: torch.device,
 ) -> Any:
-    """Shard a model on the meta device, unit by unit, with the weights of `source`, which the first rank has."""
+    """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
     if ranks.seq_world > 1:
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.WeightLoader(skeleton, source, ranks, device)
-    dtypes = compute_dtype(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
-    lets_go = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
-    fsdp_config = replace(fsdp_config, reshard_after_forward=lets_go)
+    dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
+    resharded = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
+    fsdp_config = replace(fsdp_config, reshard_after_forward=resharded)
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
@@ -73,7 +73,7 @@ def shard(
     if fsdp_config.forward_prefetch:
         fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
     sharded = fsdp.ShardedModel(skeleton, root, units, filler.shapes, ranks)
-    sharded.keeps_gathered = not lets_go
+    sharded.keeps_gathered = not resharded
     sharded.compute_dtype = dtypes[0]
     return sharded
 
@@ -85,8 +85,8 @@ def reshards_after_forward(
     ranks: Ranks,
     device: torch.device,
 ) -> bool:
-    """`reshard_after_forward`, with null told. `dtypes`: of computation (None: as stored), of gradients' sums."""
-    if ranks.world == 1:  # nothing is won by letting go of what nobody else has
+    """`reshard_after_forward`; null: decided by memory. `dtypes`: of computation (None: as stored), of reduction."""
+    if ranks.world == 1:  # a single rank has all shards
         return False
     if fsdp_config.reshard_after_forward is not None:
         return fsdp_config.reshard_after_forward
@@ -98,23 +98,23 @@ def reshards_after_forward(
 
 
 def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
-    """What layers compute in; None: in what parameters are stored in."""
+    """The dtype that layers compute in; None: the dtype of the parameters."""
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
-    return DTYPES[param_dtype]
+    return torch_dtype(param_dtype)
 
 
 def set_compute_dtype(module: Any, dtype: torch.dtype | None) -> None:
-    """Have a model that one process holds whole compute in `dtype` wherever `inside` runs it."""
+    """Make an unsharded model compute in `dtype` in `run_gathered`."""
     module.compute_dtype = dtype
     if dtype == torch.float32:
         module.float()  # autocast narrows, it does not widen
 
 
 def match_trained_precision(module: Any) -> Any:
-    """A frozen model in half precision computes what one with float32 parameters of the same values would: a sum over
-    layers that autocast leaves in float32. Returns the module; one that is sharded does so already."""
+    """Make a frozen half-precision model compute as one with float32 parameters of the same values: the sum over layers
+    is in float32, as autocast leaves it. Returns the module; a sharded one computes so already."""
     dtypes = {p.dtype for p in module.parameters()}
     if not hasattr(module, "run_gathered") and dtypes == {getattr(module, "compute_dtype", None)}:
         module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
@@ -122,7 +122,7 @@ def match_trained_precision(module: Any) -> Any:
 
 
 def compile_blocks(module: Any) -> Any:
-    """Compile each transformer block by itself; returns the module."""
+    """Compile each transformer block separately; returns the module."""
     from agentrl.training.parallel.fsdp import blocks
 
     for _, block in blocks(module, 0):

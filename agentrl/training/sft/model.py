@@ -1,4 +1,4 @@
-"""What supervised training updates: a network that learns finished conversations by their cross-entropy."""
+"""Supervised training: cross-entropy of finished conversations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,30 +15,30 @@ from agentrl.training.trainable import Trainable
 
 @dataclass
 class SftReport:
-    """What a step is told of itself."""
+    """The loss and gradient norm of a step."""
 
     value: float = 0.0
     grad_norm: float = 0.0
 
     def mini_batch(self, grad_norm: float | None) -> None:
-        """An optimizer step was taken."""
+        """Record an optimizer step."""
         self.grad_norm = grad_norm or 0.0
 
 
 class SftModel(Trainable):
-    """Learns finished conversations."""
+    """Trains a causal LM on finished conversations."""
 
-    def __init__(self, module: nn.Module, **how: Any) -> None:
-        """`how`: as a Trainee has it."""
-        super().__init__(module, **how)
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        """`settings`: keywords of Trainable."""
+        super().__init__(module, **settings)
         self.score = TokenLogprobs(module)
 
     def loss_weights(self, mini: Batch) -> Tensor:
-        """Every assistant token weighs the same."""
+        """Equal weights of all assistant tokens: f32 [T]."""
         return token_weights(mini.mask, mini.cu_seqlens, "token-mean")
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
-        """Cross-entropy."""
+        """The micro-batch's part of the mean cross-entropy: a scalar."""
         assert micro.weights is not None
         logprobs, _ = self.score(micro)
         loss = -(logprobs * micro.weights).sum()
@@ -47,14 +47,14 @@ class SftModel(Trainable):
 
     @torch.no_grad()
     def validation_loss(self, batch: Batch) -> float:
-        """The mean loss of a batch in nats a token, without learning from it."""
+        """The mean loss of a batch in nats per token, without training."""
         batch.weights, report = self.loss_weights(batch), SftReport()
         for rows in self.micro_batching.split(batch):
             self.loss(micro_batch(batch, rows), report)
         return self.total_loss(report)
 
     def total_loss(self, report: SftReport) -> float:
-        """The loss of a batch, of which each rank has computed its part."""
+        """The loss of a batch, summed over ranks."""
         return float(
             self.micro_batching.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device))
         )

@@ -43,11 +43,11 @@ from agentrl.trajectory.ledger import Ledger
 FINAL_STEPS = 10
 
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
-"""Tokens of a forward pass where nothing is set."""
+"""Default tokens of a micro-batch."""
 
 
 class Run:
-    """A supervised run as one of its ranks sees it: all of them make the same calls, and get the same answers."""
+    """One rank of a supervised run. Every rank makes the same calls and gets the same results."""
 
     def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -75,11 +75,11 @@ class Run:
         self.val_loss: float | None = None
 
     def next_step(self) -> dict[str, float]:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
         lr, report, trainer = self.model.optimizer.lr, SftReport(), self.config.trainer
-        self.model.train_on(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
+        self.model.train_on(batch, report)  # type: ignore[arg-type]  # SftReport has the part of Report that training uses
         self.step += 1
         loss = self.model.total_loss(report)
         self.losses.append(loss)
@@ -90,7 +90,7 @@ class Run:
         return metrics
 
     def validate(self) -> float:
-        """Mean loss over all assistant tokens of the held-out conversations, in nats."""
+        """Mean loss of the held-out conversations over all assistant tokens, in nats per token."""
         size = self.config.data.train_batch_size
         batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
         tokens = [int(batch.mask.sum()) for batch in batches]
@@ -98,7 +98,7 @@ class Run:
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
     def resume(self) -> tuple[int, int, int]:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         trainer, ranks = self.config.trainer, self.ranks
         resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
         candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
@@ -111,7 +111,7 @@ class Run:
         return self.step, self.total, self.loader.steps_per_epoch
 
     def finish(self) -> SftResult:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
@@ -123,7 +123,7 @@ class Run:
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
 
     def close(self) -> None:
-        """Nothing else runs for it."""
+        """Do nothing: no other process runs for it."""
 
     def _load(self, device: torch.device) -> Any:
         return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
@@ -134,7 +134,7 @@ class Run:
         resuming.claim(self.step, moves=moves, copies=copies)
 
     def _replaced(self, output: Path) -> list[Path]:
-        """The model that is there, unless the same settings made it."""
+        """Files of an existing model, unless the same settings made it."""
         settings = output / CONFIG_FILE
         same = settings.is_file() and not changes_since(settings, self.config)
         in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
@@ -148,7 +148,7 @@ class Run:
         return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
 
     def save(self) -> None:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         folder = checkpoint_folder(self.config.trainer)
         state = {"model": self.model.state_dict(), "rows": self.loader.state_dict()}
         write_model = partial(save_pretrained, self.module, self.saved_beside)
@@ -181,12 +181,10 @@ class Run:
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
         tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]
-        micro_batching = for_ranks(MicroBatching(max_tokens=tokens), self.module, ranks=ranks, balance=True)
-        return SftModel(
-            self.module, optimizer=optimizer, micro_batching=micro_batching, steps=steps, device=self.device
-        )
+        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.module, ranks=ranks, balance=True)
+        return SftModel(self.module, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
 
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:
-    """Where checkpoints of a run lie."""
+    """The folder of a run's checkpoints."""
     return Path(trainer.output_dir) / checkpoints.FOLDER
