@@ -1,4 +1,4 @@
-"""What each server engine is started with: agentrl's keys in the engine's own words."""
+"""Makes the backend of a server engine from the settings."""
 
 import sys
 from pathlib import Path
@@ -25,13 +25,13 @@ def model_length(config: Config) -> int:
 
 
 def server_dtype(config: Config, device: torch.device) -> str:
-    """`rollout.dtype`, with auto told."""
+    """`rollout.dtype`, with auto resolved."""
     dtype = config.rollout.dtype
     return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
 
 
 def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
-    """`rollout.engine_kwargs` of an engine; one that is named by its path goes by the last part of it."""
+    """`rollout.engine_kwargs` of an engine; an engine given by a path has the last part of it as its name."""
     given: dict[str, Any] = rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
     return given
 
@@ -46,7 +46,7 @@ def server_python(name: str, rollout: Rollout) -> str:
 
 
 def server_backend(name: str, config: Config, device: torch.device, *, sleeps: bool) -> ServerBackend:
-    """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
+    """The backend of the engine `name`; `sleeps`: the engine must be able to free its memory. Raises UserError."""
     rollout, model = config.rollout, config.model
     if rollout.deterministic and device.type == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")

@@ -1,4 +1,4 @@
-"""From settings to an engine: which one, where its servers run, how weights get there."""
+"""Launches the engine that the settings ask for: its servers, their GPUs, and the transport of weights."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ KEY = "rollout.name"
 
 
 def engine_name(rollout: Rollout, device: torch.device) -> str:
-    """What `rollout.name` means here."""
+    """The engine's name; resolves `rollout.name=auto`."""
     if rollout.name != "auto":
         return rollout.name
     there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
@@ -54,8 +54,8 @@ def server_urls(rollout: Rollout) -> list[str]:
 
 
 def check_addresses(rollout: Rollout, name: str) -> None:
-    """Raises UserError for servers that the engine has no use for, for a router whose servers nobody named, and for an
-    address of a server of ours."""
+    """Raises UserError for servers that the engine does not use, for a router without the addresses of its servers, and
+    for the address of a server that the run starts."""
     if rollout.base_url and in_process(name):
         raise UserError(
             f"rollout.base_url names servers, and rollout.name={name} samples in the trainer: drop one of them"
@@ -91,7 +91,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
 
 @dataclass
 class Servers:
-    """The servers of a run, launched before the trainer loads its model, for both take a while."""
+    """The servers of a run; they start while the trainer loads its model."""
 
     config: Config
     device: torch.device
@@ -125,7 +125,7 @@ class Servers:
         )
 
     async def close(self) -> None:
-        """Stop them, where no engine does."""
+        """Stop the servers, when no engine was made of them."""
         await asyncio.gather(*(replica.close() for replica in self.replicas))
         self.scratch.remove()
 
@@ -188,7 +188,7 @@ def launch(config: Config, device: torch.device) -> Servers | None:
 
 
 def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
-    """A server of ours on the given GPUs."""
+    """A server that the run starts, on the given GPUs."""
     port = free_port()
     environment = servers.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
     logs = Path(servers.config.trainer.default_local_dir) / "engine"

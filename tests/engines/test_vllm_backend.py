@@ -1,4 +1,4 @@
-"""What vLLM's backend does when a server is too old, closed, restless or missing; a fake server says what one would."""
+"""vLLM's backend with servers that are too old, take no updates, stay busy or are missing; the servers are fakes."""
 
 import json
 import sys

@@ -107,7 +107,7 @@ class Referee:
         return UNKNOWN
 
     def absorb(self) -> None:
-        """What a guess does with an exception."""
+        """Handle an exception in a guess."""
         self.absorbed += 1
         if not self.guessing or isinstance(sys.exc_info()[1], Stop) or self.absorbed > MOST_GUESSES:
             raise
@@ -117,7 +117,7 @@ class Referee:
         self.reached += 1
 
     def outcome(self, what: Any, args: tuple[Any, ...], answer: Any) -> Any:
-        """What the caller sees of an answer."""
+        """The value of an answer, for the caller."""
         sys.stdout.write(answer.get("printed", ""))
         if "raised" in answer:
             self.raised = True
@@ -222,7 +222,7 @@ def _replace(old: Any, new: Any) -> None:
 
 
 def stand_in(name: str, referee: Referee) -> Any:
-    """What a name means that the script does not define."""
+    """The object for a name that the script does not define."""
     if name in sys.stdlib_module_names:
         return importlib.import_module(name)
     if name in referee.exceptions:
