@@ -82,7 +82,7 @@ def server_backend(name: str, config: Config, device: torch.device, *, sleeps: b
 
 
 def sent_adapter(config: Config) -> AdapterSpec:
-    """What a server is told of the policy's adapter beforehand, read off a skeleton. Raises UserError for one that
+    """Rank and layers of the policy's adapter, read from a model without weights. Raises UserError for one that
     engines do not serve."""
     weight_sync = config.rollout.weight_sync
     if weight_sync not in ("auto", "files"):

@@ -1,7 +1,7 @@
 """HTTP requests to an inference server: JSON in, JSON out.
 
 Errors say what the caller may do next: after `ServerLost` nothing of the answer has arrived, so the request may be sent
-again; `RequestRefused` means that the server read the request and said no, so it may not.
+again; `RequestRefused` means that the server read the request and answered an error, so it may not.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl_sandbox.http_client import HttpClient
 
 NO_SERVER = (502, 504)
-"""What a proxy answers when the server behind it did not."""
+"""Answers of a proxy without a server behind it."""
 
 
 class ServerLost(InfraError):
-    """The server went away, or hung past the deadline, before it answered."""
+    """The server went away, or exceeded the timeout, before it answered."""
 
 
 class RequestTimeout(ServerLost):
-    """It hung past the deadline: it may still be at work on it."""
+    """The request exceeded its timeout; the server may still work on it."""
 
 
 class RequestRefused(InfraError):

@@ -20,7 +20,7 @@ from agentrl.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Environment:
-    """What all trajectories of a run share."""
+    """Engine, chat, tools, interactions and limits: shared by all trajectories of a run."""
 
     engine: Engine
     chat: Chat

@@ -1,4 +1,4 @@
-"""What agentrl adds to a vLLM worker; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
+"""agentrl's extension of vLLM workers; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
 
 Every method of `Extension` runs between vLLM's own start_weight_update and finish_weight_update, which take a model
 back to the form of its checkpoint and bring it into the form of its kernels again.
