@@ -54,7 +54,7 @@ def reward_fn(function: Callable[..., Any], accepted: tuple[str, ...] = ("extra_
 
 def scorer(function: Callable[..., Any] | None, accepted: tuple[str, ...] = ("extra_info",), **changes: Any) -> Scorer:
     fn = None if function is None else reward_fn(function, accepted)
-    objects = {name: changes.pop(name) for name in ("reward_model", "sources") if name in changes}
+    objects = {name: changes.pop(name) for name in ("manager", "reward_model", "sources") if name in changes}
     defaults = {"tool_weight": 1.0, "interaction_weight": 1.0, "num_workers": 2, "timeout": 5.0}
     return Scorer(fn, Reward(**{**defaults, **changes}), decode, **objects)
 
