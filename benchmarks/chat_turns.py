@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.chat import Chat, Split
-from agentrl.chat.memory import Memory
+from agentrl.chat.incremental import RenderCache
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import PAIRS, chat_for
 
@@ -57,13 +57,13 @@ def rendered_again(chat: Chat, messages: list[dict], tools: list[dict] | None) -
     """The cost of the last message with a memory of the turn before and without, and whether history was rewritten."""
     ids = chat.transcript(messages[:-3], tools).ids
     step = chat.continuation(ids, messages[:-2], tools)
-    before = step.ids if isinstance(step, Split) else [*ids, *(i for _, piece in step.pieces for i in piece)]
+    before = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step.segments for i in segment)]
     ledger = chat.transcript(messages[:-1], tools)
     columns = zip(ledger.ids, ledger.mask, ledger.turns, strict=True)
     grown = [*before, *(i for i, mask, turn in columns if mask and turn == ledger.turns[-1])]
     times = []
     for _ in range(REPEATS):
-        memory = Memory()
+        memory = RenderCache()
         chat.continuation(ids, messages[:-2], tools, memory)
         start = time.perf_counter()
         step = chat.continuation(grown, messages, tools, memory)

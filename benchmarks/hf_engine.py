@@ -23,7 +23,7 @@ from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.hf import HFEngine, configure_torch
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
 from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.engines.vllm import VLLM
@@ -129,7 +129,7 @@ def load(args: argparse.Namespace) -> Any:
 
 def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
     """A server that reads the weights itself: none are sent."""
-    settings = Settings(
+    settings = ServerSettings(
         python=args.vllm,
         model=args.model,
         device=args.device,
@@ -138,11 +138,11 @@ def vllm_engine(args: argparse.Namespace, model: Any) -> RemoteEngine:
         max_num_seqs=256,
         load_format="dummy" if args.random else "auto",
     )
-    dialect, port, folder = VLLM(settings), free_port(), Path(tempfile.mkdtemp())
-    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "vllm.log")
-    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
+    backend, port, folder = VLLM(settings), free_port(), Path(tempfile.mkdtemp())
+    server = ServerProcess(backend.command(port), backend.environment(), folder / "vllm.log")
+    replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     files = FilesTransport(PolicyWeights(model), model.config, folder=folder, bucket_bytes=1 << 29)
-    return RemoteEngine(dialect, [replica], files, max_model_len=PROMPT + NEW)
+    return RemoteEngine(backend, [replica], files, max_model_len=PROMPT + NEW)
 
 
 def measure(works: dict[str, Any], args: argparse.Namespace, vocabulary: int) -> dict[int, dict[str, float]]:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.chat import Chat
+from agentrl.config.schema import Reward
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import load_interactions
@@ -133,11 +134,8 @@ async def measure(
     env = Environment(engine, chat, tools, load_interactions(None), limits)  # type: ignore[arg-type]
     scorer = Scorer(
         RewardFn(score, "score", {}, frozenset()),
-        tool_weight=0.0,
-        interaction_weight=0.0,
-        num_workers=8,
-        timeout=10,
-        decode=chat.decode,
+        Reward(tool_weight=0.0, interaction_weight=0.0, num_workers=8, timeout=10),
+        chat.decode,
     )
     scheduler = Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent=trajectories, timeout=600, retries=0)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -3,13 +3,13 @@
 from agentrl.chat.chat import Append, Chat, Split
 from agentrl.chat.check import Mismatch
 from agentrl.chat.parsers import PARSERS
-from agentrl.chat.pieces import Piece
+from agentrl.chat.segments import Segment
 
 __all__ = [
     "PARSERS",
     "Append",
     "Chat",
     "Mismatch",
-    "Piece",
+    "Segment",
     "Split",
 ]

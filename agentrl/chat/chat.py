@@ -1,44 +1,45 @@
 """From messages to tokens and back, one `Chat` per run.
 
 Invariants:
-- nothing the engine sampled is ever re-encoded: a turn's ids go in through `parse` and only text comes out;
-- what `observation` returns is encoded as one text that begins with the turn's end, so it equals the same
-  stretch of a one-shot tokenization wherever the template is append-only;
-- `transcript` is made of the same pieces as a rollout: prompt, assistant text, observation.
+- tokens that the engine sampled are never re-encoded: the ids of a turn go into `parse`, and only text comes out;
+- `observation` encodes one text that begins with the turn's end, so its tokens equal those of a one-shot tokenization
+  of the conversation wherever the template is append-only;
+- `transcript` is made of the same parts as a rollout: prompt, assistant text, observation.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from agentrl.chat import check as checking
 from agentrl.chat.check import Mismatch
-from agentrl.chat.context import EMPTY, Context, Glances
-from agentrl.chat.fixed_base import DOCUMENT_ENDS, FixedBase
-from agentrl.chat.formats import FALLBACK, call_ends, readers
+from agentrl.chat.context import EMPTY, Context, HistoryProbe
+from agentrl.chat.fixed_base import FixedBase
+from agentrl.chat.formats import FALLBACK, readers
+from agentrl.chat.incremental import IncrementalCodec, RenderCache
 from agentrl.chat.media import Processor
-from agentrl.chat.memory import Memory, Parts
-from agentrl.chat.parsers import format_stops, parser_for
-from agentrl.chat.pieces import Piece, Pieces
+from agentrl.chat.parsers import parser_for
+from agentrl.chat.segments import Segment, Segmenter
+from agentrl.chat.stops import further_ends, turn_stops
 from agentrl.chat.template import LEAD, MARKED_TOOL, Template, TemplateRefusal, Tools
-from agentrl.chat.thinking import BLOCKS, begins_with, left_open
 from agentrl.chat.transcript import transcript
+from agentrl.chat.turn_reader import TurnReader
 from agentrl.core.errors import UserError
 from agentrl.trajectory.ledger import Ledger
-from agentrl.trajectory.message import Message, Reply, as_tool_call
+from agentrl.trajectory.message import Message, Reply
 
 FORMAT = "rollout.multi_turn.format"
 READY_MADE = "configs/templates/chatml_tools.jinja"
 CONTEXTS = 256
-"""Contexts whose surrounding texts are remembered: a group of trajectories has one."""
+"""Contexts whose surrounding text is cached: a group of trajectories has one."""
 
 
 @dataclass(frozen=True)
 class Append:
-    """The history stands; `pieces` follow it."""
+    """The history is unchanged; `segments` follow it."""
 
-    pieces: list[Piece]
+    segments: list[Segment]
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Chat:
         stop_token_ids: Sequence[int] = (),
     ) -> None:
         """`chat_template` is Jinja text or a file; `template_kwargs` reach the template (enable_thinking, say).
-        `format` None: the one that reads the template's own calls (formats.py). `processor`: how the model sees images;
-        None: it does not. `stop_token_ids`: the model's, besides those that tokenizer and template tell.
+        `format` None: the one that reads the template's own calls (formats.py). `processor`: of images and videos;
+        None: the model takes none. `stop_token_ids`: the model's, besides those of tokenizer and template.
 
         Raises UserError for an unknown format or mode, or a template that cannot show a conversation.
         """
@@ -96,24 +97,25 @@ class Chat:
         """Formats that read the template's own calls, the best first."""
         self.format = format or next(iter(self.readers), FALLBACK)
         self._parser = given or parser_for(self.format)
-        eos = [tokenizer.eos_token] if tokenizer.eos_token else []
-        self._stops = [*eos, *self._other_ends(stop_token_ids)]
-        self._glances = Glances(self.template)
-        self._pieces_of = lru_cache(maxsize=CONTEXTS)(self._new_pieces)
+        self._stops = further_ends(self.template, self._parser, self.format, self.readers, stop_token_ids)
+        self._history = HistoryProbe(self.template)
+        self._segmenter_of = lru_cache(maxsize=CONTEXTS)(self._new_segmenter)
         try:
-            self._pieces = self._pieces_of(EMPTY)
+            self._segmenter = self._segmenter_of(EMPTY)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show a user and an assistant message: {error}") from error
-        self._parts = Parts(self.template, self._pieces.base.stops)
-        self.stop_token_ids = self._stop_token_ids()
+        self._codec = IncrementalCodec(self.template, self._segmenter.base.stops)
+        self._reader = TurnReader(self.template, self._parser, self._segmenter.base)
+        named = [self._segmenter_for([], [MARKED_TOOL])] if self.template.named else []
+        self.stop_token_ids = turn_stops(self.template, [self._segmenter, *named])
         """Tokens that end a turn; never empty."""
 
     def with_kwargs(self, **kwargs: bool) -> "Chat":
-        """The same chat whose template gets `kwargs` besides its own; made once for each choice of them."""
+        """The same chat with further `kwargs` for the template; made once for each set of them."""
         return self._with_kwargs(**kwargs) if kwargs else self
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages as all else here takes them: with a `Medium` for each image and video. Raises UserError."""
+        """The messages with a `Medium` for each image and video, as all other methods take them. Raises UserError."""
         return self.processor.see(messages)
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
@@ -129,31 +131,18 @@ class Chat:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
     def parse(self, ids: Sequence[int], tools: Tools = None, *, lead: Sequence[int] = ()) -> Reply:
-        """One sampled turn. Never raises: what the model got wrong is in `Call.error`.
+        """Read one sampled turn. Never raises: mistakes of the model are in `Call.error`.
 
         With `tools`, formats without types of their own (glm, qwen3_coder) read values by the tools' schemas. `lead`:
-        the ids before the turn, or the last few: they tell whether the turn begins inside a think block.
+        the ids before the turn, or the last few: they say whether the turn begins in a think block.
         """
         closed = bool(ids) and ids[-1] in self.stop_token_ids
         text = self.template.decode(ids[:-1] if closed else ids)
         return self.read(text, closed=closed, tools=tools, lead=self.template.decode(lead[-LEAD:]) if lead else None)
 
     def read(self, text: str, *, closed: bool = True, tools: Tools = None, lead: str | None = None) -> Reply:
-        """`parse` for text. Without `lead` a think block that the generation prompt opens after a user is believed."""
-        opening = self._begins_in_thought(text, lead)
-        if opening:
-            text = f"{opening}\n{text}"
-        parsed = self._parser(text, tools)
-        message: Message = {"role": "assistant", "content": parsed.content}
-        broken = any(call.error for call in parsed.calls)
-        if parsed.reasoning is not None and self.template.reads_reasoning:
-            message["reasoning_content"] = parsed.reasoning
-            message["content"] = text.removeprefix(parsed.preamble) if broken else parsed.content
-        else:
-            message["content"] = text if broken else parsed.preamble + parsed.content
-        if parsed.calls and not broken:
-            message["tool_calls"] = [as_tool_call(call) for call in parsed.calls]
-        return Reply(message, parsed.calls, closed)
+        """`parse` for text. Without `lead`, the turn begins in a think block if the generation prompt opens one."""
+        return self._reader.read(text, closed=closed, tools=tools, lead=lead)
 
     def observation(
         self,
@@ -163,19 +152,19 @@ class Chat:
         tools: Tools = None,
         last: int | None = None,
         history: Sequence[Message] = (),
-    ) -> list[Piece]:
+    ) -> list[Segment]:
         """Tokens to append after an assistant turn: the rest of its end, the messages, the generation prompt.
 
-        `closed`: the turn ended with a stop token, which the ledger holds already; otherwise the whole end of the
-        turn is among the tokens. `last` is the ledger's last id: it matters only to templates whose turns end
-        with the next role's header. `history`: the conversation up to that turn, the turn included; it and `tools`
-        matter to templates that look back at them. Raises UserError when the template refuses the messages.
+        `closed`: the turn ended with a stop token, which is in the ledger already; otherwise the whole end of the turn
+        is among the tokens. `last`: the last id of the ledger, for templates whose turns end with the next role's
+        header. `history`: the conversation up to and with that turn; it and `tools` are for templates that look back
+        at them. Raises UserError when the template refuses the messages.
         """
         try:
             if len(history) > 1 and self.looks_back:
-                pieces = self._pieces_of(self._glances.context([], tools))
-                return pieces.observed(messages, closed=closed, last=last, before=history[:-1])
-            return self._pieces_for(history, tools).observed(messages, closed=closed, last=last)
+                segmenter = self._segmenter_of(self._history.context([], tools))
+                return segmenter.observed(messages, closed=closed, last=last, before=history[:-1])
+            return self._segmenter_for(history, tools).observed(messages, closed=closed, last=last)
         except TemplateRefusal as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
@@ -184,30 +173,30 @@ class Chat:
             ) from error
 
     def continuation(
-        self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: Memory | None = None
+        self, ids: Sequence[int], messages: Sequence[Message], tools: Tools = None, memory: RenderCache | None = None
     ) -> Append | Split:
-        """What the template would show now, against what the ledger holds.
+        """Compare the template's rendering of the conversation with the ledger.
 
-        Append where the ledger's text is a beginning of the template's, even if the model sampled another
-        tokenization of that text; Split where history reads differently. A template that refuses the
-        conversation for something the model wrote cannot rewrite it: the ledger goes on with the new messages.
-        With the same `memory` at each turn of a conversation, only what is new is encoded and decoded.
+        Append when the text of the ledger is a prefix of the rendering, even if the model sampled another tokenization
+        of it; Split when the template rewrote the history. When the template refuses the conversation because of
+        something that the model wrote, the new messages are appended to the ledger. With the same `memory` at each turn
+        of a conversation, only new parts are encoded and decoded.
         """
-        memory = memory or Memory()
+        memory = memory or RenderCache()
         new = _new_messages(messages)
         try:
             text = self.template.render(messages, tools, generation=True)
         except TemplateRefusal:
             closed, history = ids[-1] in self.stop_token_ids, messages[: len(messages) - len(new)]
             return Append(self.observation(new, closed=closed, tools=tools, last=ids[-1], history=history))
-        pieces = self._pieces_for(messages, tools)
-        rest = self.template.beyond(text, self._parts.decode(ids, memory))
+        segmenter = self._segmenter_for(messages, tools)
+        rest = self.template.beyond(text, self._codec.decode(ids, memory))
         if rest is not None:
-            return Append(pieces.continued(self.template.encode_after(ids[-1], rest), new))
-        whole = self._parts.encode(text, memory)
+            return Append(segmenter.continued(self.template.encode_after(ids[-1], rest), new))
+        whole = self._codec.encode(text, memory)
         if whole[: len(ids)] == list(ids):
-            return Append(pieces.continued(whole[len(ids) :], new))
-        self._parts.restart(text, memory)
+            return Append(segmenter.continued(whole[len(ids) :], new))
+        self._codec.restart(text, memory)
         return Split(whole)
 
     def transcript(
@@ -215,10 +204,10 @@ class Chat:
     ) -> Ledger:
         """A finished conversation as a training sample: mask 1 on assistant tokens and their end-of-turn.
 
-        The first `given` messages are the prompt, examples of assistant turns among them included. An assistant message
-        with `loss_mask: 0` is read and not trained on (mask 0). `verbatim`: what the assistant says stands as it is
-        written, where the template would only trim it or put an empty think block before it. Log-probs are 0.0 and
-        weight versions 0. Raises UserError when no assistant message follows a prompt.
+        The first `given` messages are the prompt, with any example turns of the assistant in them. An assistant message
+        with `loss_mask: 0` has mask 0. `verbatim`: keep the assistant's text as written where the template would only
+        trim it or put an empty think block before it. Log-probs are 0.0 and weight versions 0. Raises UserError when no
+        assistant message follows a prompt.
         """
         try:
             return transcript(self, messages, tools, given, verbatim=verbatim)
@@ -226,8 +215,8 @@ class Chat:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
     def base_for(self, history: Sequence[Message], tools: Tools) -> FixedBase:
-        """What the template writes around the turns of a conversation that begins with `history`."""
-        return self._pieces_for(history, tools).base
+        """The text that the template writes around the turns of a conversation that begins with `history`."""
+        return self._segmenter_for(history, tools).base
 
     def check_trajectory(self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None) -> Mismatch | None:
         """Compare a whole ledger with the template's render of the messages up to the last assistant turn.
@@ -240,11 +229,11 @@ class Chat:
 
     @property
     def looks_back(self) -> bool:
-        """Whether the template numbers turns or calls: then what it shows of one depends on all before."""
-        return self._glances.counts
+        """Whether the template numbers turns or calls, so that each depends on all before it."""
+        return self._history.counts
 
     def unread(self) -> str | None:
-        """Why calls in the template's own form are not read as calls, with what to do; None: they are read."""
+        """Why the format does not read the calls that the template writes, and the fix; None: it reads them."""
         if any(parser_for(name) is self._parser for name in self.readers):
             return None
         if not self.template.shows_calls:
@@ -266,56 +255,15 @@ class Chat:
         """Text of `ids`, special tokens included."""
         return self.template.decode(ids)
 
-    def _other_ends(self, stop_token_ids: Sequence[int]) -> list[str]:
-        """What may end a turn besides what the template writes after one without calls."""
-        template = self.template
-        calls = call_ends(template, self._parser) or [
-            end for name in self.readers[:1] for end in call_ends(template, parser_for(name))
-        ]
-        model = [template.added_tokens[i] for i in stop_token_ids if i in template.added_tokens]
-        known = [end for end in (*format_stops(self.format), *DOCUMENT_ENDS) if template.token_id(end) is not None]
-        return [*calls, *model, *known]
-
-    def _pieces_for(self, history: Sequence[Message], tools: Tools) -> Pieces:
-        """By the part of the history that the template looks at."""
+    def _segmenter_for(self, history: Sequence[Message], tools: Tools) -> Segmenter:
+        """The segmenter for the part of the history that the template looks at."""
         try:
-            return self._pieces_of(self._glances.context(history, tools))
+            return self._segmenter_of(self._history.context(history, tools))
         except TemplateRefusal:
-            return self._pieces
+            return self._segmenter
 
-    def _new_pieces(self, context: Context) -> Pieces:
-        return Pieces(FixedBase(self.template, self._stops, context))
-
-    def _begins_in_thought(self, text: str, lead: str | None) -> str:
-        """The tag with which the prompt opened the think block that `text` goes on with; "" where it did not."""
-        opening = left_open(self._pieces.base.opening if lead is None else lead)
-        if not opening or begins_with(text) == opening:
-            return ""
-        return opening if lead is not None or BLOCKS[opening] in text or self._always_opens else ""
-
-    @cached_property
-    def _always_opens(self) -> bool:
-        """Whether turns after a tool's result begin in a think block as well: DeepSeek's have no generation prompt."""
-        try:
-            after_tool = self._pieces.base.after([{"role": "tool", "content": "x", "name": "x"}]).text
-        except TemplateRefusal:
-            return True
-        return bool(left_open(after_tool))
-
-    def _stop_token_ids(self) -> tuple[int, ...]:
-        kinds = [self._pieces, self._pieces_for([], [MARKED_TOOL])] if self.template.named else [self._pieces]
-        ends = {end for pieces in kinds for end in self._ends(pieces)}
-        if not ends:
-            raise UserError("tokenizer: it has no end-of-sequence token and the chat template ends turns with none")
-        return tuple(sorted(ends))
-
-    def _ends(self, pieces: Pieces) -> set[int]:
-        base, ends = pieces.base, set(pieces.end_ids)
-        # gpt-oss ends a turn of the past with <|end|>, which a turn in the making writes after its thinking:
-        # only what ends the last turn stops the model.
-        if base.explicit and base.turn_end and not base.closing.startswith(base.turn_end):
-            ends.discard(self.template.token_id(base.turn_end) or -1)
-        return ends
+    def _new_segmenter(self, context: Context) -> Segmenter:
+        return Segmenter(FixedBase(self.template, self._stops, context))
 
 
 def _new_messages(messages: Sequence[Message]) -> list[Message]:

@@ -1,9 +1,8 @@
-"""The sanity check: does the ledger read as the template itself would have written it?
+"""The sanity check: compares the text of a ledger with the template's rendering of the conversation.
 
-Both sides are text. `strict` wants them equal; `ignore_strippable` lets differences in white space pass,
-wherever they are; `disable` looks at nothing. A difference is traced to the message that shows it and, where a
-later message changed how an earlier one is shown, to that later one. After a difference the comparison goes on
-behind the next end of a turn, so that one report names every turn that reads differently, up to `MOST`.
+`strict` requires equal text; `ignore_strippable` ignores differences in white space; `disable` compares nothing. A
+difference is traced to its message and, when a later message changed its rendering, to that later one. The comparison
+continues after the next end of a turn, so that one report names up to `MOST` differing turns.
 """
 
 from bisect import bisect_left
@@ -25,25 +24,25 @@ MOST = 8
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where the ledger and the template part."""
+    """A difference between ledger and template."""
 
     message: int
     """Index of the message that reads differently."""
     role: str
     rewritten_by: int | None
-    """Index of the later message that changed it in the template's eyes; None: it never read as in the ledger."""
+    """Index of the later message that changed its rendering; None: it was never rendered as in the ledger."""
     expected: str
     """The template's text around the first difference."""
     actual: str
     """The ledger's text there."""
     more: tuple["Mismatch", ...] = ()
-    """The differences after this one, in their order; at most `MOST` in all."""
+    """The differences after this one, in order; at most `MOST` in all."""
 
     def __str__(self) -> str:
-        told = "; ".join(difference._told() for difference in (self, *self.more))
-        return told if len(self.more) + 1 < MOST else f"{told}; perhaps more"
+        text = "; ".join(difference._text() for difference in (self, *self.more))
+        return text if len(self.more) + 1 < MOST else f"{text}; perhaps more"
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         what = f"message {self.message} ({self.role})"
         why = "differs" if self.rewritten_by is None else f"was rewritten by message {self.rewritten_by}"
         return f"{what} {why}: the template shows {self.expected!r}, the ledger has {self.actual!r}"
@@ -65,7 +64,7 @@ def check_trajectory(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two accounts of the same conversation."""
+    """Ledger and template of the same conversation."""
 
     render: Callable[[int], str]
     """The template's text of the first so many messages."""

@@ -1,8 +1,8 @@
-"""What of a conversation's past a template looks at when it writes what follows a turn.
+"""Finds the part of a conversation's history that changes the text after a turn.
 
-Most templates look at nothing, and what follows a turn is rendered over a dummy conversation. Some let a word of the
-system prompt or of the user switch thinking off, some number the calls of the whole conversation, some show tools
-only where tools are. Each of these is found out by rendering probes, once, never by a model's name.
+With most templates no part does, and the text after a turn is rendered over a dummy conversation. In some, a word of
+the system prompt or of the user turns thinking off, some number the calls of the whole conversation, and some show tool
+results only where there are tools. Each is detected by rendering probes once, never by a model's name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from agentrl.chat.template import MARK, MARKED_TOOL, TOOL_NAME, Template, Templa
 from agentrl.trajectory.message import Message, text_of
 
 PAST = "agentrlpast"
-"""A word of the past: where it follows a turn, the template moves the past, and does not look at it."""
+"""A word of the history: when it follows a turn, the template moved the history instead of reading it."""
 USER: Message = {"role": "user", "content": "x"}
 ASSISTANT: Message = {"role": "assistant", "content": MARK}
 ANSWER: Message = {"role": "assistant", "content": "x"}
 SPEAKERS = ("system", "developer", "user")
-"""Roles whose words may say how the model is to answer."""
+"""Roles whose text may control how the model answers."""
 REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
 class Context:
-    """The part of a conversation that matters to what follows each of its turns; hashable."""
+    """The part of a conversation that changes the text after its turns; hashable."""
 
     said: tuple[tuple[str, str], ...] = ()
     """Role and text of messages."""
@@ -41,28 +41,28 @@ class Context:
 EMPTY = Context()
 
 
-class Glances:
-    """What one template looks at. Thread-safe."""
+class HistoryProbe:
+    """Detects which history one template reads. Thread-safe."""
 
     def __init__(self, template: Template) -> None:
         self.template = template
         self._has_word = lru_cache(maxsize=REMEMBERED)(self._find_words)
 
     def context(self, history: Sequence[Message], tools: Tools) -> Context:
-        """The part of `history`, and of what surrounds it, that the template looks at later."""
+        """The part of `history` and `tools` that the template reads later."""
         said = tuple((m["role"], text) for m, text in self._said(history) if self._matters(m["role"], text))
         return Context(_firsts_and_lasts(said, self._has_word), bool(tools) and self.tools)
 
     @cached_property
     def counts(self) -> bool:
-        """Whether what follows a turn depends on how many turns and calls came before."""
+        """Whether the text after a turn depends on the number of turns and calls before it."""
         plain = self._follow(EMPTY.messages)
         pasts = ([*_round(1)], [*_round(1), *_round(2)], [USER, ANSWER], [USER, ANSWER, USER, ANSWER])
         return any(self._differs(plain, self._follow(past)) for past in pasts)
 
     @cached_property
     def tools(self) -> bool:
-        """Whether it depends on there being tools."""
+        """Whether it depends on the presence of tools."""
         plain = self._follow([])
         return self.template.named or self._differs(plain, self._follow([], [MARKED_TOOL]))
 

@@ -1,9 +1,9 @@
-"""The text that follows an assistant turn, by rendering over a fixed short conversation.
+"""Renders the text after an assistant turn over a fixed short conversation.
 
-A dummy user and a dummy assistant turn stand for the history, after the few messages of it that the template looks at
-(context.py): cost follows the new messages only. The dummy turn ends in a known word, and the text after that word,
-cut where the turn's end begins, is what the ledger gets. Reading it from one render (instead of subtracting a stored
-base) keeps it right for templates that render a last turn differently from an earlier one.
+A dummy user turn and a dummy assistant turn replace the history, after the few messages of it that the template reads
+(context.py): so the cost depends on the new messages only. The dummy turn ends in a known word; the ledger gets the
+text after it, from the turn's end on. It is read from one render, and not by subtracting a stored base, since some
+templates render the last turn differently from earlier ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from agentrl.trajectory.message import TOOL_ROLES, Message
 
 FOLLOWER = "agentrlfollower"
 DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>")
-"""End-of-text tokens of base models: a chat model that writes one is done as well."""
+"""End-of-text tokens of base models: they end the turn of a chat model too."""
 MARKED_USER: Message = {"role": "user", "content": MARK}
 
 

@@ -1,4 +1,4 @@
-"""Which tool-call format a template writes, found out by rendering calls and reading them back.
+"""Detects a template's tool-call format: renders calls and reads them back.
 
 A format fits where it reads a plain call of the template's own exactly. Of several that fit, the one that reads most of
 the further calls (all JSON types, two calls in a turn, text before a call) comes first; among equals, the order of
@@ -52,7 +52,7 @@ class Written:
 
     calls: list[Named]
     texts: tuple[str, ...]
-    """From the end of the generation prompt on, with what ends the turn."""
+    """From the end of the generation prompt on, including the turn's end."""
 
     def read_by(self, parser: Parser, ends: Sequence[str]) -> str | None:
         """The text that the parser reads back exactly, with or without what ends it; None: none of them."""

@@ -1,7 +1,7 @@
 """A chat template and its tokenizer: messages to text, text to ids and back.
 
-What differs from template to template is found out by rendering probes, once, never by a model's name:
-whether tool calls and tools are shown at all, whether arguments must be text, whether thinking is read.
+Differences between templates are detected by rendering probes once, never by a model's name: whether they show tool
+calls and tools, whether arguments must be text, whether they read thinking.
 """
 
 import json
@@ -18,12 +18,12 @@ from agentrl.trajectory.medium import media_of
 from agentrl.trajectory.message import Message
 
 MARK = "agentrlmark"
-"""A word that no template alters; its place in a render says where content goes."""
+"""A word that no template changes; its position in a render is the position of the content."""
 
 PROMPTS = 256
 """Prompts whose ids are remembered."""
 LEAD = 16
-"""Tokens at the end of a prompt that tell whether it leaves a think block open."""
+"""Tokens at the end of a prompt that are enough to find an open think block."""
 
 Tools = Sequence[dict[str, Any]] | None
 PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]}

@@ -1,7 +1,7 @@
-"""A finished conversation as a training sample, out of the pieces a rollout is made of.
+"""Writes a finished conversation as a training sample.
 
-Invariant: cut at the assistant turns, the ledger is what `Chat.prompt` and `Chat.observation` return, so that
-supervised and reinforcement training see the same tokens for the same conversation.
+Invariant: between the assistant turns, the ledger has the tokens of `Chat.prompt` and `Chat.observation`, so supervised
+and reinforcement training get the same tokens for the same conversation.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def transcript(
         ids = _turn_ids(base, shown, messages[at], observed, lead, verbatim)
         if messages[at].get("loss_mask", 1):
             ledger.append_model(ids, [0.0] * len(ids), turn=turn, version=0)
-        else:  # words put into the model's mouth
+        else:  # an assistant message that is not trained on
             ledger.append_observation(ids, Source.USER, turn=turn)
         if following == len(messages):
             break
         if not observed:
             raise UserError(f"messages: {at} and {following} are both from the assistant; put a message between them")
         history = messages[: at + 1]
-        for source, piece in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
-            ledger.append_observation(piece, source, turn=turn)
+        for source, segment in chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history):
+            ledger.append_observation(segment, source, turn=turn)
         ledger.media += media_of(observed)
     return ledger
 

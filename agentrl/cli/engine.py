@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agentrl.engines.servers.install import RECIPES, install, installed
-    from agentrl.engines.servers.place import environments
+    from agentrl.engines.servers.interpreters import environments
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if args.task == "list":

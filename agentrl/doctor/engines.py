@@ -11,9 +11,9 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.engines.opening import engine_name, in_process, server_urls
+from agentrl.engines.launching import engine_name, in_process, server_urls
 from agentrl.engines.servers.http import Http, serves
-from agentrl.engines.servers.place import engine_python, find_python
+from agentrl.engines.servers.interpreters import engine_python, find_python
 
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 ANSWERS_WITHIN = 10.0

@@ -1,4 +1,4 @@
-"""What each server engine is started with: agentrl's keys in the engine's own words."""
+"""Makes the backend of a server engine from the settings."""
 
 import sys
 from pathlib import Path
@@ -10,9 +10,9 @@ from agentrl.chat.media.loading import takes_images
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES
-from agentrl.engines.servers import Dialect
-from agentrl.engines.servers.place import engine_python
-from agentrl.engines.servers.settings import Adapter, Settings
+from agentrl.engines.servers import ServerBackend
+from agentrl.engines.servers.interpreters import engine_python
+from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.training.model.adapter import base_and_adapter
 from agentrl.training.model.loading import load_model
@@ -25,13 +25,13 @@ def model_length(config: Config) -> int:
 
 
 def server_dtype(config: Config, device: torch.device) -> str:
-    """`rollout.dtype`, with auto told."""
+    """`rollout.dtype`, with auto resolved."""
     dtype = config.rollout.dtype
     return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
 
 
 def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
-    """`rollout.engine_kwargs` of an engine; one that is named by its path goes by the last part of it."""
+    """`rollout.engine_kwargs` of an engine; an engine given by a path has the last part of it as its name."""
     given: dict[str, Any] = rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
     return given
 
@@ -45,15 +45,15 @@ def server_python(name: str, rollout: Rollout) -> str:
     return rollout.engine_python or sys.executable
 
 
-def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
-    """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
+def server_backend(name: str, config: Config, device: torch.device, *, sleeps: bool) -> ServerBackend:
+    """The backend of the engine `name`; `sleeps`: the engine must be able to free its memory. Raises UserError."""
     rollout, model = config.rollout, config.model
     if rollout.deterministic and device.type == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
-    settings = Settings(
+    settings = ServerSettings(
         python=server_python(name, rollout),
         model=base,
         device=device.type,
@@ -73,16 +73,16 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         head_in_float32=model.enable_fp32_lm_head,
         trust_remote_code=model.trust_remote_code,
         adapter=adapter,
-        sees=takes_images(base, trust_remote_code=model.trust_remote_code),
+        takes_images=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
         extra=kwargs_of(rollout, name),
     )
-    spoken: Dialect = ENGINES.make(name, "rollout.name", settings)
-    return spoken
+    backend: ServerBackend = ENGINES.make(name, "rollout.name", settings)
+    return backend
 
 
-def sent_adapter(config: Config) -> Adapter:
-    """What a server is told of the policy's adapter beforehand, read off a skeleton. Raises UserError for one that
+def sent_adapter(config: Config) -> AdapterSpec:
+    """Rank and layers of the policy's adapter, read from a model without weights. Raises UserError for one that
     engines do not serve."""
     weight_sync = config.rollout.weight_sync
     if weight_sync not in ("auto", "files"):

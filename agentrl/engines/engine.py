@@ -34,7 +34,7 @@ class Sampling:
     ignore_eos: bool = False
     """Do not stop at `stop_token_ids`."""
     candidates: int = 0
-    """Also tell the likeliest so many tokens of the first position; not at temperature 0."""
+    """How many of the likeliest first tokens to report; not at temperature 0."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Generation:
     versions: tuple[int, ...] = ()
     """Of each token; empty: all of `weight_version`."""
     candidates: tuple[tuple[int, float], ...] = ()
-    """(token, log-prob after temperature) that could have come first, as many as were asked for."""
+    """The likeliest first tokens, as many as were asked for: (token, log-prob after temperature)."""
 
     @classmethod
     def of(
@@ -62,49 +62,49 @@ class Generation:
         *,
         present: int,
     ) -> "Generation":
-        """One whose tokens were drawn by `versions`; where there are none, by the `present` one."""
+        """A generation whose tokens were drawn by `versions`; without tokens its version is the `present` one."""
         first = versions[0] if versions else present
         return cls(token_ids, logprobs, finish_reason, first, tuple(versions), candidates)
 
 
 class Engine(Protocol):
-    """A source of tokens; see the module docstring for what every implementation promises."""
+    """A source of tokens; the module docstring has the invariants."""
 
     async def start(self) -> None:
-        """Make ready to generate. Raises UserError when the engine cannot run here."""
+        """Prepare to generate. Raises UserError when the engine cannot run here."""
 
     async def close(self) -> None:
         """Stop everything and free everything; safe to call twice."""
 
     def open(self, key: str) -> None:
-        """Announce a trajectory: all its requests carry `key`, and its cache stays where it is."""
+        """Announce a trajectory: all its requests have `key`, and go to the replica that has its cache."""
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
-        """Continue `token_ids`, in which the tokens of `media` stand in their order.
+        """Continue `token_ids`, which contain the tokens of `media` in order.
 
         Raises InfraError when the engine fails, UserError when it takes no media, asyncio.CancelledError when
         cancelled.
         """
 
     def release(self, key: str) -> None:
-        """Forget a trajectory: stop what runs for `key`, free its cache. Unknown keys are fine."""
+        """Forget a trajectory: stop the requests of `key` and free its cache. Unknown keys are ignored."""
 
     async def abort(self) -> None:
-        """End every request in flight; each returns what it drew so far with finish_reason "abort"."""
+        """End every request in flight; each returns the tokens drawn so far with finish_reason "abort"."""
 
     async def pause(self) -> None:
-        """Hold all requests where they are; returns when no forward pass runs."""
+        """Stop all requests at their present token; returns when no forward pass runs."""
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
 
     async def update_weights(self, version: int) -> None:
-        """Take the policy's current weights (and drop every cache made by the old ones); stamp later generations."""
+        """Load the policy's current weights, drop every cache of the old ones, and give later tokens `version`."""
 
     async def sleep(self) -> None:
-        """Give back memory that an idle engine does not need."""
+        """Free the memory that an idle engine does not need."""
 
     async def wake(self) -> None:
         """Undo `sleep`."""

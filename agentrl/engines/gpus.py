@@ -1,4 +1,4 @@
-"""Which GPUs the servers of a run get."""
+"""Assigns GPUs to the servers of a run."""
 
 import os
 
@@ -8,9 +8,9 @@ from agentrl.core.errors import UserError
 
 
 def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> list[list[str]]:
-    """The GPUs of each replica: `width` in a row from `first` on, again from the beginning when they run out.
+    """The GPUs of each replica: `width` neighbours, counted from `first`, and from 0 again after the last GPU.
 
-    Raises UserError where one replica needs more than there are.
+    Raises UserError when one replica needs more than there are.
     """
     if not gpus:
         return [[] for _ in range(replicas)]

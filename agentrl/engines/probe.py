@@ -1,4 +1,4 @@
-"""Whether an engine has the policy's weights: both score the same drawn tokens."""
+"""Checks that an engine has the policy's weights: engine and policy score the same tokens."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 PROMPT, DRAWN = 12, 24
 MOST = 0.5
-"""Nats, mean: two bfloat16 computations of one thing differ by 0.04, other weights by far over 1."""
+"""Nats, mean: the same weights in bfloat16 differ by 0.04, other weights by far more than 1."""
 
 
 class Probe:
     """Draws tokens from each replica and compares their log-probs with the policy's own."""
 
     def __init__(self, score: Callable[[list[int]], Tensor], vocabulary: int, *, every_time: bool) -> None:
-        """`score`: the policy's log-prob of each token given those before it, f32 on the CPU."""
+        """`score`: the policy's log-prob of each token given the tokens before it, float32 on the CPU."""
         generator = torch.Generator().manual_seed(1)
         self.prompt = torch.randint(0, vocabulary, (PROMPT,), generator=generator).tolist()
         self.score, self.every_time = score, every_time
@@ -44,7 +44,7 @@ class Probe:
 
     async def _gap(self, replica: Replica) -> float:
         sampling = Sampling(DRAWN, ignore_eos=True, seed=1)
-        answer = await replica.dialect.generate(replica.http, f"probe-{replica.starts}", self.prompt, sampling, 300)
+        answer = await replica.backend.generate(replica.http, f"probe-{replica.starts}", self.prompt, sampling, 300)
         scored = await asyncio.to_thread(self.score, self.prompt + answer.token_ids)
         return float((scored[PROMPT:] - torch.tensor(answer.logprobs)).abs().mean())
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine, checked and cut to what is possible, before any engine sees it."""
+"""Checks the sampling of a request and limits it to the model's length, the same way for every engine."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ from agentrl.engines.engine import Sampling
 
 
 def within(sampling: Sampling, prompt: int, model: int) -> Sampling:
-    """The sampling cut to what fits after `prompt` tokens within `model`. Raises UserError where nothing does, or
-    where a setting has no meaning."""
+    """The sampling, limited to the room after `prompt` tokens of a sequence of `model`. Raises UserError when there is
+    no room, or when a setting is out of range."""
     _check(sampling)
     if not prompt:
         raise UserError("the prompt is empty: an engine needs at least one token to continue")

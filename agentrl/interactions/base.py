@@ -18,22 +18,22 @@ class BaseInteraction:
         self.name: str = self.config.get("name", "interaction_agent")
 
     async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:
-        """Begin a trajectory. Returns the id that later calls carry."""
+        """Begin a trajectory. Returns the id for later calls."""
         return instance_id or uuid4().hex
 
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """React to the conversation so far, whose last message is the model's answer.
+        """Reply to the conversation, whose last message is the model's answer.
 
-        Returns whether the conversation is over, the user's words (not shown when it is), a score for this turn,
-        and anything else for the record.
+        Returns whether the conversation is over, the user's text (not shown then), a score for this turn, and further
+        values for the record.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define generate_response()")
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """What the whole conversation was worth, asked once at the end. Without it, the last turn's score counts."""
+        """The score of the whole conversation; called once at the end. Without it, the last turn's score counts."""
         return 0.0
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """End a trajectory: forget its state. Comes even when start_interaction failed."""
+        """End a trajectory: drop its state. Called even when start_interaction failed."""

@@ -1,9 +1,9 @@
 """The simulated user of one trajectory.
 
 Invariants:
-- once `start` was begun, `finalize_interaction` is called exactly once, also after timeouts, failures and
+- after `start` has begun, `finalize_interaction` is called exactly once, also after timeouts, failures and
   cancellation, and runs to its end even when the trajectory's task is cancelled meanwhile;
-- trouble in the user's code raises InfraError and nothing else (UserError passes).
+- an error in the user's code raises InfraError; UserError passes unchanged.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ METHODS = ("start_interaction", "generate_response", "calculate_score", "finaliz
 
 @dataclass(frozen=True)
 class InteractionReply:
-    """What the simulated user said."""
+    """One reply of the simulated user."""
 
     stop: bool
     """The conversation is over; `text` is then not shown to the model."""

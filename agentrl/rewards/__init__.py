@@ -1,6 +1,6 @@
-"""Rewards: a function of the user's own, the tools' scores, the interaction's score, and how they add up."""
+"""Rewards: the user's function, the scores of tools and interaction, and their sum."""
 
 from agentrl.rewards.function import RewardFn, load_reward_function, reward_function
-from agentrl.rewards.scorer import Judge, Scorer
+from agentrl.rewards.scorer import Judge, Scorer, ScoreSources
 
-__all__ = ["Judge", "RewardFn", "Scorer", "load_reward_function", "reward_function"]
+__all__ = ["Judge", "RewardFn", "ScoreSources", "Scorer", "load_reward_function", "reward_function"]

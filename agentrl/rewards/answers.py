@@ -1,4 +1,4 @@
-"""Final answers in text: where they stand and when two of them mean the same."""
+"""Finds final answers in text, and compares them."""
 
 import re
 from fractions import Fraction
@@ -8,7 +8,7 @@ MARKED = re.compile(r"####\s*([^\n]+)")
 # A minus sign after a digit is a subtraction, not part of the number.
 NUMBER = re.compile(r"(?<!\d)-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/0*[1-9]\d*)?")
 LONGEST_NUMBER = 4000
-"""Characters of what is compared as a number; longer answers are compared as words."""
+"""Most characters of an answer that is compared as a number; longer ones are compared as text."""
 DECORATION = str.maketrans("", "", "$%,")
 
 

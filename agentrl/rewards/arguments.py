@@ -1,4 +1,4 @@
-"""What a reward function is told about a trajectory."""
+"""The arguments of a reward function for a trajectory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from agentrl.trajectory.trajectory import Trajectory
 
 
 def arguments(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    """Everything a reward function may ask for, by keyword."""
+    """All arguments that a reward function may take, by keyword."""
     row = trajectory.row
     return {
         "data_source": row.data_source,
@@ -22,7 +22,7 @@ def arguments(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> dic
 
 
 def solution(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> str:
-    """The model's own words: its turns in order, one to a line, without tool results, user turns or template glue.
+    """The model's own text: its turns in order, one a line, without tool results, user turns or template tokens.
 
     A turn that stands in several ledgers, because history was rewritten after it, counts once.
     """
@@ -43,7 +43,7 @@ def num_turns(trajectory: Trajectory) -> int:
 
 
 def reward_scores(trajectory: Trajectory) -> dict[str, Any]:
-    """Rewards collected on the way, under verl's names: each tool's, and the interaction's turn by turn."""
+    """Rewards of tools, and of the interaction turn by turn, under verl's names."""
     by_source: dict[str, list[float]] = {"tool": [], "interaction": []}
     for reward in trajectory.turn_rewards:
         by_source[reward.source].append(reward.value)

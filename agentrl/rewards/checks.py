@@ -7,7 +7,7 @@ from agentrl.rewards.ready_made import known_source
 
 
 def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
-    """Without a score there is nothing to learn from."""
+    """Check that something gives a score."""
     multi_turn, agent = rollout.multi_turn, rollout.agent
     custom_reward_function = reward.custom_reward_function
     scorer = custom_reward_function.path or ":" in custom_reward_function.name  # "module:function" needs no path

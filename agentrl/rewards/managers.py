@@ -1,7 +1,7 @@
-"""Ways of calling a reward function: for each trajectory in a thread, once for all of them, or in a process.
+"""Managers call a reward function: per trajectory in a thread or a process, or once for all trajectories.
 
-A manager takes what the function is to be told of one trajectory and gives what it returned. It raises TimeoutError,
-InfraError, or whatever the function raises.
+A manager takes the function's arguments for one trajectory and returns its result. It raises TimeoutError, InfraError,
+and the function's own exceptions.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from agentrl.config.choices import REWARD_MANAGERS
+from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
-from agentrl.rewards.processes import Processes
+from agentrl.rewards.processes import ProcessManager
 
 SECTION = "reward.reward_manager"
 Arguments = Mapping[str, Any]
@@ -26,20 +27,20 @@ class Manager(Protocol):
     """Calls one reward function."""
 
     async def __call__(self, given: Arguments) -> Any:
-        """What the function says of one trajectory."""
+        """The function's result for one trajectory."""
 
     def expect(self, trajectories: int) -> None:
-        """So many calls, or `absent`, will come before the caller waits for any of them."""
+        """Announce the number of calls, `skip` included, that come before the caller waits for any of them."""
 
-    def absent(self) -> None:
-        """One of those that were expected does not come: its trajectory failed."""
+    def skip(self) -> None:
+        """Replaces an expected call whose trajectory failed."""
 
     async def close(self) -> None:
-        """Stop what still runs."""
+        """Stop all calls."""
 
 
-class Threads:
-    """Each trajectory by itself: async functions as tasks, others in threads, `num_workers` at once."""
+class ThreadManager:
+    """One call per trajectory, `num_workers` at once: async functions as tasks, others in threads."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float | None) -> None:
         self.function = UserFunction(fn.function, owner="the reward function")
@@ -53,18 +54,18 @@ class Threads:
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:
         """Nothing outlives a call."""
 
 
-class Together:
+class BatchManager:
     """One call for all trajectories that are expected; it returns a list."""
 
     def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
-        """`arrange` makes the call's keyword arguments of what is to be told of each trajectory."""
+        """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.function = UserFunction(function, owner="the reward function")
         self.arrange = arrange
         self.timeout = timeout
@@ -75,13 +76,13 @@ class Together:
     async def __call__(self, given: Arguments) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((given, answer))
-        self.absent()
+        self.skip()
         return await answer
 
     def expect(self, trajectories: int) -> None:
         self._left += trajectories
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         self._left -= 1
         if self._left <= 0 and self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -94,11 +95,11 @@ class Together:
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:
-            told = self.arrange([given for given, _ in waiting])
-            result = await self.function.run((), told, timeout=self.timeout)
+            arguments = self.arrange([given for given, _ in waiting])
+            result = await self.function.run((), arguments, timeout=self.timeout)
             if not isinstance(result, Sequence) or len(result) != len(waiting):
                 raise InfraError(f"it returned {_what(result)} for {len(waiting)} trajectories; it must be a list")
-        except Exception as error:  # the user's code: whatever it raises is told to each that waits
+        except Exception as error:  # the user's code may raise anything; every waiting call gets it
             for answer in (answer for _, answer in waiting if not answer.done()):
                 answer.set_exception(error)
             return
@@ -108,14 +109,17 @@ class Together:
 
 
 MANAGERS = REWARD_MANAGERS
-"""`reward.reward_manager.name`; naive and dapo are one here, for overlong answers are shaped under either."""
+"""`reward.reward_manager.name`; naive and dapo are the same here: the overlong penalty works with both."""
 
 
-def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) -> Manager:
-    """The manager `name`. A function that asks for the sandbox is not timed. Raises UserError."""
-    timed = None if "sandbox" in fn.accepted else timeout
+def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manager:
+    """The manager `name`, by default `reward.reward_manager.name`. A function that asks for the sandbox is not timed:
+    its programs are, and a wait for their turn is no failure. Raises UserError."""
+    name = name or reward.reward_manager.name
+    num_workers = reward.num_workers
+    timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
-        return Together(fn.function, partial(_columns, fn.kwargs), timeout=timed)
+        return BatchManager(fn.function, partial(_columns, fn.kwargs), timeout=timed)
     if name == "prime":
         if "sandbox" in fn.accepted:
             raise UserError(
@@ -127,12 +131,12 @@ def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) ->
                 f"reward.reward_manager.name=prime: other processes cannot import {fn.name}; put it in a Python file "
                 "and name that, or set reward.reward_manager.name=naive"
             )
-        return Processes(fn, num_workers=num_workers, timeout=timeout)
-    return Threads(fn, num_workers=num_workers, timeout=timed)
+        return ProcessManager(fn, num_workers=num_workers, timeout=reward.timeout)
+    return ThreadManager(fn, num_workers=num_workers, timeout=timed)
 
 
 def _columns(kwargs: Mapping[str, Any], given: Sequence[Arguments]) -> dict[str, Any]:
-    """A list of each argument, and `reward_kwargs`."""
+    """A list for each argument, and `reward_kwargs`."""
     return {PLURALS[key]: [each[key] for each in given] for key in given[0] if key in PLURALS} | dict(kwargs)
 
 
@@ -141,9 +145,9 @@ def _what(result: Any) -> str:
 
 
 def manager_class(source: str, name: str, path: str | None) -> type | None:
-    """The class that the settings name; None where `name` is one of MANAGERS. Raises UserError."""
+    """The class that the settings name; None when `name` is one of MANAGERS. Raises UserError."""
     if source == "importlib":
-        assert path is not None  # config/checks has seen to it
+        assert path is not None  # config/checks guarantees it
         found = load_attribute(path, name, what=SECTION)
         if not isinstance(found, type):
             raise UserError(f"{SECTION}.name: {name} in {path} is no class")
@@ -164,5 +168,5 @@ def custom_manager(kind: type, function: RewardFn | None, config: Any, tokenizer
     made = (layer.reward_manager(kind, function, config, tokenizer) for layer in layers())
     found: Manager | None = next(filter(None, made), None)
     if found is None:
-        raise UserError(f"{SECTION}.name: {kind.__name__} is no reward manager that agentrl can call")
+        raise UserError(f"{SECTION}.name: {kind.__name__} is not a reward manager that agentrl can call")
     return found

@@ -1,7 +1,7 @@
-"""Reward functions in processes of their own: they run in parallel, and one that hangs can be killed.
+"""Calls a reward function in worker processes: in parallel, and a hanging worker can be killed.
 
-Invariants: a worker does one call at a time; one whose call is over time, is cancelled, or breaks it is killed, and
-the next call gets a new one; workers end with the parent, whose end they see in their closed input.
+Invariants: a worker does one call at a time; it is killed when its call times out, is cancelled or breaks it, and the
+next call gets a new worker; workers end with the parent, since their input is then closed.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from agentrl.rewards.function import RewardFn
 
 LENGTH = struct.Struct("<Q")
 START = 120.0
-"""Seconds in which a worker must have loaded its function."""
+"""Seconds for a worker to load its function."""
 GRACE = 2.0
 """Seconds that a worker without its pipes may take to end."""
 
 
-class Processes:
+class ProcessManager:
     """`num_workers` workers, each call for at most `timeout` seconds, start-up not counted."""
 
     def __init__(self, fn: RewardFn, *, num_workers: int, timeout: float) -> None:
@@ -42,7 +42,7 @@ class Processes:
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare: workers start when they are needed."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:

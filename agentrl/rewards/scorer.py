@@ -1,18 +1,20 @@
-"""What a trajectory is worth: the reward function's score plus those of its tools and its interaction.
+"""The reward of a trajectory: the reward function's score plus those of its tools and its interaction.
 
-Invariants: the function sees the model's own words only, never a tool's; a failure of the function (exception,
-timeout, no number) is an infrastructure error that masks the sample, never a score of 0; a UserError ends the run; a
-trajectory that already is an infrastructure error is not scored.
+Invariants: the function gets the model's own text only, never a tool's; a failure of the function (exception, timeout,
+no number) is an infrastructure error that masks the sample, never a score of 0; a UserError ends the run; a trajectory
+that already is an infrastructure error is not scored.
 """
 
 import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
 from typing import Any
 
+from agentrl.config.schema.reward import Reward
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
@@ -28,75 +30,71 @@ Judge = Callable[[Trajectory], Awaitable[float]]
 """Scores a trajectory; raises InfraError."""
 
 
+@dataclass(frozen=True)
+class ScoreSources:
+    """What may give scores in a run besides the reward function and the reward model."""
+
+    tools: bool = True
+    interactions: bool = True
+    loops: bool = False
+    """Agent loops of the user's own."""
+
+
+TOOLS_AND_INTERACTIONS = ScoreSources()
+
+
 class Scorer:
-    """Scores trajectories, `num_workers` calls of the reward function at a time, each for at most `timeout` seconds."""
+    """Scores trajectories as the section `reward` of the settings says."""
 
     def __init__(
         self,
         fn: RewardFn | None,
-        *,
-        tool_weight: float | None,
-        interaction_weight: float | None,
-        num_workers: int,
-        timeout: float,
+        reward: Reward,
         decode: Decode,
-        tools: bool = True,
-        interactions: bool = True,
-        loops: bool = False,
-        sandbox: Sandbox | None = None,
-        manager: str | Manager = "naive",
+        *,
+        manager: Manager | None = None,
         overlong: Overlong | None = None,
+        sandbox: Sandbox | None = None,
         reward_model: Judge | None = None,
-        reward_model_weight: float = 1.0,
+        sources: ScoreSources = TOOLS_AND_INTERACTIONS,
     ) -> None:
-        """`decode` turns ids to text without special tokens; `tools` and `interactions` say whether the run has any,
-        `loops` whether it has agent loops of the user's own, which may score what they made.
+        """`decode`: ids to text without special tokens. `manager` calls the reward function, or is one itself; None:
+        the manager that `reward.reward_manager` names calls `fn`. `overlong`: the penalty for long answers. `sandbox`:
+        for functions that ask for one. `reward_model` scores whole trajectories.
 
-        A function that asks for the `sandbox` is not timed: its programs are, and a wait for their turn is no failure.
-        `manager` says how the function is called; one that is no name is asked in the function's place. `overlong`
-        takes off for answers that come near the limit. `reward_model` scores a whole trajectory. A weight of None is 0
-        where one of these judges the answers already, else 1. Raises UserError when nothing could ever give a score.
+        Raises UserError when nothing can give a score.
         """
-        judged = reward_model is not None and reward_model_weight
-        custom = None if isinstance(manager, str) else manager
-        alone = fn is None and custom is None and not judged
-        self.left_out = (tool_weight is None and not alone, interaction_weight is None and not alone)
-        """Whether scores of tools, and of interactions, are not added because something else judges the answers."""
-        tool_weight = float(alone) if tool_weight is None else tool_weight
-        interaction_weight = float(alone) if interaction_weight is None else interaction_weight
-        acting = (tools and tool_weight) or (interactions and interaction_weight)
-        if fn is None and custom is None and not judged and not acting and not loops:
+        self.fn, self.decode, self.sandbox, self.overlong = fn, decode, sandbox, overlong
+        self.manager = manager or (None if fn is None else manager_for(reward, fn))
+        self.reward_model, self.reward_model_weight = reward_model, reward.reward_model.weight
+        judged = self.manager is not None or bool(reward_model is not None and self.reward_model_weight)
+        self.left_out = (reward.tool_weight is None and judged, reward.interaction_weight is None and judged)
+        """Whether scores of tools, and of interactions, are not added because function or model score the answers."""
+        default = 0.0 if judged else 1.0
+        self.tool_weight = default if reward.tool_weight is None else reward.tool_weight
+        self.interaction_weight = default if reward.interaction_weight is None else reward.interaction_weight
+        acting = (sources.tools and self.tool_weight) or (sources.interactions and self.interaction_weight)
+        self.loops_only = not judged and not acting
+        """Only agent loops can give scores."""
+        if self.loops_only and not sources.loops:
             raise UserError(
                 "nothing gives a reward: set reward.custom_reward_function.path or reward.reward_model, or use tools "
                 "or an interaction (rollout.multi_turn.tool_config_path, interaction_config_path) with "
                 "reward.tool_weight or reward.interaction_weight above 0"
             )
-        self.fn = fn
-        self.tool_weight = tool_weight
-        self.interaction_weight = interaction_weight
-        self.overlong = overlong
-        self.decode = decode
-        self.sandbox = sandbox
-        self.reward_model = reward_model
-        self.reward_model_weight = reward_model_weight
-        self.nothing_else = fn is None and custom is None and not judged and not acting
-        """Whether only loops give scores."""
-        self.manager = custom
-        if fn is not None and isinstance(manager, str):
-            self.manager = manager_for(manager, fn, num_workers=num_workers, timeout=timeout)
         self._reported: set[str] = set()
 
     async def score(self, trajectory: Trajectory) -> None:
-        """Set `reward` and `reward_extra`; on trouble set `outcome` and `error` instead."""
+        """Set `reward` and `reward_extra`; after a failure set `outcome` and `error` instead."""
         if trajectory.outcome is Outcome.INFRA_ERROR:
             if self.manager is not None:
-                self.manager.absent()
+                self.manager.skip()
             return
         start = time.time()
         try:
             score, extra = await self._function_score(trajectory)
             if self.reward_model is not None:
-                extra["reward_model"] = await self._judged(self.reward_model, trajectory)
+                extra["reward_model"] = await self._model_score(self.reward_model, trajectory)
                 score += self.reward_model_weight * extra["reward_model"]
         except InfraError as error:
             trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
@@ -115,41 +113,41 @@ class Scorer:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 
     def expect(self, trajectories: int) -> None:
-        """So many calls of `score` will come before anybody waits for them all."""
+        """Announce the number of calls of `score` that come before anybody waits for all of them."""
         if self.manager is not None:
             self.manager.expect(trajectories)
 
     async def close(self) -> None:
-        """Stop what still runs."""
+        """Stop all calls of the reward function."""
         if self.manager is not None:
             await self.manager.close()
 
     def _report(self, error: InfraError) -> None:
-        """Log the first failure of each kind: a run that masks every sample should not look like bad luck."""
+        """Log the first failure of each kind, so that the cause of masked samples is seen in the log."""
         kind = type(error.__cause__).__name__
         if kind not in self._reported:
             self._reported.add(kind)
             log.warning("%s (the sample is masked; further ones of this kind are only counted)", error)
 
-    async def _judged(self, judge: Judge, trajectory: Trajectory) -> float:
+    async def _model_score(self, judge: Judge, trajectory: Trajectory) -> float:
         score = await judge(trajectory)
         if not isfinite(score):
-            raise InfraError(f"the reward model says {score}, not a finite number")
+            raise InfraError(f"the reward model returned {score}, not a finite number")
         return score
 
     def _given_by_loop(self, reward: float) -> float:
-        """What the trajectory's loop found it to be worth; nobody else is asked."""
+        """The score that the agent loop set; no reward function is called then."""
         if self.manager is not None:
-            self.manager.absent()
+            self.manager.skip()
         if not isfinite(reward):
-            raise InfraError(f"the agent loop says {reward}, not a finite number")
+            raise InfraError(f"the agent loop set the reward {reward}, not a finite number")
         return reward
 
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         if trajectory.reward is not None:
             return self._given_by_loop(trajectory.reward), {}
         if self.manager is None:
-            if self.nothing_else:
+            if self.loops_only:
                 raise UserError(
                     "an agent loop gave no score, and there is no reward function: let it set trajectory.reward "
                     "(reward_score in verl's output), or set reward.custom_reward_function.path"
@@ -161,11 +159,11 @@ class Scorer:
             given = self.fn.arguments(given)
         try:
             result = await self.manager(given)
-        except UserError:  # a package is missing, say: masked, the answers that did not need it would teach alone
+        except UserError:  # such as a missing package: masking would train on the answers that did not need it
             raise
         except InfraError as error:
             raise InfraError(f"reward function {name}: {error}") from error
-        except Exception as error:  # the user's code: whatever it raises
+        except Exception as error:  # the user's code may raise anything
             raise InfraError(f"reward function {name} failed: {_last_line(error)}") from error
         return _parts(result, name)
 

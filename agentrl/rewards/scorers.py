@@ -10,7 +10,7 @@ ANSWER_IS = re.compile(r"^(?:(?:the )?(?:final )?answer(?: is)?:? )", re.IGNOREC
 
 
 def final_number(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """1.0 when the last number of the model's words equals the ground truth, 0.0 otherwise; "1,234.0" equals "1234"."""
+    """1.0 when the last number in the model's text equals the ground truth, 0.0 otherwise; "1,234.0" equals "1234"."""
     numbers = NUMBER.findall(solution_str)
     return float(bool(numbers) and same_answer(numbers[-1].rstrip(","), str(ground_truth)))
 
@@ -29,7 +29,7 @@ def gsm8k(
 def exact_match(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
     """1.0 when the model's last line is the ground truth, 0.0 otherwise.
 
-    Letter case, white space, a full stop, and "The answer is" before it do not matter; numbers compare as numbers.
+    Letter case, white space, a full stop, and a leading "The answer is" are ignored; numbers compare as numbers.
     """
     answer = ANSWER_IS.sub("", last_line(solution_str))
     return float(same_answer(answer, str(ground_truth)))
@@ -38,13 +38,13 @@ def exact_match(data_source: str, solution_str: str, ground_truth: Any, extra_in
 def reasoning_gym(data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]) -> float:
     """reasoning-gym's own verdict, 0 to 1, for rows of the task reasoning_gym.
 
-    The answer is what stands in the last <answer> tag, else after the last "####", else the last line.
+    The answer is the content of the last <answer> tag, else the text after the last "####", else the last line.
     """
     return score_answer(extra_info["reasoning_gym"], extract_answer(solution_str))
 
 
 def extract_answer(solution: str) -> str:
-    """The part of the model's words that is its answer."""
+    """The answer in the model's text."""
     tagged = re.findall(r"<answer>(.*?)</answer>", solution, re.DOTALL)
     if tagged:
         return str(tagged[-1]).strip()
@@ -53,5 +53,5 @@ def extract_answer(solution: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty; empty where there is none."""
+    """The last line that is not empty; "" without one."""
     return text.strip().rpartition("\n")[2].strip()

@@ -1,6 +1,6 @@
-"""The process behind `Processes`: loads one reward function, then answers calls until its input closes.
+"""The process behind `ProcessManager`: loads one reward function, then answers calls until its input closes.
 
-What the function prints goes to standard error: standard output carries the answers.
+The function's output goes to standard error: standard output is for the answers.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def _awaited(result: Any) -> Any:
 
 
 def _guarded(call: Callable[[Any], Any]) -> Callable[[Any], Answer]:
-    """`call`, with its error told and not raised: it is someone else's code."""
+    """`call`, with its errors returned instead of raised: it is the user's code."""
 
     def answer(message: Any) -> Answer:
         try:
@@ -73,8 +73,8 @@ def _guarded(call: Callable[[Any], Any]) -> Callable[[Any], Answer]:
 def _packed(outcome: str, value: Any) -> bytes:
     try:
         return pickle.dumps((outcome, value))
-    except Exception as error:  # a value that does not travel
-        return pickle.dumps(("failed", f"what it returned cannot be passed on: {error}"))
+    except Exception as error:  # the value cannot be pickled
+        return pickle.dumps(("failed", f"its result cannot be sent to another process: {error}"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the trajectories of a run meet, and what judges them, from the settings."""
+"""Makes the environment of a run's trajectories, and their scorer, from the settings."""
 
 import logging
 import sys
@@ -17,9 +17,9 @@ from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
-from agentrl.rewards import Judge, RewardFn, Scorer, load_reward_function, reward_function
-from agentrl.rewards.managers import Manager, custom_manager, manager_class
-from agentrl.rewards.overlong import Overlong
+from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
+from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
+from agentrl.rewards.overlong import overlong_penalty
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
@@ -71,7 +71,8 @@ def environment(
 
 
 def check_format(env: Environment, given: str | None) -> None:
-    """Tell where calls would go unread; with tools, and no format `given`, that would make a run in vain: UserError."""
+    """Warn when the format does not read the template's calls. Raises UserError when tools could not be called at all,
+    and no format is `given`."""
     unread = env.chat.unread() if len(env.tools) else None
     if unread is None:
         return
@@ -81,7 +82,7 @@ def check_format(env: Environment, given: str | None) -> None:
 
 
 def check_scores(env: Environment, scorer: Scorer) -> None:
-    """Tell which scores of tools and interactions are reported and not added, for another judges the answers."""
+    """Warn of scores of tools and interactions that are reported and not added to the reward."""
     tools, interactions = scorer.left_out
     scoring = [name for name, runner in env.tools.runners.items() if runner.scores]
     for left_out, names, method, key in (
@@ -98,7 +99,7 @@ def check_scores(env: Environment, scorer: Scorer) -> None:
 
 
 def sandbox_for(config: Config) -> Sandbox:
-    """Where code runs that models wrote."""
+    """The sandbox for code that models write."""
     sandbox_fusion = config.reward.sandbox_fusion
     return Sandbox(
         sandbox_fusion.url,
@@ -109,7 +110,7 @@ def sandbox_for(config: Config) -> Sandbox:
 
 
 def limits(config: Config) -> Limits:
-    """Where a trajectory ends."""
+    """The limits of a trajectory."""
     data, rollout = config.data, config.rollout
     multi_turn = rollout.multi_turn
     return Limits(
@@ -126,43 +127,44 @@ def limits(config: Config) -> Limits:
 
 
 def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, parts: Parts = NO_PARTS) -> Scorer:
-    """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
-    UserError."""
-    reward = config.reward
-    custom_reward_function, reward_manager = reward.custom_reward_function, reward.reward_manager
-    manager: str | Manager = reward_manager.name
-    kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
-    function = _reward_function(custom_reward_function, parts.reward, batch=reward_manager.name == "batch")
-    if kind is not None:
-        manager, function = custom_manager(kind, function, config, tokenizer), None
-    elif function is None and known_source(config.data):
-        manager = "naive"  # it is asynchronous, and may ask for the sandbox
-        function = load_reward_function(None, SOURCE_FUNCTION, {})
-    overlong_buffer = reward.overlong_buffer
-    limit = overlong_buffer.max_resp_len or config.data.max_response_length
-    buffer = overlong_buffer.len or max(1, limit // 5)
-    factor, log = overlong_buffer.penalty_factor, overlong_buffer.log
-    overlong = Overlong(limit, buffer, factor, log) if overlong_buffer.enable else None
-    multi_turn = config.rollout.multi_turn
+    """The scorer of the run's trajectories. `judge`: the reward model's network, when another process has loaded it.
+    Raises UserError."""
+    reward, multi_turn = config.reward, config.rollout.multi_turn
+    function, manager = _reward_function(config, tokenizer, parts.reward)
+    tools = multi_turn.tool_config_path or multi_turn.function_tool_path
     return Scorer(
         function,
-        tool_weight=reward.tool_weight,
-        interaction_weight=reward.interaction_weight,
-        num_workers=reward.num_workers,
-        timeout=reward.timeout,
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-        tools=multi_turn.enable and bool(multi_turn.tool_config_path or multi_turn.function_tool_path),
-        interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-        loops=own_loops(config.rollout),
-        sandbox=sandbox,
+        reward,
+        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
         manager=manager,
-        overlong=overlong,
+        overlong=overlong_penalty(reward.overlong_buffer, config.data.max_response_length),
+        sandbox=sandbox,
         reward_model=judging(config, tokenizer, judge),
-        reward_model_weight=reward.reward_model.weight,
+        sources=ScoreSources(
+            tools=multi_turn.enable and bool(tools),
+            interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
+            loops=own_loops(config.rollout),
+        ),
     )
 
 
 def _reward_function(
+    config: Config, tokenizer: Any, given: Callable[..., Any] | None
+) -> tuple[RewardFn | None, Manager | None]:
+    """The reward function, `given` or named, and its manager where `reward.reward_manager.name` does not decide."""
+    reward_manager = config.reward.reward_manager
+    kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
+    function = _own_function(config.reward.custom_reward_function, given, batch=reward_manager.name == "batch")
+    if kind is not None:
+        return None, custom_manager(kind, function, config, tokenizer)
+    if function is None and known_source(config.data):
+        function = load_reward_function(None, SOURCE_FUNCTION, {})
+        assert function is not None
+        return function, manager_for(config.reward, function, "naive")  # async, and may ask for the sandbox
+    return function, None
+
+
+def _own_function(
     custom_reward_function: RewardFunction, given: Callable[..., Any] | None, *, batch: bool
 ) -> RewardFn | None:
     """The function that is `given`, or else the one that the settings name."""
@@ -173,7 +175,7 @@ def _reward_function(
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:
-    """The reward model, where there is one. Raises UserError."""
+    """The reward model; None without one. Raises UserError."""
     reward_model = config.reward.reward_model
     if not reward_model.enable:
         return None

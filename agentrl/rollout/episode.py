@@ -1,11 +1,10 @@
-"""A trajectory in the making: keeps messages, ledger and limits in step.
+"""Writes one trajectory: keeps messages, ledger and limits in step.
 
 Invariants:
-- every token of a generation goes to the ledger before anything else happens with it;
-- nothing is appended after the last token the model may still answer to: an observation that leaves no
-  room for a reply ends the trajectory instead;
-- an aborted generation keeps its tokens, and the rest is asked for with what is left of the budget;
-- no image's token is ever sampled into the ledger: what was drawn before it stands, and the trajectory ends there.
+- the tokens of a generation are appended to the ledger before any other use;
+- an observation that leaves no room for an answer is not appended, and ends the trajectory;
+- an aborted generation keeps its tokens, and the rest is generated within the remaining budget;
+- a sampled token that stands for an image is not appended: the trajectory ends with the token before it.
 """
 
 import time
@@ -14,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentrl.chat import Chat, Piece, Split
-from agentrl.chat.memory import Memory
+from agentrl.chat import Chat, Segment, Split
+from agentrl.chat.incremental import RenderCache
 from agentrl.chat.template import LEAD
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
@@ -23,7 +22,7 @@ from agentrl.core.queueing import listening
 from agentrl.core.user_code import UserFunction
 from agentrl.data import truncate
 from agentrl.engines.engine import Engine, Generation, Sampling
-from agentrl.rollout.fire import kindled
+from agentrl.rollout.fire import redraw_first_token
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.seeds import seed_for
 from agentrl.trajectory.ledger import Ledger
@@ -32,29 +31,29 @@ from agentrl.trajectory.message import Reply
 from agentrl.trajectory.trajectory import Finish, Message, Outcome, Span, SpanKind, Trajectory
 
 SHORTEST_WAIT = 0.001
-"""Seconds; what is shorter is no wait."""
+"""Seconds; a shorter wait is not recorded."""
 
 
 @dataclass
 class Episode:
-    """One trajectory, the engine that continues it, and the chat format that gives its tokens a meaning."""
+    """One trajectory, with the engine and the chat format that continue it."""
 
     trajectory: Trajectory
     engine: Engine
     chat: Chat
     limits: Limits
     sampling: Sampling
-    """`max_new_tokens` is an upper bound; the budget left of the trajectory counts as well. With `candidates` the first
-    token of the response is drawn hot (fire.py)."""
+    """`max_new_tokens` is an upper bound; the trajectory's remaining budget is another. With `candidates` the first
+    token of the response is drawn at a high temperature (fire.py)."""
     schemas: list[dict[str, Any]]
-    """Tools as the model sees them."""
+    """Schemas of the tools in the prompt."""
     inference_template: bool = False
     on_turn: UserFunction | None = None
     used: int = 0
     """Tokens after the first prompt, over all ledgers."""
     done: bool = False
-    memory: Memory = field(default_factory=Memory)
-    """Of the conversation as it was last rendered."""
+    memory: RenderCache = field(default_factory=RenderCache)
+    """Of the conversation's last rendering."""
 
     def __post_init__(self) -> None:
         self.trajectory.schemas = self.schemas
@@ -70,7 +69,7 @@ class Episode:
         return min(self.limits.response_length - self.used, self.limits.model_length - len(self.ledger))
 
     def finish(self, why: Finish) -> None:
-        """Say why the trajectory is over."""
+        """End the trajectory, with the reason."""
         self.trajectory.finish = why
         self.done = True
 
@@ -86,7 +85,7 @@ class Episode:
         self._new_ledger(ids, media)
 
     async def generate(self) -> Reply:
-        """Let the model take a turn; sets `done` when it used up its length or its turns."""
+        """Generate the model's next turn; sets `done` when the length or the turns are used up."""
         turn = self.trajectory.turns
         drawn: list[int] = []
         lead = self.ledger.ids[-LEAD:]
@@ -104,23 +103,23 @@ class Episode:
         return reply
 
     def observe(self, messages: list[Message], *, closed: bool) -> None:
-        """Show the model new messages; ends the trajectory when no room for an answer is left."""
+        """Append new messages; ends the trajectory when no room for an answer is left."""
         try:
             messages = self.chat.see(messages)
-        except UserError as error:  # a tool gave this picture, not the data
+        except UserError as error:  # the image comes from a tool, not from the data
             raise InfraError(str(error)) from error
         history = list(self.trajectory.messages)
         self.trajectory.messages.extend(messages)
         if self.inference_template:
-            self._reread()
+            self._rerender()
             return
         last = self.ledger.ids[-1]
-        pieces = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
-        self._append(pieces, media_of(messages))
+        segments = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
+        self._append(segments, media_of(messages))
 
     @contextmanager
     def span(self, kind: SpanKind) -> Iterator[None]:
-        """Time a stretch of the trajectory's life, apart from the wait for its turn."""
+        """Record the time of the body, and apart from it the wait before it begins."""
         start = time.time()
         with listening() as heard:
             yield
@@ -142,15 +141,15 @@ class Episode:
         hot = sampling.candidates > 0 and not self.used
         asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
         generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key, media=self.ledger.media)
-        generation = self._legible(kindled(generation, sampling) if hot else generation)
+        generation = self._without_media_tokens(redraw_first_token(generation, sampling) if hot else generation)
         version = generation.versions or generation.weight_version
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)
         self.used += len(generation.token_ids)
         drawn.extend(generation.token_ids)
         return generation
 
-    def _legible(self, generation: Generation) -> Generation:
-        """The model's mistake, and not the infrastructure's: it is scored by what it wrote before."""
+    def _without_media_tokens(self, generation: Generation) -> Generation:
+        """Cut the generation before a token that stands for an image: a model error, scored by the text before it."""
         n = self.chat.processor.legible(generation.token_ids)
         if n == len(generation.token_ids):
             return generation
@@ -160,24 +159,24 @@ class Episode:
         kept = {name: getattr(generation, name)[:n] for name in ("token_ids", "logprobs", "versions")}
         return replace(generation, **kept, finish_reason="stop")
 
-    def _reread(self) -> None:
-        """Show the model what the template shows at inference, in a new sample where that rewrites history."""
+    def _rerender(self) -> None:
+        """Append what the template shows at inference; start a new ledger when that rewrites the history."""
         step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas, self.memory)
         media = media_of(self.trajectory.messages)
         if isinstance(step, Split):
             self._split(step.ids, media)
         else:
-            self._append(step.pieces, media[len(self.ledger.media) :])
+            self._append(step.segments, media[len(self.ledger.media) :])
 
-    def _append(self, pieces: Sequence[Piece], media: Sequence[Medium]) -> None:
-        """Write an observation, or end the trajectory where it leaves no room for an answer."""
+    def _append(self, segments: Sequence[Segment], media: Sequence[Medium]) -> None:
+        """Append an observation, or end the trajectory when it leaves no room for an answer."""
         full = len(self.ledger.media) + len(media) > self.limits.images
-        if full or sum(len(ids) for _, ids in pieces) >= self.room:
+        if full or sum(len(ids) for _, ids in segments) >= self.room:
             self.finish("length")
             return
-        self.chat.processor.check([token for _, ids in pieces for token in ids], media)
+        self.chat.processor.check([token for _, ids in segments for token in ids], media)
         self.ledger.media.extend(media)
-        for source, ids in pieces:
+        for source, ids in segments:
             self.ledger.append_observation(ids, source, turn=self.trajectory.turns - 1)
             self.used += len(ids)
 

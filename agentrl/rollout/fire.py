@@ -1,8 +1,8 @@
 """FIRE sampling (Chen et al., arXiv 2410.21236): a very hot first token, then regular sampling.
 
-The hot draw is made here, among the likeliest tokens that the engine names with their log-probs. So every engine can do
-it, and the ledger gets the log-prob that the trainer computes: that of `rollout.temperature`. The draw itself came from
-a flatter distribution, on purpose, and importance weights do not undo that.
+The first token is drawn here, among the engine's likeliest tokens with their log-probs. So every engine supports it,
+and the ledger gets the log-prob that the trainer computes: that at `rollout.temperature`. The token is drawn
+from a flatter distribution on purpose; importance weights do not correct that.
 """
 
 from dataclasses import replace
@@ -13,11 +13,11 @@ from agentrl.engines.engine import Generation, Sampling
 
 TEMPERATURE = 30.0
 CANDIDATES = 16
-"""The paper's."""
+"""Both values are the paper's."""
 
 
-def kindled(generation: Generation, sampling: Sampling) -> Generation:
-    """The first token drawn anew; "abort" says that the rest is still to be asked for."""
+def redraw_first_token(generation: Generation, sampling: Sampling) -> Generation:
+    """The generation with its first token drawn again; its finish_reason "abort" means that the rest must follow."""
     if not generation.token_ids:
         return generation
     drawn = (generation.token_ids[0], generation.logprobs[0])

@@ -1,4 +1,4 @@
-"""What one trajectory may use up."""
+"""The limits of one trajectory."""
 
 import sys
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ class Limits:
 
     prompt_length: int
     response_length: int
-    """All tokens after the first prompt, over all turns, whoever made them."""
+    """All tokens after the first prompt, over all turns, from any source."""
     model_length: int
     """Longest sequence the engine takes."""
     truncation: str = "error"
     """Side of an overlong prompt that is cut: left, right, middle; error refuses it."""
     images: int = sys.maxsize
-    """Images and videos of one conversation, those of tools included."""
+    """Images and videos of one conversation, including those of tools."""
     assistant_turns: int | None = None
     user_turns: int | None = None
     parallel_calls: int = 8

@@ -1,4 +1,4 @@
-"""The side of a run that makes trajectories: the engine, what trajectories meet, and what judges them."""
+"""Makes the trajectories of a run: engine, environment, scorer and scheduler."""
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Rollouts:
-    """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
+    """Makes trajectories on a started `engine`. Raises UserError when settings and plugins do not fit."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Rollouts:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Scores that are still out come in while the body runs, and are there at its end.
+        """Wait for outstanding scores while the body runs; all are there at its end.
 
-        Raises InfraError, and TooManyDrops where too many of them failed.
+        Raises InfraError, and TooManyDrops when too many of them failed.
 
-        The body keeps its own thread, the event loop moves to another for so long.
+        The body stays in its thread; the event loop runs in another one meanwhile.
         """
         if not self.scheduler.unscored:
             yield
@@ -121,7 +121,7 @@ class Rollouts:
         return self.env.chat.decode(ids)
 
     def close(self) -> None:
-        """Stop engine, tools, interactions and sandbox: each of them, though another fails."""
+        """Stop engine, tools, interactions and sandbox; if one fails, the others still stop."""
         self.run(self._close())
 
     async def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""One seed for each request, made from what the request is and not from when it runs."""
+"""One seed for each request, which depends on the request and not on time."""
 
 from hashlib import blake2b
 

@@ -1,4 +1,4 @@
-"""The sampling side of a run, as the training loop sees it: in this process or on Ray workers."""
+"""The contract of rollout workers, in this process or on Ray."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ class RolloutWorkers(Protocol):
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """`rollout.n` trajectories a row. Raises InfraError when all of them failed.
 
-        They are scored; without `scored`, they are when `Runtime.compute_logprobs` returns.
+        With `scored` they have their scores; otherwise they have them when `Runtime.compute_logprobs` returns.
         """
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:

@@ -14,7 +14,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import Servers, engine_in_process, launch
+from agentrl.engines.launching import Servers, engine_in_process, launch
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
@@ -93,7 +93,7 @@ class LocalRuntime:
             engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
-        with Waiting(f"{servers.dialect.name} starts") as waiting:
+        with Waiting(f"{servers.backend.name} starts") as waiting:
             remote = servers.engine(self.learner.module, self.learner.score, waiting)
             self.runner.run(remote.start())
         return remote

@@ -1,4 +1,4 @@
-"""What `execute` gets as `agent_data`, as tools written for verl 0.7 and later expect it."""
+"""The `agent_data` argument of `execute`, as tools written for verl 0.7 and later expect it."""
 
 from typing import Any
 

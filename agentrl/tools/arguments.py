@@ -1,4 +1,4 @@
-"""Checking the arguments of a call, in words that let the model mend them."""
+"""Checks the arguments of a call; its messages let the model fix them."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -43,7 +43,7 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Begin a trajectory. Returns the id that later calls carry, alone or with a response (not shown)."""
+        """Begin a trajectory. Returns the id for later calls, alone or with a response (not shown to the model)."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(
@@ -53,8 +53,8 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} does not define execute()")
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-        """What the trajectory's use of this tool was worth, asked once at the end."""
+        """The tool's score of the trajectory; called once at the end."""
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """End a trajectory: forget its state. Comes even when create failed, so be ready to know nothing of it."""
+        """End a trajectory: drop its state. Called even when create failed, so the state may not exist."""

@@ -1,4 +1,4 @@
-"""What is wrong with a tool before it is called: its class, its schema, the keys of its YAML."""
+"""Checks a tool before the first call: its class, its schema, the keys of its YAML."""
 
 import inspect
 from dataclasses import fields
@@ -37,7 +37,7 @@ ELSEWHERE = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
 
 
 def check_class(entry: Entry, kind: type) -> None:
-    """Methods that are there and take what they will be given. Raises UserError."""
+    """Check that the methods exist and take their arguments. Raises UserError."""
     where, name = entry.where, entry.class_name
     if inherits(kind, "BaseTool.execute"):
         raise UserError(f"{where}: {name} has no execute(): write `{EXECUTE}`")
@@ -67,13 +67,13 @@ def _properties(written: Any) -> set[str]:
 
 
 def check_function(tool: FunctionTool, where: str) -> None:
-    """A function that gives an answer, unless it says that it has none. Raises UserError."""
+    """Check that the function returns an answer, unless it is annotated with None. Raises UserError."""
     if inspect.signature(tool.fn).return_annotation not in (None, "None"):
         check_answers(tool.fn, where, "text for the model, or write `-> None` where there is none")
 
 
 def check_options(entry: Entry) -> None:
-    """No misspelt keys. Raises UserError."""
+    """Check for misspelt keys. Raises UserError."""
     where, config = entry.where, entry.config
     kind = entry.load_class() if entry.class_name and "mcp" not in entry.fields else None
     with blaming(where):  # a tool may read a key in its own way first
@@ -92,7 +92,7 @@ def check_options(entry: Entry) -> None:
 
 
 def check_types(schema: OpenAIFunctionToolSchema, where: str) -> None:
-    """Parameters that are JSON Schema. Raises UserError."""
+    """Check that the parameters are JSON Schema. Raises UserError."""
     function = schema.function.model_dump()
     try:
         Draft202012Validator.check_schema(function["parameters"])
@@ -104,7 +104,7 @@ def check_types(schema: OpenAIFunctionToolSchema, where: str) -> None:
 
 
 def check_schema(schema: OpenAIFunctionToolSchema, where: str) -> None:
-    """Parameters that are described where they are required. Raises UserError."""
+    """Check that required parameters are described. Raises UserError."""
     function = schema.function.model_dump()
     check_spelling(function, FUNCTION_KEYS, where, section="tool_schema.function")
     parameters = function["parameters"]

@@ -1,4 +1,4 @@
-"""Arguments made up from a schema, good enough to see a tool answer."""
+"""Example arguments from a schema, to try a tool."""
 
 from collections.abc import Mapping
 from typing import Any

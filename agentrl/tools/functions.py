@@ -86,7 +86,7 @@ def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSche
         schema = OpenAIFunctionToolSchema.model_validate(raw)
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"@function_tool {fn.__name__}: {reason}: mend docstring and hints, or pass schema=") from error
+        raise UserError(f"@function_tool {fn.__name__}: {reason}: fix docstring and hints, or pass schema=") from error
     if marked.name is not None:
         schema.function.name = marked.name
     return schema

@@ -1,4 +1,4 @@
-"""What agentrl reads from a tool's `config:` in the YAML, next to the tool's own keys."""
+"""The keys that agentrl reads in a tool's `config:`, besides the tool's own keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

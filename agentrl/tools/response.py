@@ -1,4 +1,4 @@
-"""What a tool gives back: `ToolResponse` as tools write it, `ToolResult` as agent loops read it."""
+"""Answers of tools: `ToolResponse` as tools write them, `ToolResult` as agent loops read them."""
 
 import json
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from agentrl.trajectory.trajectory import Outcome
 
 
 class ModelError(Exception):
-    """Raised by a tool when the model is at fault; the model reads the message and goes on."""
+    """Raised by a tool after a mistake of the model; the model reads the message and continues."""
 
 
 class ToolArgumentError(ModelError):
-    """The arguments fit the schema and are wrong all the same."""
+    """The arguments fit the schema but are wrong."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class ToolResponse:
 
 @dataclass
 class ToolResult:
-    """One finished call: what the model reads, and how it went."""
+    """One finished call: the answer for the model, and the outcome."""
 
     text: str
     reward: float = 0.0
@@ -51,20 +51,20 @@ class ToolResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     outcome: Outcome = Outcome.OK
     seconds: float = 0.0
-    """Wall time, waiting for a free place included."""
+    """Wall time, including the wait for a free slot."""
     error: str | None = None
-    """What went wrong, in one line for people; None when all is well."""
+    """The failure in one line, for logs and dumps; None without one."""
     images: list[Any] = field(default_factory=list)
     videos: list[Any] = field(default_factory=list)
 
     @classmethod
     def model_error(cls, text: str) -> Self:
-        """The model wrote a bad call; `text` tells it what to mend."""
+        """The model wrote a bad call; `text` tells it how to fix it."""
         return cls(text, outcome=Outcome.MODEL_ERROR, error=text)
 
     @classmethod
     def infra_error(cls, error: str) -> Self:
-        """The tool failed; no model gets to read this."""
+        """The tool failed; the model does not read `error`."""
         return cls("", outcome=Outcome.INFRA_ERROR, error=error)
 
 

@@ -1,9 +1,9 @@
-"""Calling one tool: time limit, retries, concurrency, and what its failures mean.
+"""Calls one tool with a time limit, retries and a concurrency limit, and classifies its failures.
 
 Invariants:
-- a method returns, or raises ModelError (execute only), UserError or InfraError: nothing else comes out;
-- a place under `max_concurrency` is given back when the time limit passes, even if a plain method's thread
-  runs on. So at most that many calls are served at once, while hung threads may pile up beside them.
+- a method returns, or raises ModelError (execute only), UserError or InfraError, and nothing else;
+- a timeout frees the call's slot under `max_concurrency`, even if a plain method's thread still runs. So at most
+  `max_concurrency` calls count at once, and hanging threads may run beside them.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ class ToolRunner:
         self.check = ArgumentCheck(self.name, extra | schema["function"]["parameters"])
         self.methods = {name: self._method(getattr(tool, name)) for name in METHODS}
         inherited = {name for name, method in self.methods.items() if method.fn.__qualname__ == f"BaseTool.{name}"}
-        # Tools that only inherit calc_reward have no opinion: their 0.0 would look like a score.
+        # A tool that inherits calc_reward gives no score: the inherited 0.0 is not one.
         self.scores = "calc_reward" not in inherited
         self.stateful = not {"create", "release"} <= inherited
-        """Whether a trajectory's begin and end mean anything to the tool."""
+        """Whether the tool has its own create or release."""
         self.gate = self._gate()
         self.reported: set[str] = set()
 
@@ -80,7 +80,7 @@ class ToolRunner:
             raise ModelError(f"Error: {error or type(error).__name__}") from error
 
     async def calc_reward(self, instance_id: str, kwargs: Mapping[str, Any]) -> float:
-        """What the trajectory was worth."""
+        """The tool's score of the trajectory."""
         answer = await self._try("calc_reward", (instance_id,), kwargs)
         if isinstance(answer, list):  # verl's search and sandbox tools give a record of their calls, which is no score
             return 0.0
@@ -90,7 +90,7 @@ class ToolRunner:
             raise self.failure("calc_reward", error) from error
 
     async def release(self, instance_id: str, kwargs: Mapping[str, Any]) -> None:
-        """End a trajectory. Never raises, and never waits for a free place: hung calls must not hold it up."""
+        """End a trajectory. Never raises, and does not wait for a free slot: hanging calls must not delay it."""
         function = self.methods["release"]
         try:
             await function.run((instance_id,), function.fit(kwargs), timeout=self.options.timeout)
@@ -123,7 +123,7 @@ class ToolRunner:
         self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], threads: Threads | None = None
     ) -> Any:
         function = self.methods[method]
-        async with self.gate:  # the time limit starts when the call does, not while it waits for a place
+        async with self.gate:  # the time limit starts when the call does, not while it waits for a slot
             began()
             return await function.run(args, function.fit(kwargs), timeout=self.options.timeout, threads=threads)
 
@@ -131,10 +131,10 @@ class ToolRunner:
         return UserFunction(fn, owner=f"tool {self.name!r}", fix=IN_THREAD_FIX, in_thread=self.options.in_thread)
 
     def _gate(self) -> AbstractAsyncContextManager[Any]:
-        places = self.options.max_concurrency
-        if places is None and not all(function.is_async for function in self.methods.values()):
-            places = SYNC_CALLS
-        return nullcontext() if places is None else asyncio.Semaphore(places)
+        slots = self.options.max_concurrency
+        if slots is None and not all(function.is_async for function in self.methods.values()):
+            slots = SYNC_CALLS
+        return nullcontext() if slots is None else asyncio.Semaphore(slots)
 
     def _line(self, method: str, error: Exception) -> str:
         text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Which sandbox a tool gets."""
+"""Gives each tool its sandbox."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from agentrl.core.sandbox import Sandbox
 
 
 class Sandboxes:
-    """The run's own, which someone else closes, and those that only tools use."""
+    """The sandbox of the run, which its owner closes, and those that only tools use."""
 
     def __init__(self, shared: Sandbox | None) -> None:
         self.own: dict[str | None, Sandbox] = {}

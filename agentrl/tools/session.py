@@ -1,10 +1,10 @@
 """The tools of one trajectory.
 
 Invariants:
-- one instance of each tool, created at most once, before its first call;
-- every instance whose creation was begun is released exactly once, also after timeouts, failures and
-  cancellation, and the release runs to its end even when the trajectory's task is cancelled meanwhile;
-- `call` never raises for tool trouble: the outcome says whose fault it was.
+- each tool has one instance, created at most once, before its first call;
+- every instance whose creation has begun is released exactly once, also after timeouts, failures and cancellation, and
+  the release runs to its end even when the trajectory's task is cancelled meanwhile;
+- `call` does not raise when a tool fails: the outcome tells model errors from infrastructure errors.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class ToolInstance:
         self.creating: Threads = set()
 
     async def create(self) -> None:
-        """Make ready for calls; later ones wait for the first. Raises InfraError."""
+        """Create the instance; concurrent calls wait for the first. Raises InfraError."""
         async with self.lock:
             if self.failure is not None:
                 raise self.failure
@@ -68,7 +68,7 @@ class ToolInstance:
             raise self.runner.failure("execute", error) from error
 
     async def calc_reward(self) -> float:
-        """What the trajectory's use of the tool was worth. Raises InfraError."""
+        """The tool's score of the trajectory. Raises InfraError."""
         return await self.runner.calc_reward(self.id, self.kwargs.get("calc_reward_kwargs", {}))
 
     async def release(self) -> None:
@@ -77,7 +77,7 @@ class ToolInstance:
             return
         self.released = True
         if self.creating:
-            # A create that overstayed in its thread would make its state after we released it.
+            # A create that still runs in its thread would make state after the release.
             await asyncio.wait(self.creating, timeout=self.runner.options.timeout)
         await self.runner.release(self.id, self.kwargs.get("release_kwargs", {}))
 

@@ -55,7 +55,7 @@ class ToolSet:
         return ToolSession(runners, usable, agent_data, self.shorten, self.cleanup)
 
     async def close(self) -> None:
-        """Wait for releases still under way, and close what is the set's own; safe to call twice."""
+        """Wait for running releases, and close sandboxes and servers of the set; safe to call twice."""
         await self.cleanup.close()
         if self.sandboxes is not None:
             await self.sandboxes.close()

@@ -1,4 +1,4 @@
-"""Cutting long tool responses to length.
+"""Cuts long tool responses.
 
 Invariant: the result, marker included, is never over the limit, in characters or in tokens of the tokenizer.
 """
@@ -12,7 +12,7 @@ MARKER = "(truncated)"
 SIDES = ("left", "right", "middle")
 UNITS = ("characters", "tokens")
 # No vocabulary has many tokens longer than this; text beyond it is cut before the tokenizer sees it, because
-# encoding megabytes of output would hold up every other trajectory.
+# encoding megabytes of output would delay all other trajectories.
 LONGEST_TOKEN = 64
 
 
@@ -84,7 +84,7 @@ class Truncation:
 
 
 def _kept(size: int, side: str) -> tuple[int, int]:
-    """How much of the beginning and of the end stays."""
+    """Sizes of the beginning and of the end that stay."""
     if side == "left":
         return 0, size
     return (size, 0) if side == "right" else (size - size // 2, size // 2)

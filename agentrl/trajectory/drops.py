@@ -1,4 +1,4 @@
-"""When infrastructure took so much of a step that the rest of it would not be what was asked for."""
+"""Stops a step that lost too many trajectories to infrastructure failures."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ from agentrl.core.errors import InfraError
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
-"""What differs between two messages about the same trouble: numbers, addresses, ids."""
+"""The parts that differ between two messages about the same failure: numbers, addresses, ids."""
 
 
 ROUNDING = 1e-9

@@ -16,22 +16,22 @@ THUMBNAIL = 96
 
 @dataclass(frozen=True, eq=False)
 class Medium:
-    """Stands in a message's content part where its raw image or video stood."""
+    """An image or video; it replaces the raw one in a message's content part."""
 
     kind: str
     """image or video."""
     source: Any
-    """The picture as PIL has it, or a video's frames; None where only the tensors are wanted."""
+    """The PIL image, or a video's frames; None when only the tensors are needed."""
     text: str
-    """What stands for it in a rendered conversation."""
+    """Its text in a rendered conversation."""
     ids: tuple[int, ...]
     """The same as tokens."""
     short: tuple[int, ...]
-    """Its placeholder before it was drawn out to `ids`: what engines take that draw it out themselves."""
+    """Its placeholder before expansion to `ids`, for engines that expand it themselves."""
     types: Mapping[int, int]
-    """The tokens whose embeddings are computed, and the kind that transformers numbers them as (image 1, video 2)."""
+    """The tokens whose embeddings are computed, and their kind in transformers (image 1, video 2)."""
     features: Mapping[str, "Tensor"]
-    """What the model computes them from, by its forward's arguments: pixel_values, image_grid_thw, ..."""
+    """The model's inputs for them, by argument of its forward: pixel_values, image_grid_thw, ..."""
 
     def __repr__(self) -> str:
         return f"<{self.kind} of {len(self.ids)} tokens>"
@@ -42,7 +42,7 @@ class Medium:
         return list(self.source) if isinstance(self.source, list) else [self.source]
 
     def data_url(self) -> str:
-        """The image without loss, for an engine on another machine."""
+        """The image as a PNG data URL, for an engine on another machine."""
         return _data_url(self.source, "PNG")
 
     def thumbnail(self) -> str:
@@ -53,7 +53,7 @@ class Medium:
 
 
 def media_of(messages: Iterable[Mapping[str, Any]]) -> list[Medium]:
-    """The media of a conversation, in the order of its text."""
+    """The media of a conversation, in order."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return [part[part["type"]] for part in parts if isinstance(part.get(part.get("type")), Medium)]
@@ -74,7 +74,7 @@ def token_types(ids: Sequence[int], media: Iterable[Medium]) -> list[int]:
 
 
 def collapsed(ids: Sequence[int], media: Iterable[Medium]) -> list[int]:
-    """The tokens with each medium as its placeholder. Raises ValueError where they do not hold the media."""
+    """The tokens with each medium as its placeholder. Raises ValueError when they do not contain the media."""
     ids, short, start = list(ids), list[int](), 0
     for medium in media:
         own = list(medium.ids)

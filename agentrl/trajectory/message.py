@@ -1,4 +1,4 @@
-"""What passes between the chat format and the agent loop."""
+"""Messages, tool calls and replies: the data between chat format and agent loop."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ class Call:
     """Best guess where the call is malformed."""
     arguments: dict[str, Any] | None
     error: str | None = None
-    """What is wrong with a malformed call, worded for the model."""
+    """The mistake in a malformed call, worded for the model."""
 
 
 @dataclass
 class Parsed:
-    """An assistant turn taken apart."""
+    """An assistant turn, parsed."""
 
     content: str
     """Text outside calls and thinking."""
@@ -65,7 +65,7 @@ def call_id(seed: str, index: int) -> str:
 
 
 def checked(call: Call) -> Call:
-    """The call; where it holds what no JSON or UTF-8 can carry, one with an `error` for the model in its place."""
+    """The call; if its text is not valid JSON or UTF-8, it gets an `error` for the model and no arguments."""
     call.name = whole(call.name)
     wrong = complaint(call.arguments) if call.error is None else None
     if wrong is not None:

@@ -16,9 +16,9 @@ class Outcome(StrEnum):
 
     OK = "ok"
     MODEL_ERROR = "model_error"
-    """The model wrote a bad call; it saw the error and went on."""
+    """The model wrote a bad call; it read the error and continued."""
     INFRA_ERROR = "infra_error"
-    """A tool, sandbox or engine failed; the sample teaches nothing."""
+    """A tool, sandbox or engine failed; the sample is not trained on."""
 
 
 Finish = Literal["stop", "terminated", "length", "max_turns", "max_errors", "timeout", "error"]
@@ -53,7 +53,7 @@ SpanKind = Literal["generate", "tool", "interaction", "wait", "score"]
 
 @dataclass
 class Span:
-    """A stretch of a trajectory's life; seconds since the epoch. In a `wait` it stands in line for what follows."""
+    """A period of a trajectory; seconds since the epoch. A `wait` is the time in a queue before the next span."""
 
     kind: SpanKind
     start: float
@@ -71,7 +71,7 @@ class Trajectory:
     """Index within its group of `rollout.n`."""
     messages: list[Message] = field(default_factory=list)
     schemas: list[dict[str, Any]] = field(default_factory=list)
-    """Tools as the model saw them."""
+    """Schemas of the tools in the prompt."""
     ledgers: list[Ledger] = field(default_factory=list)
     outcome: Outcome = Outcome.OK
     finish: Finish = "stop"
@@ -86,26 +86,26 @@ class Trajectory:
     interaction_score: float | None = None
     """`calculate_score` of the interaction, taken once at the end."""
     reward: float | None = None
-    """What the trajectory is trained on, without turn rewards; None until scored, or when there is no score. A loop of
-    the user's own may set it: no reward function is asked then."""
+    """The final reward, without turn rewards; None before scoring and without a score. An agent loop may set it: then
+    no reward function is called."""
     length_penalty: float = 0.0
-    """The part of `reward` that is for its length alone: 0, or less."""
+    """The part of `reward` for the length alone: 0 or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     """Other values of the reward function's dict: logged as metrics."""
     spans: list[Span] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
-    """Free for a user's own agent loop and tools; the reward function finds it in `extra_info`."""
+    """For the user's agent loops and tools; the reward function gets it in `extra_info`."""
     loop_lag: float = 0.0
-    """Seconds that the event loop stood still at most while its batch ran."""
+    """The longest time in seconds that the event loop was blocked while the batch ran."""
     templated: bool = True
-    """Whether the chat template wrote what the model read; a loop that writes tokens itself says no."""
+    """Whether the chat template rendered the prompt tokens; false for a loop that writes tokens itself."""
 
     @property
     def scored(self) -> bool:
-        """Whether it has a reward that means something: no infrastructure error stands behind it."""
+        """Whether it has a valid reward: one without an infrastructure error."""
         return self.reward is not None and self.outcome is not Outcome.INFRA_ERROR
 
     @property
     def trainable(self) -> bool:
-        """Whether the sample may teach: scored, with tokens the model made."""
+        """Whether it can be trained on: scored, with tokens of the model."""
         return self.scored and any(ledger.model_tokens for ledger in self.ledgers)

@@ -16,7 +16,7 @@ from agentrl.core.errors import InfraError
 from agentrl.core.user_code import UserFunction, made
 from agentrl.rewards.arguments import num_turns, reward_scores
 from agentrl.rewards.function import RewardFn
-from agentrl.rewards.managers import Arguments, Manager, Together
+from agentrl.rewards.managers import Arguments, BatchManager, Manager
 from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.reward_manager"
@@ -36,7 +36,7 @@ def custom_manager(
             def arrange(told: Sequence[Arguments]) -> dict[str, Any]:
                 return {"data": as_batch(told, reward_fn_key, tokenizer)}
 
-            return Together(partial(_asked, manager), arrange, timeout=timeout)
+            return BatchManager(partial(_asked, manager), arrange, timeout=timeout)
         return OneByOne(partial(made, kind, given), reward_fn_key, tokenizer, timeout, workers)
 
 
@@ -64,7 +64,7 @@ class OneByOne:
     def expect(self, trajectories: int) -> None:
         """Nothing to prepare."""
 
-    def absent(self) -> None:
+    def skip(self) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from agentrl.core.errors import InfraError
 from agentrl.tools.base import BaseTool
-from agentrl.tools.mcp.pool import Pool
+from agentrl.tools.mcp.session_pool import SessionPool
 from agentrl.tools.response import ToolResponse
 
 
@@ -18,9 +18,9 @@ class MCPClientManager:
     """Calls tools by name on the servers that the tool YAML lists."""
 
     def __init__(self) -> None:
-        self.pools: dict[str, Pool] = {}
+        self.pools: dict[str, SessionPool] = {}
 
-    def know(self, tool_name: str, pool: Pool) -> None:
+    def know(self, tool_name: str, pool: SessionPool) -> None:
         """Remember which server has a tool."""
         self.pools[tool_name] = pool
 

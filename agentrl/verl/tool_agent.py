@@ -200,14 +200,14 @@ class ToolAgentLoop(AgentLoopBase):
         """Append messages, unless they leave no room for an answer."""
         chat = self.env.chat
         messages = chat.see(messages)
-        pieces = chat.observation(
+        segments = chat.observation(
             messages,
             closed=agent_data.prompt_ids[-1] in chat.stop_token_ids,
             tools=self.tool_schemas,
             last=agent_data.prompt_ids[-1],
             history=list(agent_data.messages),
         )
-        ids = [token for _, tokens in pieces for token in tokens]
+        ids = [token for _, tokens in segments for token in tokens]
         agent_data.messages += messages
         agent_data.user_turns += 1
         if len(agent_data.response_mask) + len(ids) >= self.response_length:

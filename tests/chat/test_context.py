@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentrl.chat import Chat
-from agentrl.chat.context import EMPTY, Glances
+from agentrl.chat.context import EMPTY, HistoryProbe
 from agentrl.core.errors import UserError
 from agentrl.trajectory.ledger import Source
 from tests.chat.conversations import TOOLS, Message, answer, calls, result, user
@@ -35,8 +35,8 @@ def true_rest(chat: Chat, history: list[Message], new: list[Message], tools: lis
 
 
 def observed(chat: Chat, history: list[Message], new: list[Message], tools: list[dict] | None) -> str:
-    pieces = chat.observation(new, closed=False, tools=tools, history=history, last=None)
-    return chat.decode([i for _, ids in pieces for i in ids])
+    segments = chat.observation(new, closed=False, tools=tools, history=history, last=None)
+    return chat.decode([i for _, ids in segments for i in ids])
 
 
 LOOKING = {
@@ -100,20 +100,20 @@ def test_real_templates_show_the_same_with_the_history(pair: Pair) -> None:
 
 
 def test_most_templates_look_at_nothing_and_their_base_is_one() -> None:
-    looking = {pair.template for pair in PAIRS if Glances(chat_for(pair).template).counts}
+    looking = {pair.template for pair in PAIRS if HistoryProbe(chat_for(pair).template).counts}
     assert looking == {"deepseekv3"}
     for pair in PAIRS:
-        glances = Glances(chat_for(pair).template)
-        assert glances.context([SOBER, user("x /no_think"), answer("y")], TOOLS) == EMPTY
+        probe = HistoryProbe(chat_for(pair).template)
+        assert probe.context([SOBER, user("x /no_think"), answer("y")], TOOLS) == EMPTY
 
 
 def test_the_context_stays_small_however_long_the_conversation() -> None:
-    glances = Glances(small_chat(SWITCHED).template)
+    probe = HistoryProbe(small_chat(SWITCHED).template)
     history = [
         SOBER,
         *(m for i in range(100) for m in (user(f"{i} /no_think"), answer("y"), user(f"{i}"), answer("y"))),
     ]
-    said = glances.context(history, None).said
+    said = probe.context(history, None).said
     assert [text for _, text in said] == ["Be brief. /no_think", "0 /no_think", "99 /no_think"]
 
 
@@ -127,8 +127,8 @@ def test_a_past_that_spells_the_mark_changes_nothing() -> None:
 
 def test_labels_are_right_after_a_switch() -> None:
     chat = small_chat(SWITCHED)
-    pieces = chat.observation([user("y")], closed=True, history=[SOBER, user("x"), answer("1")])
-    assert [(source, chat.decode(ids)) for source, ids in pieces] == [
+    segments = chat.observation([user("y")], closed=True, history=[SOBER, user("x"), answer("1")])
+    assert [(source, chat.decode(ids)) for source, ids in segments] == [
         (Source.TEMPLATE, "\n"),
         (Source.USER, "<|im_start|>user\ny<|im_end|>\n"),
         (Source.TEMPLATE, "<|im_start|>assistant\n<think></think>"),

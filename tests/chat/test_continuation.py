@@ -28,7 +28,7 @@ def test_append_equals_observation_over_real_templates(pair: Pair, name: str) ->
         ids = [*ids[:-1], *chat.template.encode("<|observation|>")]
     step = chat.continuation(ids, messages, tools)
     assert isinstance(step, Append), pair.name
-    assert step.pieces == chat.observation(messages[2:], closed=True, last=ids[-1])
+    assert step.segments == chat.observation(messages[2:], closed=True, last=ids[-1])
 
 
 def test_stripped_thinking_splits_and_the_new_sample_is_what_inference_shows() -> None:
@@ -60,8 +60,8 @@ def test_a_turn_cut_by_length_gets_its_end() -> None:
     messages = [user("x"), answer("Hi."), user("y")]
     step = chat.continuation(begin(chat, messages[:1], "Hi."), messages)
     assert isinstance(step, Append)
-    assert step.pieces == chat.observation([user("y")], closed=False)
-    assert step.pieces[0][0] is Source.TEMPLATE
+    assert step.segments == chat.observation([user("y")], closed=False)
+    assert step.segments[0][0] is Source.TEMPLATE
 
 
 def test_a_call_spelled_otherwise_than_the_template_does_splits() -> None:
@@ -80,7 +80,7 @@ def test_bytes_that_are_no_text_split_rather_than_repeat() -> None:
     step = chat.continuation(ids, messages)
     # The decoded replacement character renders as itself: same text on both sides, and the sampled ids stay.
     assert isinstance(step, Append)
-    assert half[0] not in [i for _, piece in step.pieces for i in piece]
+    assert half[0] not in [i for _, segment in step.segments for i in segment]
 
 
 def test_what_a_template_refuses_goes_on_as_it_stands() -> None:

@@ -145,11 +145,11 @@ def test_gemma_4_ends_a_turn_with_calls_where_the_tools_response_begins(
     reply = chat.parse(ids, TOOLS)
     assert reply.closed
     assert [call.name for call in reply.calls] == ["calculate"]
-    pieces = chat.observation([result("4")], closed=True, last=ids[-1])
-    shown = "".join(chat.decode(piece) for _, piece in pieces)
+    segments = chat.observation([result("4")], closed=True, last=ids[-1])
+    shown = "".join(chat.decode(segment) for _, segment in segments)
     assert shown.startswith("response:calculate{value:")
     assert "4" in shown
-    assert all(source is not Source.MODEL for source, _ in pieces)
+    assert all(source is not Source.MODEL for source, _ in segments)
 
 
 def test_the_models_own_stop_tokens_count() -> None:

@@ -17,8 +17,8 @@ def play(chat: Chat, turns: list[list[int]], replies: list[list[dict]]) -> Ledge
         reply = chat.parse(ids)
         ledger.append_model(ids, [-1.0] * len(ids), turn=turn, version=0)
         if turn < len(replies):
-            for source, piece in chat.observation(replies[turn], closed=reply.closed, last=ids[-1]):
-                ledger.append_observation(piece, source, turn=turn)
+            for source, segment in chat.observation(replies[turn], closed=reply.closed, last=ids[-1]):
+                ledger.append_observation(segment, source, turn=turn)
     ledger.check()
     return ledger
 

@@ -52,9 +52,9 @@ def rollout(chat: Chat, pair: Pair, messages: list[Message], tools: list[dict] |
         observed = messages[at + 1 : turns[turn + 1] if turn + 1 < len(turns) else at + 1]
         if observed:
             history = messages[: at + 1]
-            pieces = chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history)
-            for source, piece in pieces:
-                ledger.append_observation(piece, source, turn=turn)
+            segments = chat.observation(observed, closed=True, tools=tools, last=ids[-1], history=history)
+            for source, segment in segments:
+                ledger.append_observation(segment, source, turn=turn)
     ledger.check()
     return ledger
 

@@ -15,8 +15,8 @@ from tests.chat.pairs import PAIRS, Pair, by_name, case_id, chat_for
 from tests.chat.realia import tokenizer
 
 
-def shown(chat: Chat, pieces: list[tuple[Source, list[int]]]) -> list[tuple[str, str]]:
-    return [(source.name, chat.decode(ids)) for source, ids in pieces]
+def shown(chat: Chat, segments: list[tuple[Source, list[int]]]) -> list[tuple[str, str]]:
+    return [(source.name, chat.decode(ids)) for source, ids in segments]
 
 
 def test_sources_of_a_closed_turn() -> None:
@@ -108,9 +108,9 @@ def test_ids_that_mistral_refuses_are_named() -> None:
 
 def test_templates_that_take_one_call_show_several_results() -> None:
     chat = by_name("llama3_1")
-    pieces = shown(chat, chat.observation([result("4"), result("9", 1)], closed=True))
-    assert [source for source, _ in pieces] == ["TOOL", "TEMPLATE"]
-    assert pieces[0][1].count("ipython") == 2
+    segments = shown(chat, chat.observation([result("4"), result("9", 1)], closed=True))
+    assert [source for source, _ in segments] == ["TOOL", "TEMPLATE"]
+    assert segments[0][1].count("ipython") == 2
 
 
 def test_a_name_the_model_made_up_cannot_end_the_turn() -> None:

@@ -99,7 +99,7 @@ def test_what_the_model_samples_without_a_second_space_reads_the_same(kind: str,
     """The engine samples "▁The" after a control token; encoding " The" there gives two spaces in the old kind."""
     it = chat(kind, name)
     the = llama(kind).convert_tokens_to_ids(["▁T", "h", "e"])
-    ids = [*it.prompt(TALK[:1]), *the, *it.template.encode(it._pieces.base.turn_end)]
+    ids = [*it.prompt(TALK[:1]), *the, *it.template.encode(it._segmenter.base.turn_end)]
     if name != "chatml":  # there a word of the header comes before, and the space is one
         assert it.check_trajectory([TALK[0], answer("The")], ids) is None
     assert it.check_trajectory([TALK[0], answer("Tho")], ids) is not None
@@ -124,7 +124,7 @@ def test_the_whole_conversation_rendered_again_only_appends(kind: str, name: str
     ids = it.transcript(TALK[:2]).ids
     step = it.continuation(ids, TALK[:3])
     assert isinstance(step, Append)
-    assert [*ids, *(i for _, piece in step.pieces for i in piece)] == it.prompt(TALK[:3])
+    assert [*ids, *(i for _, piece in step.segments for i in piece)] == it.prompt(TALK[:3])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from agentrl.cli.main import FIRST_STEPS
-from agentrl.engines.servers.place import environments
+from agentrl.engines.servers.interpreters import environments
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
 

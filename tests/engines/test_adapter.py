@@ -11,10 +11,10 @@ from peft import PeftModel
 
 from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import UserError
-from agentrl.engines.backends import dialect
+from agentrl.engines.backends import server_backend
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import Http, Replica
-from agentrl.engines.servers.settings import Adapter, Settings
+from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.vllm import VLLM
@@ -44,7 +44,7 @@ def test_it_is_cast_and_far_smaller_than_the_model() -> None:
     sent = dict(weights.tensors())
     assert {tensor.dtype for tensor in sent.values()} == {torch.bfloat16}
     assert sum(t.numel() for t in sent.values()) < 0.1 * sum(p.numel() for p in weights.module.parameters())
-    assert weights.shape == Adapter(4, LINEAR)
+    assert weights.shape == AdapterSpec(4, LINEAR)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def settings_of(model: Model, **rollout: Any) -> Settings:
+def settings_of(model: Model, **rollout: Any) -> ServerSettings:
     config = Config(model=model, rollout=Rollout(base_url="http://127.0.0.1:1", **rollout))
-    spoken: Any = dialect("vllm", config, torch.device("cpu"), sleeps=False)
-    return spoken.settings
+    backend: Any = server_backend("vllm", config, torch.device("cpu"), sleeps=False)
+    return backend.settings
 
 
 def test_the_server_reads_the_base_and_makes_room_for_the_adapter(folder: Path) -> None:
     base = str(folder / "model")
     fresh = settings_of(Model(path=base, lora_rank=6, target_modules=["q_proj"], lora_merge=False))
-    assert (fresh.model, fresh.load_format, fresh.adapter) == (base, "auto", Adapter(6, ("q_proj",)))
+    assert (fresh.model, fresh.load_format, fresh.adapter) == (base, "auto", AdapterSpec(6, ("q_proj",)))
     saved = settings_of(Model(path=str(folder / "adapter"), lora_merge=False))
-    assert (saved.model, saved.load_format, saved.adapter) == (base, "auto", Adapter(4, LINEAR))
+    assert (saved.model, saved.load_format, saved.adapter) == (base, "auto", AdapterSpec(4, LINEAR))
     for whole in (Model(path=base, lora_rank=6), Model(path=base, lora_merge=False)):
         assert (settings_of(whole).load_format, settings_of(whole).adapter) == ("dummy", None)
     with pytest.raises(UserError, match=r"rollout.weight_sync=nccl sends whole weights"):
@@ -104,14 +104,14 @@ def words(line: list[str], flag: str) -> list[str]:
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", True), ("cuda", False)])
 def test_flags(device: str, backend: bool) -> None:
-    settings = Settings("python", "base", device, "float32", 64, 2, adapter=Adapter(12, ("k_proj", "q_proj")))
+    settings = ServerSettings("python", "base", device, "float32", 64, 2, adapter=AdapterSpec(12, ("k_proj", "q_proj")))
     line = SGLang(settings).command(80)
     assert words(line, "--max-lora-rank") == ["12"]
     assert words(line, "--lora-target-modules") == ["k_proj", "q_proj"]
     assert ("--lora-backend" in line) is backend
     assert words(VLLM(settings).command(80), "--max-lora-rank") == ["16"]
     assert VLLM(settings).environment()["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
-    plain = Settings("python", "base", device, "float32", 64, 2)
+    plain = ServerSettings("python", "base", device, "float32", 64, 2)
     assert not any("lora" in word for kind in (SGLang, VLLM) for word in kind(plain).command(80))
 
 
@@ -128,31 +128,31 @@ class Recorder(Http):
         return self.answers.get(path.partition("?")[0], {})
 
 
-OURS = Settings("", "", "cuda", "bfloat16", 64, 2, adapter=Adapter(8, ("q_proj",)))
+OURS = ServerSettings("", "", "cuda", "bfloat16", 64, 2, adapter=AdapterSpec(8, ("q_proj",)))
 DREW = {"meta_info": {"output_token_logprobs": [[-1.0, 7, None]], "finish_reason": {"type": "length"}}}
 CHOICE = {"token_ids": [7], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "length"}
 
 
-async def update(spoken: Any, http: Http, folder: Path) -> None:
+async def update(backend: Any, http: Http, folder: Path) -> None:
     """As the engine does it to a server that slept."""
-    await spoken.greet(http)
-    await spoken.sleep(http)
-    await spoken.wake(http, "weights")
-    await spoken.begin_update(http)
+    await backend.greet(http)
+    await backend.sleep(http)
+    await backend.wake(http, "weights")
+    await backend.begin_update(http)
     transport = AdapterTransport(AdapterWeights(tiny.lora()), folder=folder)
-    replica = Replica(spoken, http.url)
+    replica = Replica(backend, http.url)
     replica.http = http
     await transport.push([replica])
-    await spoken.end_update(http, 3)
-    await spoken.wake(http, "kv_cache")
+    await backend.end_update(http, 3)
+    await backend.wake(http, "kv_cache")
 
 
 async def test_sglangs_calls(tmp_path: Path) -> None:
-    spoken = SGLang(OURS)
+    backend = SGLang(OURS)
     info = {"version": "0.5.23", "enable_lora": True}
     paths: Any = {"paths": {"/begin_weight_update": {}}}
     http = Recorder({"/server_info": info, "/openapi.json": paths, "/generate": DREW})
-    await update(spoken, http, tmp_path)
+    await update(backend, http, tmp_path)
     assert http.asked[2:] == [
         ("/flush_cache", {}),
         ("/release_memory_occupation", {"tags": ["kv_cache"]}),
@@ -162,17 +162,17 @@ async def test_sglangs_calls(tmp_path: Path) -> None:
         ("/update_weight_version", {"new_version": "3", "abort_all_requests": False}),
         ("/resume_memory_occupation", {"tags": ["kv_cache"]}),
     ]
-    await spoken.generate(http, "r", [1], Sampling(1), None)
+    await backend.generate(http, "r", [1], Sampling(1), None)
     assert http.asked[-1][1]["lora_path"] == "adapter"
 
 
 async def test_vllms_calls(tmp_path: Path) -> None:
-    spoken = VLLM(OURS)
+    backend = VLLM(OURS)
     paths: Any = {"paths": {"/start_weight_update": {}, "/v1/load_lora_adapter": {}}}
     models = {"data": [{"id": "policy"}]}
     greeting = {"/version": {"version": "0.32.0"}, "/v1/models": models, "/openapi.json": paths}
     http = Recorder(greeting | {"/v1/completions": {"choices": [CHOICE]}})
-    await update(spoken, http, tmp_path)
+    await update(backend, http, tmp_path)
     assert http.asked[3:] == [
         ("/sleep?level=1", {}),
         ("/wake_up?tags=weights", {}),
@@ -180,7 +180,7 @@ async def test_vllms_calls(tmp_path: Path) -> None:
         ("/reset_prefix_cache", {}),
         ("/wake_up?tags=kv_cache", {}),
     ]
-    await spoken.generate(http, "r", [1], Sampling(1), None)
+    await backend.generate(http, "r", [1], Sampling(1), None)
     assert http.asked[-1][1]["model"] == "adapter"
 
 
@@ -195,7 +195,7 @@ async def test_vllms_calls(tmp_path: Path) -> None:
     ],
 )
 async def test_a_server_of_ones_own_that_takes_none(kind: Any, answers: dict[str, Any]) -> None:
-    spoken, http = kind(OURS), Recorder(answers)
-    await spoken.greet(http)
+    backend, http = kind(OURS), Recorder(answers)
+    await backend.greet(http)
     with pytest.raises(UserError, match=r"takes no adapters: start it with --enable-lora.*model.lora_merge=true"):
-        await spoken.begin_update(http)
+        await backend.begin_update(http)

@@ -1,10 +1,10 @@
-"""Rows, pools, budget, eviction; prefixes."""
+"""Sequences, pools, budget, eviction; prefixes."""
 
 import torch
 
 from agentrl.engines.hf.cache import KVCache
-from agentrl.engines.hf.pool import Row, Shape
 from agentrl.engines.hf.prefix import BLOCK, PrefixIndex
+from agentrl.engines.hf.slot_pool import CachedSequence, Shape
 
 SHAPE = Shape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -13,49 +13,53 @@ def cache(budget: int = 4096, max_len: int = 1000) -> KVCache:
     return KVCache(SHAPE, budget=budget, max_len=max_len)
 
 
-def seat(kv: KVCache, key: str, length: int, *, cached: int | None = None) -> Row:
-    """A running row whose keys and values are all `hash(key)`."""
-    row = kv.acquire(key, list(range(length)), length)
-    assert row is not None
-    row.cached = length if cached is None else cached
-    write(row, float(len(kv.rows)))
-    return row
+def running(kv: KVCache, key: str, length: int, *, cached: int | None = None) -> CachedSequence:
+    """A running sequence whose keys and values are all `hash(key)`."""
+    sequence = kv.acquire(key, list(range(length)), length)
+    assert sequence is not None
+    sequence.cached = length if cached is None else cached
+    write(sequence, float(len(kv.sequences)))
+    return sequence
 
 
-def write(row: Row, value: float) -> None:
-    for layer in row.pool.layers:
-        layer[:, row.slot, :, : row.cached] = value
+def write(sequence: CachedSequence, value: float) -> None:
+    for layer in sequence.pool.layers:
+        layer[:, sequence.slot, :, : sequence.cached] = value
 
 
-def read(row: Row) -> set[float]:
-    return {value for layer in row.pool.layers for value in layer[:, row.slot, :, : row.cached].unique().tolist()}
+def read(sequence: CachedSequence) -> set[float]:
+    return {
+        value
+        for layer in sequence.pool.layers
+        for value in layer[:, sequence.slot, :, : sequence.cached].unique().tolist()
+    }
 
 
 def test_memory_grows_with_need_and_never_beyond_the_budget() -> None:
     kv = cache(budget=1024)
     assert kv.allocated == 0
-    rows = [seat(kv, str(i), 200) for i in range(4)]
+    sequences = [running(kv, str(i), 200) for i in range(4)]
     assert kv.allocated == 1024
-    assert kv.acquire("more", [1], 1) is None, "four rows of 256 are the budget, and all run"
-    kv.rest(rows[1])
+    assert kv.acquire("more", [1], 1) is None, "four sequences of 256 are the budget, and all run"
+    kv.rest(sequences[1])
     assert kv.acquire("more", [1], 1) is not None
     assert kv.allocated == 1024
-    assert rows[1] not in kv.rows
+    assert sequences[1] not in kv.sequences
 
 
 def test_the_longest_unused_row_goes_first() -> None:
     kv = cache(budget=768)
-    rows = [seat(kv, str(i), 200) for i in range(3)]
+    sequences = [running(kv, str(i), 200) for i in range(3)]
     for i in (2, 0, 1):
-        kv.rest(rows[i])
-    seat(kv, "a", 10)
-    seat(kv, "b", 10)
-    assert [row.key for row in kv.rows] == ["1", "a", "b"]
+        kv.rest(sequences[i])
+    running(kv, "a", 10)
+    running(kv, "b", 10)
+    assert [sequence.key for sequence in kv.sequences] == ["1", "a", "b"]
 
 
 def test_a_row_moves_with_its_keys_and_values() -> None:
     kv = cache()
-    first, second = seat(kv, "first", 250), seat(kv, "second", 250)
+    first, second = running(kv, "first", 250), running(kv, "second", 250)
     assert kv.widen(first, 257)
     assert first.pool.capacity == 512
     assert read(first) == {1.0}
@@ -66,55 +70,59 @@ def test_a_row_moves_with_its_keys_and_values() -> None:
 
 def test_memory_of_empty_pools_goes_to_the_others() -> None:
     kv = cache(budget=1536)
-    rows = [seat(kv, str(i), 250) for i in range(4)]
-    for row in rows[1:]:
-        kv.drop(row)
-    assert kv.widen(rows[0], 500)
-    assert kv.widen(rows[0], 1000)
-    assert read(rows[0]) == {1.0}
+    sequences = [running(kv, str(i), 250) for i in range(4)]
+    for sequence in sequences[1:]:
+        kv.drop(sequence)
+    assert kv.widen(sequences[0], 500)
+    assert kv.widen(sequences[0], 1000)
+    assert read(sequences[0]) == {1.0}
     assert kv.allocated <= 1536
 
 
 def test_packing_brings_running_rows_together() -> None:
     kv = cache(budget=2048)
-    rows = [seat(kv, str(i), 200) for i in range(8)]
+    sequences = [running(kv, str(i), 200) for i in range(8)]
     for i in (0, 1, 3, 6):
-        kv.rest(rows[i])
-    kv.drop(rows[2])
-    rows[4].pool.pack()
-    assert sorted(row.slot for row in rows if row.running and row is not rows[2]) == [0, 1, 2]
-    for i, row in enumerate(rows):
+        kv.rest(sequences[i])
+    kv.drop(sequences[2])
+    sequences[4].pool.pack()
+    assert sorted(sequence.slot for sequence in sequences if sequence.running and sequence is not sequences[2]) == [
+        0,
+        1,
+        2,
+    ]
+    for i, sequence in enumerate(sequences):
         if i != 2:
-            assert read(row) == {float(i + 1)}
-            assert row.pool.rows[row.slot] is row
+            assert read(sequence) == {float(i + 1)}
+            assert sequence.pool.sequences[sequence.slot] is sequence
 
 
 def test_sharing_copies_the_prefix_alone() -> None:
     kv = cache()
-    donor, row = seat(kv, "donor", 600), seat(kv, "row", 100, cached=0)
-    kv.share(donor, row, 40)
-    assert row.cached == 40
-    assert read(row) == {1.0}
-    assert row.pool.layers[0][:, row.slot, :, 40:].abs().max() == 0
+    donor, sequence = running(kv, "donor", 600), running(kv, "sequence", 100, cached=0)
+    kv.share(donor, sequence, 40)
+    assert sequence.cached == 40
+    assert read(sequence) == {1.0}
+    assert sequence.pool.layers[0][:, sequence.slot, :, 40:].abs().max() == 0
 
 
 def test_clearing_gives_the_memory_back() -> None:
     kv = cache()
-    seat(kv, "a", 300)
+    running(kv, "a", 300)
     kv.clear()
     assert kv.allocated == 0
-    assert kv.rows == []
+    assert kv.sequences == []
     assert kv.prefixes.find(list(range(300))) is None
 
 
 def test_the_index_finds_the_deepest_row_and_prefers_one_that_is_ready() -> None:
     kv, index = cache(budget=8192), PrefixIndex()
     tokens = list(range(100))
-    shallow, deep, ready = seat(kv, "s", 100), seat(kv, "d", 100, cached=0), seat(kv, "r", 100)
+    shallow, deep, ready = running(kv, "s", 100), running(kv, "d", 100, cached=0), running(kv, "r", 100)
     shallow.tokens = tokens[: 2 * BLOCK] + [-1] * 60
     deep.tokens = ready.tokens = tokens
-    for row in (shallow, deep):
-        index.add(row)
+    for sequence in (shallow, deep):
+        index.add(sequence)
     assert index.find(tokens) is deep
     index.add(ready)
     assert index.find(tokens) is ready

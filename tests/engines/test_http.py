@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.engines.servers.http import Http, Lost, Refused
+from agentrl.engines.servers.http import Http, RequestRefused, ServerLost
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -95,13 +95,13 @@ def test_on_the_loop_that_ray_runs_us_on() -> None:
 )
 async def test_half_an_answer_is_a_lost_one(answer: bytes) -> None:
     async with serving(saying(answer)) as http:
-        with pytest.raises(Lost, match="/prefix/x"):
+        with pytest.raises(ServerLost, match="/prefix/x"):
             await http.post("/x", {})
 
 
 async def test_a_refusal_says_what_the_server_said() -> None:
     async with serving(saying(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nwait")) as http:
-        with pytest.raises(Refused, match="answered 503: wait") as refused:
+        with pytest.raises(RequestRefused, match="answered 503: wait") as refused:
             await http.get("/x")
         assert refused.value.status == 503
 
@@ -145,7 +145,7 @@ async def test_an_answer_that_comes_too_late_meets_nobody() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
     async with serving(serve) as http:
-        with pytest.raises(Lost, match="no answer in 0.05 s"):
+        with pytest.raises(ServerLost, match="no answer in 0.05 s"):
             await http.post("/x", {"slow": True}, timeout=0.05)
         task = asyncio.create_task(http.post("/x", {"slow": True}))
         await asyncio.sleep(0.01)

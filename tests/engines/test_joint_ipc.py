@@ -31,7 +31,7 @@ def server(told: list[list[str]], *, refuses: bool = False) -> SimpleNamespace:
         if refuses:
             raise InfraError("no")
 
-    return SimpleNamespace(http=None, dialect=SimpleNamespace(tensor_parallel=2, load_handles=load_handles))
+    return SimpleNamespace(http=None, backend=SimpleNamespace(tensor_parallel=2, load_handles=load_handles))
 
 
 async def test_the_first_rank_of_a_server_tells_it_of_its_neighbours() -> None:

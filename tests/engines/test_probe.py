@@ -29,7 +29,7 @@ class Drawing:
 
 
 def replica(module: torch.nn.Module) -> SimpleNamespace:
-    return SimpleNamespace(url="http://there:1", starts=1, http=None, dialect=Drawing(module))
+    return SimpleNamespace(url="http://there:1", starts=1, http=None, backend=Drawing(module))
 
 
 def probe(kind: str, module: torch.nn.Module):
@@ -55,5 +55,5 @@ async def test_when_it_asks(kind: str, times: int) -> None:
     await check([server])
     server.starts += 1  # it came back
     await check([server])
-    assert server.dialect.asked == times
+    assert server.backend.asked == times
     assert probe("never", policy) is None

@@ -13,10 +13,10 @@ from aiohttp import web
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Lost, RemoteEngine, Replica, ServerProcess, StartFailed
+from agentrl.engines.servers import RemoteEngine, Replica, ServerLost, ServerProcess, StartFailed
 from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.scratch import Scratch
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from tests.warm import Process
 
@@ -102,9 +102,9 @@ async def fakes() -> AsyncIterator[list[Fake]]:
 
 
 async def engine_of(fakes: list[Fake], **settings: Any) -> RemoteEngine:
-    dialect = SGLang(Settings("", "", "cpu", "float32", 100, 4))
+    backend = SGLang(ServerSettings("", "", "cpu", "float32", 100, 4))
     engine = RemoteEngine(
-        dialect, [Replica(dialect, f.url) for f in fakes], NoWeights(), max_model_len=100, start_timeout=5, **settings
+        backend, [Replica(backend, f.url) for f in fakes], NoWeights(), max_model_len=100, start_timeout=5, **settings
     )
     await engine.start()
     return engine
@@ -309,15 +309,15 @@ async def test_a_server_that_we_do_not_speak_to_is_named(fakes: list[Fake], vers
 
 
 async def test_nobody_listens() -> None:
-    with pytest.raises(Lost):
+    with pytest.raises(ServerLost):
         await Http("http://127.0.0.1:9").get("/x")
 
 
 async def test_a_failed_start_shows_the_last_words(tmp_path: Path) -> None:
     code = "import sys; print('loading'); sys.exit('RuntimeError: CUDA out of memory')"
     server = ServerProcess([sys.executable, "-c", code], {}, tmp_path / "log.txt")
-    dialect = SGLang(Settings("", "", "cpu", "float32", 100, 4))
-    replica = Replica(dialect, "http://127.0.0.1:9", server)
+    backend = SGLang(ServerSettings("", "", "cpu", "float32", 100, 4))
+    replica = Replica(backend, "http://127.0.0.1:9", server)
     replica.launch()
     with pytest.raises(StartFailed, match=r"RuntimeError: CUDA out of memory; lower rollout.gpu_memory.*log.txt") as e:
         await replica.ready(30)
@@ -331,7 +331,7 @@ async def test_a_server_whose_port_was_taken_is_not_waited_for(tmp_path: Path) -
     words = "[Errno 98] error while attempting to bind on address ('127.0.0.1', 9): address already in use"
     code = f"import time; print({usage!r}); print({words!r}, flush=True); time.sleep(600)"
     server = ServerProcess([sys.executable, "-c", code], {}, tmp_path / "log.txt")
-    replica = Replica(SGLang(Settings("", "", "cpu", "float32", 100, 4)), "http://127.0.0.1:9", server)
+    replica = Replica(SGLang(ServerSettings("", "", "cpu", "float32", 100, 4)), "http://127.0.0.1:9", server)
     replica.launch()
     with pytest.raises(StartFailed, match="another program took its port: start again") as e:
         await replica.ready(300)

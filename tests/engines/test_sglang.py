@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.place import environments
+from agentrl.engines.servers.interpreters import environments
 from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.files import FilesTransport
@@ -56,7 +56,7 @@ Served = tuple[RemoteEngine, Any, int]
 async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIterator[Served]:
     """A started engine, its policy (`model`, or an adapter beside it), and its server's port."""
     model.config.architectures = [type(model).__name__]
-    settings = Settings(str(PYTHON), str(folder), "cpu", "float32", LENGTH, 32)
+    settings = ServerSettings(str(PYTHON), str(folder), "cpu", "float32", LENGTH, 32)
     scratch = folder / "weights"
     if adapted:
         model.save_pretrained(folder)
@@ -67,10 +67,10 @@ async def serve(model: Any, folder: Path, *, adapted: bool = False) -> AsyncIter
     else:
         model.config.save_pretrained(folder)
         way = FilesTransport(PolicyWeights(model), model.config, folder=scratch, bucket_bytes=1 << 16)
-    dialect, port = SGLang(settings), free_port()
-    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "log.txt", scratch=scratch)
-    replicas = [Replica(dialect, f"http://127.0.0.1:{port}", server)]
-    engine = RemoteEngine(dialect, replicas, way, max_model_len=LENGTH)
+    backend, port = SGLang(settings), free_port()
+    server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
+    replicas = [Replica(backend, f"http://127.0.0.1:{port}", server)]
+    engine = RemoteEngine(backend, replicas, way, max_model_len=LENGTH)
     await engine.start()
     yield engine, model, port
     await engine.close()

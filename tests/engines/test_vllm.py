@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Refused
+from agentrl.engines.servers import RequestRefused
 from agentrl.engines.servers.engine import RemoteEngine
 from agentrl.engines.servers.weights.files import FilesTransport
 from agentrl.engines.servers.weights.nccl import BroadcastTransport
@@ -71,8 +71,8 @@ async def test_a_seeded_prompt_in_pieces(tied: Subject) -> None:
 async def test_versions_without_abort_requests(tied: Subject) -> None:
     engine = tied.engine
     assert isinstance(engine, RemoteEngine)
-    assert isinstance(engine.dialect, VLLM)
-    paths = engine.dialect._paths[engine.pool.replicas[0].url]
+    assert isinstance(engine.backend, VLLM)
+    paths = engine.backend._paths[engine.pool.replicas[0].url]
     paths.discard("/abort_requests")
     await abort_returns_what_was_drawn(tied)
     await cancelling_leaves_nothing_running(tied)
@@ -98,8 +98,8 @@ async def test_packed_layers_get_new_weights(tied: Subject) -> None:
     engine = tied.engine
     assert isinstance(engine, RemoteEngine)
     assert isinstance(engine.transport, FilesTransport)
-    with pytest.raises(Refused):
-        await engine.dialect.load_files(engine.pool.replicas[0].http, engine.transport.folder)
+    with pytest.raises(RequestRefused):
+        await engine.backend.load_files(engine.pool.replicas[0].http, engine.transport.folder)
     await assert_follows(tied, 1)
 
 

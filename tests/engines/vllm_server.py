@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from agentrl.engines.servers import RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.files import FilesTransport
@@ -54,18 +54,18 @@ async def subject(
     if adapted:
         model = tiny.lora(model)
         settings |= {"load_format": "auto", "adapter": AdapterWeights(model).shape}
-    dialect = VLLM(Settings(python=python(), model=str(folder / "model"), **settings))
+    backend = VLLM(ServerSettings(python=python(), model=str(folder / "model"), **settings))
     port = free_port()
     # One thread: two wait for each other at every operation where anything else runs.
-    environment = dialect.environment() | {"VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0)))}
-    server = ServerProcess(dialect.command(port), environment, folder / "vllm.log")
-    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
+    environment = backend.environment() | {"VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0)))}
+    server = ServerProcess(backend.command(port), environment, folder / "vllm.log")
+    replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     weights = PolicyWeights(model, dtype=getattr(torch, str(settings["dtype"])))
     files = FilesTransport(weights, model.config, folder=folder / "weights", bucket_bytes=BUCKET)
     way: Transport = transport(weights) if transport else files
     if adapted:
         way = AdapterTransport(AdapterWeights(model), folder=folder / "weights")
-    engine = RemoteEngine(dialect, [replica], way, max_model_len=LENGTH, start_timeout=900)
+    engine = RemoteEngine(backend, [replica], way, max_model_len=LENGTH, start_timeout=900)
     try:
         await engine.start()
         await engine.update_weights(0)

@@ -11,7 +11,7 @@ from agentrl.chat import Chat
 from agentrl.config import compose
 from agentrl.config.schema import Model
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
+from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.files import FilesTransport
@@ -101,17 +101,17 @@ def show(engine: str, steps: list[dict[str, Any]], swapped: float, told: list[bo
         print(f"{name}: " + " ".join(f"{step[name]:.2f}" for step in steps))
 
 
-async def check_parts(folder: Path, place: Path, dialect: Dialect, told: list[bool]) -> None:
+async def check_parts(folder: Path, place: Path, backend: ServerBackend, told: list[bool]) -> None:
     """The tokens arrive that were sent, images beside them or not, and what is drawn has the policy's log-probs: those
     of its new weights after an update, for the same images. A request with images can be ended."""
     module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
     tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     port, scratch = free_port(), folder / "weights"
-    server = ServerProcess(dialect.command(port), dialect.environment(), folder / "log.txt", scratch=scratch)
+    server = ServerProcess(backend.command(port), backend.environment(), folder / "log.txt", scratch=scratch)
     transport = FilesTransport(PolicyWeights(module), module.config, folder=scratch, bucket_bytes=1 << 20)
-    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
-    engine = RemoteEngine(dialect, [replica], transport, max_model_len=512, start_timeout=600)
+    replica = Replica(backend, f"http://127.0.0.1:{port}", server)
+    engine = RemoteEngine(backend, [replica], transport, max_model_len=512, start_timeout=600)
     await engine.start()
     try:
         for version in range(2):

@@ -9,14 +9,14 @@ from PIL import Image
 from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers.http import Http
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import backend as sglang
-from agentrl.engines.vllm import VLLM, pictures
+from agentrl.engines.vllm import VLLM, images
 from agentrl.engines.vllm.backend import parameters
 from agentrl.trajectory.medium import Medium
 
 IDS = [5, 9, 9, 9, 6]
-API = {"paths": {pictures.PATH: {}}, "components": {"schemas": {"GenerateRequest": {"properties": {}}}}}
+API = {"paths": {images.PATH: {}}, "components": {"schemas": {"GenerateRequest": {"properties": {}}}}}
 
 
 def medium(kind: str = "image") -> Medium:
@@ -25,14 +25,14 @@ def medium(kind: str = "image") -> Medium:
 
 
 def test_images_are_sent_as_placeholders() -> None:
-    asked = pictures.question(IDS, [medium()], parameters(Sampling(8, seed=1), len(IDS)))
+    asked = images.question(IDS, [medium()], parameters(Sampling(8, seed=1), len(IDS)))
     assert asked["token_ids"] == sglang.pictures(IDS, [medium()])["input_ids"] == [5, 9, 6]
     assert asked["content_parts"] == [{"type": "image_url", "url": medium().data_url()}]
     assert asked["sampling_params"]["max_tokens"] == 8
     assert asked["return_token_ids"] is True
 
 
-@pytest.mark.parametrize("ask", [lambda m: pictures.question(IDS, m, {}), lambda m: sglang.pictures(IDS, m)])
+@pytest.mark.parametrize("ask", [lambda m: images.question(IDS, m, {}), lambda m: sglang.pictures(IDS, m)])
 def test_videos_are_refused(ask: Any) -> None:
     with pytest.raises(UserError, match="gets no videos: it would choose and size their frames itself; use hf"):
         ask([medium("video")])
@@ -41,25 +41,25 @@ def test_videos_are_refused(ask: Any) -> None:
 def test_an_answer_to_other_tokens_is_refused() -> None:
     content = [{"token_id": 7, "logprob": -0.5, "top_logprobs": [{"token_id": 7, "logprob": -0.5}]}]
     answer = {"prompt_token_ids": IDS, "choices": [{"logprobs": {"content": content}, "finish_reason": "stop"}]}
-    got = pictures.read(answer, IDS, 1)
+    got = images.read(answer, IDS, 1)
     assert (got.token_ids, got.logprobs, got.finish_reason, got.candidates) == ([7], [-0.5], "stop", ((7, -0.5),))
     for told, count in ((IDS[:-1], 4), (None, "unknown")):
         with pytest.raises(UserError, match=rf"read other tokens than it was sent \({count} of 5\)"):
-            pictures.read({**answer, "prompt_token_ids": told}, IDS, 0)
+            images.read({**answer, "prompt_token_ids": told}, IDS, 0)
 
 
 async def test_a_server_without_eyes_is_named() -> None:
-    assert not pictures.takes_images(API)  # of a version that knows the call, and no images there
+    assert not images.takes_images(API)  # of a version that knows the call, and no images there
     API["components"]["schemas"]["GenerateRequest"]["properties"] = {"content_parts": {}}  # type: ignore[index]
-    assert pictures.takes_images(API)
-    assert not pictures.takes_images({"paths": {}})
-    dialect, http = VLLM(Settings("python", "model", "cpu", "float32", 64, 2)), Http("http://127.0.0.1:1")
-    dialect._models[http.url] = "policy"
+    assert images.takes_images(API)
+    assert not images.takes_images({"paths": {}})
+    backend, http = VLLM(ServerSettings("python", "model", "cpu", "float32", 64, 2)), Http("http://127.0.0.1:1")
+    backend._models[http.url] = "policy"
     with pytest.raises(UserError, match="takes no images: start vLLM .* with --enable-scale-out"):
-        await dialect.generate(http, "a", IDS, Sampling(8), None, [medium()])
+        await backend.generate(http, "a", IDS, Sampling(8), None, [medium()])
 
 
 def test_a_model_that_sees_keeps_its_tokenizer() -> None:
     for sees in (False, True):
-        words = VLLM(Settings("python", "model", "cpu", "float32", 64, 2, sees=sees)).command(1)
+        words = VLLM(ServerSettings("python", "model", "cpu", "float32", 64, 2, takes_images=sees)).command(1)
         assert ("--skip-tokenizer-init" in words, "--enable-scale-out" in words) == (not sees, sees)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engines.servers.place import find_python
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang import backend as sglang
 from tests.media import served, vision_model
@@ -50,5 +50,5 @@ def test_a_run(tmp_path: Path, told: list[bool]) -> None:
 
 async def test_images_reach_the_server(tmp_path: Path, told: list[bool]) -> None:
     place = vision_model.folder(tmp_path / "model")
-    dialect = SGLang(Settings(str(PYTHON), str(place), "cpu", "float32", 512, 8))
-    await served.check_parts(tmp_path, place, dialect, told)
+    backend = SGLang(ServerSettings(str(PYTHON), str(place), "cpu", "float32", 512, 8))
+    await served.check_parts(tmp_path, place, backend, told)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentrl.engines.servers.backend import Answer
-from agentrl.engines.servers.place import find_python
-from agentrl.engines.servers.settings import Settings
-from agentrl.engines.vllm import VLLM, pictures
+from agentrl.engines.servers.interpreters import find_python
+from agentrl.engines.servers.settings import ServerSettings
+from agentrl.engines.vllm import VLLM, images
 from tests.media import served, vision_model
 
 PYTHON = find_python("vllm", "vllm")
@@ -30,8 +30,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         answers.append(answer["prompt_token_ids"] == ids)
         return read(answer, ids, candidates)
 
-    read = pictures.read
-    monkeypatch.setattr(pictures, "read", spying)
+    read = images.read
+    monkeypatch.setattr(images, "read", spying)
     return answers
 
 
@@ -41,5 +41,5 @@ def test_a_run(tmp_path: Path, told: list[bool]) -> None:
 
 async def test_images_reach_the_server(tmp_path: Path, told: list[bool]) -> None:
     place = vision_model.folder(tmp_path / "model", size=vision_model.WIDE)  # vLLM has no attention for smaller heads
-    dialect = VLLM(Settings(str(PYTHON), str(place), "cpu", "float32", 512, 8, sees=True))
-    await served.check_parts(tmp_path, place, dialect, told)
+    backend = VLLM(ServerSettings(str(PYTHON), str(place), "cpu", "float32", 512, 8, takes_images=True))
+    await served.check_parts(tmp_path, place, backend, told)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.schema.reward import Reward, RewardManager
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import RewardFn, Scorer, load_reward_function, processes
-from agentrl.rewards.managers import MANAGERS, Processes, manager_for
+from agentrl.rewards.managers import MANAGERS, ProcessManager, manager_for
 from agentrl.rewards.overlong import Overlong
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
@@ -61,8 +62,9 @@ def module(tmp_path: Path) -> str:
 
 def scorer(module: str, name: str, manager: str, *, timeout: float = 30.0, **kwargs: float) -> Scorer:
     fn = load_reward_function(module, name, kwargs, batch=manager == "batch")
-    return Scorer(fn, tool_weight=0.0, interaction_weight=0.0, num_workers=2, timeout=timeout, decode=decode,
-                  manager=manager)  # fmt: skip
+    named = RewardManager(name=manager)
+    reward = Reward(tool_weight=0.0, interaction_weight=0.0, num_workers=2, timeout=timeout, reward_manager=named)
+    return Scorer(fn, reward, decode)
 
 
 async def outcomes(scoring: Scorer, count: int) -> list:
@@ -93,7 +95,7 @@ async def test_prime_scores_in_processes_of_its_own(module: str) -> None:
         ("hangs", "no answer within 0.5 s"),
         ("dies", "its process died (exit code 3)"),
         ("breaks", "failed: KeyError: 'nothing here'"),
-        ("odd", "cannot be passed on"),
+        ("odd", "cannot be sent to another process"),
     ],
 )
 async def test_prime_survives_what_functions_do(module: str, name: str, why: str) -> None:
@@ -102,7 +104,7 @@ async def test_prime_survives_what_functions_do(module: str, name: str, why: str
     assert subject.outcome is Outcome.INFRA_ERROR
     assert why in subject.error
     assert subject.reward is None
-    assert isinstance(scoring.manager, Processes)
+    assert isinstance(scoring.manager, ProcessManager)
     assert not scoring.manager._idle
 
 
@@ -111,7 +113,7 @@ async def test_prime_waits_for_no_module_that_hangs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(processes, "START", 0.5)
     fn = RewardFn(lambda: 0.0, "mine", {}, frozenset(), (str(tmp_path / "sleepy.py"), "mine"))
     with pytest.raises(InfraError, match=r"no answer within 0.5 s"):
-        await Processes(fn, num_workers=1, timeout=30.0)({})
+        await ProcessManager(fn, num_workers=1, timeout=30.0)({})
 
 
 async def test_a_mistake_of_the_persons_comes_out_of_a_process_as_one(module: str) -> None:
@@ -123,7 +125,7 @@ async def test_prime_takes_async_functions_and_refuses_the_sandbox(module: str) 
     assert [t.reward for t in await outcomes(scorer(module, "later", "prime"), 1)] == [2.0]
     asks = reward_fn(lambda **given: 0.0, ("sandbox",))
     with pytest.raises(UserError, match="prime: mine asks for `sandbox`"):
-        manager_for("prime", asks, num_workers=1, timeout=1.0)
+        manager_for(Reward(), asks, "prime")
 
 
 async def test_batch_calls_once_with_lists(module: str) -> None:

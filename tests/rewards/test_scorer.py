@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from agentrl.config.schema import Reward
 from agentrl.core.errors import UserError
-from agentrl.rewards import RewardFn, Scorer
+from agentrl.rewards import RewardFn, Scorer, ScoreSources
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory, TurnReward
@@ -53,8 +54,9 @@ def reward_fn(function: Callable[..., Any], accepted: tuple[str, ...] = ("extra_
 
 def scorer(function: Callable[..., Any] | None, accepted: tuple[str, ...] = ("extra_info",), **changes: Any) -> Scorer:
     fn = None if function is None else reward_fn(function, accepted)
-    defaults = {"tool_weight": 1.0, "interaction_weight": 1.0, "num_workers": 2, "timeout": 5.0, "decode": decode}
-    return Scorer(fn, **{**defaults, "tools": True, "interactions": True, **changes})
+    objects = {name: changes.pop(name) for name in ("manager", "reward_model", "sources") if name in changes}
+    defaults = {"tool_weight": 1.0, "interaction_weight": 1.0, "num_workers": 2, "timeout": 5.0}
+    return Scorer(fn, Reward(**{**defaults, **changes}), decode, **objects)
 
 
 async def scored(function: Callable[..., Any] | None, subject: Trajectory | None = None, **changes: Any) -> Trajectory:
@@ -255,12 +257,13 @@ async def test_infrastructure_errors_are_not_scored() -> None:
 
 
 def test_nothing_that_could_score() -> None:
+    tools = ScoreSources(interactions=False)
     with pytest.raises(UserError, match=r"set reward.custom_reward_function.path"):
-        scorer(None, tools=False, interactions=False)
+        scorer(None, sources=ScoreSources(tools=False, interactions=False))
     with pytest.raises(UserError, match=r"nothing gives a reward"):
-        scorer(None, tools=True, tool_weight=0.0, interactions=False)
-    scorer(None, tools=True, interactions=False)
-    scorer(lambda **_: 1.0, tools=False, interactions=False)
+        scorer(None, tool_weight=0.0, sources=tools)
+    scorer(None, sources=tools)
+    scorer(lambda **_: 1.0, sources=ScoreSources(tools=False, interactions=False))
 
 
 async def test_an_answer_that_a_function_judges_counts_once() -> None:

@@ -4,6 +4,7 @@ import json
 import random
 from typing import Any
 
+from agentrl.config.schema import Reward
 from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import Scorer, load_reward_function
@@ -29,11 +30,8 @@ async def play(sandbox: Sandbox, answers: list[list[str]], tools: str = "tools/c
     env, _ = environment(lambda key, turn: answers[int(key[-1])][turn] + END, tools=loaded, **bounds)
     judge = Scorer(
         load_reward_function(None, CODE_FUNCTION, {}),
-        tool_weight=1.0,
-        interaction_weight=1.0,
-        num_workers=4,
-        timeout=60.0,
-        decode=env.chat.decode,
+        Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0),
+        env.chat.decode,
         sandbox=sandbox,
     )
     scheduler = Scheduler(env, lambda _: ToolAgent, judge, 8, 120.0, 0)

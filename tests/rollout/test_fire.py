@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.rollout.fire import CANDIDATES, kindled
+from agentrl.rollout.fire import CANDIDATES, redraw_first_token
 from agentrl.rollout.loops import SingleTurn, ToolAgent
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory
@@ -16,24 +16,24 @@ PEAKED = Generation([1], [log(0.9)], "length", 0, candidates=((1, log(0.9)), (2,
 
 
 def test_the_first_token_is_drawn_hot_and_scored_cold() -> None:
-    drawn = [kindled(PEAKED, Sampling(1, seed=seed)) for seed in range(600)]
+    drawn = [redraw_first_token(PEAKED, Sampling(1, seed=seed)) for seed in range(600)]
     counts = Counter(generation.token_ids[0] for generation in drawn)
     assert min(counts[token] for token in (1, 2, 3)) > 120, "at temperature 30 all are about as likely"
     assert all(g.logprobs == [dict(PEAKED.candidates)[g.token_ids[0]]] for g in drawn)
-    assert kindled(PEAKED, Sampling(1, seed=5)) == kindled(PEAKED, Sampling(1, seed=5))
+    assert redraw_first_token(PEAKED, Sampling(1, seed=5)) == redraw_first_token(PEAKED, Sampling(1, seed=5))
 
 
 def test_a_stop_token_ends_the_turn_and_another_is_gone_on_from() -> None:
     sampling = Sampling(9, seed=1, stop_token_ids=(1, 2, 3))
-    assert kindled(PEAKED, sampling).finish_reason == "stop"
-    assert kindled(PEAKED, replace(sampling, ignore_eos=True)).finish_reason == "abort"
+    assert redraw_first_token(PEAKED, sampling).finish_reason == "stop"
+    assert redraw_first_token(PEAKED, replace(sampling, ignore_eos=True)).finish_reason == "abort"
 
 
 def test_without_candidates_the_engines_own_draw_stands_and_the_turn_goes_on() -> None:
     bare = replace(PEAKED, candidates=())
-    assert kindled(bare, Sampling(1, seed=1)) == replace(bare, finish_reason="abort")
+    assert redraw_first_token(bare, Sampling(1, seed=1)) == replace(bare, finish_reason="abort")
     nothing = replace(bare, token_ids=[], logprobs=[], finish_reason="abort")
-    assert kindled(nothing, Sampling(1)) is nothing
+    assert redraw_first_token(nothing, Sampling(1)) is nothing
 
 
 async def test_only_the_first_token_of_a_response_is_hot() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.config.schema import Reward
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer
@@ -32,7 +33,7 @@ def scheduler(
     retry_timeouts: bool = False,
 ) -> Scheduler:
     fn = RewardFn(one, "one", {}, frozenset({"extra_info"}))
-    scorer = Scorer(fn, tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=60.0, decode=env.chat.decode)
+    scorer = Scorer(fn, Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4), env.chat.decode)
     return Scheduler(env, lambda _: ToolAgent, scorer, max_concurrent, timeout, retries, retry_timeouts)
 
 

@@ -7,20 +7,20 @@ import torch
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
 from agentrl.core.errors import UserError
-from agentrl.engines.opening import Servers, weight_folder
+from agentrl.engines.launching import Servers, weight_folder
 from agentrl.engines.servers import Replica, ServerProcess
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.runtime import local
 
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoken = SGLang(Settings("", "", "cpu", "float32", 8, 1))
+    backend = SGLang(ServerSettings("", "", "cpu", "float32", 8, 1))
     server = ServerProcess(["sleep", "60"], {}, tmp_path / "log.txt")
     rollout = Rollout(weight_dir=str(tmp_path))
     config = Config(model=Model(path=str(tmp_path / "none")), trainer=Trainer(device="cpu"), rollout=rollout)
-    replica = Replica(spoken, "http://127.0.0.1:1", server)
-    servers = Servers(config, torch.device("cpu"), spoken, [replica], weight_folder(rollout), "files", False)
+    replica = Replica(backend, "http://127.0.0.1:1", server)
+    servers = Servers(config, torch.device("cpu"), backend, [replica], weight_folder(rollout), "files", False)
     monkeypatch.setattr(local, "launch", lambda *_: servers)
     replica.launch()
     assert server.alive

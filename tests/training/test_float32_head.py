@@ -12,7 +12,7 @@ from agentrl.config.schema import Actor, Model, Network
 from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision
 from agentrl.config.schema.reward import RewardModel, RewardNetwork
 from agentrl.engines.hf.projection import Projection
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.micro_batches import MicroBatching
@@ -197,5 +197,5 @@ def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> 
 
 def test_sglang_is_told() -> None:
     for wide in (True, False):
-        words = command(Settings("python", "base", "cpu", "bfloat16", 64, 2, head_in_float32=wide), 1)
+        words = command(ServerSettings("python", "base", "cpu", "bfloat16", 64, 2, head_in_float32=wide), 1)
         assert ("--enable-fp32-lm-head" in words) == wide

@@ -8,7 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
 from agentrl.chat.template import Template
-from agentrl.config.schema import RewardModel, RewardNetwork
+from agentrl.config.schema import Reward, RewardModel, RewardNetwork
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards import Scorer
 from agentrl.training.model.reward_model import Conversations, Judge, RewardWorker, reward_worker
@@ -83,8 +83,8 @@ def test_what_waits_shares_a_pass_within_the_budget(tmp_path: Path) -> None:
 def test_it_adds_to_the_reward_with_its_weight_and_its_failure_masks_the_sample(tmp_path: Path) -> None:
     classifier(tmp_path)
     worker = worker_of(settings(tmp_path))
-    more = {"tool_weight": 0.0, "interaction_weight": 0.0, "num_workers": 1, "timeout": 5.0, "decode": str}
-    scorer = Scorer(None, reward_model=worker, reward_model_weight=0.5, **more)
+    reward = Reward(tool_weight=0.0, interaction_weight=0.0, reward_model=RewardModel(weight=0.5))
+    scorer = Scorer(None, reward, str, reward_model=worker)
     good, bad = conversations()[:2]
     asyncio.run(scorer.score(good))
     assert good.reward == pytest.approx(0.5 * good.reward_extra["reward_model"])

@@ -1,4 +1,4 @@
-"""What a model's forward is given besides its tokens."""
+"""The arguments of a model's forward besides its tokens."""
 
 import inspect
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 from agentrl.trajectory.medium import Medium, features, token_types
 
 TYPES = ("mm_token_type_ids", "token_type_ids")
-"""What models call the column that says which tokens are of an image."""
+"""Names of the argument that marks the tokens of images."""
 
 
 def arguments(

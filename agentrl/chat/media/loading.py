@@ -18,7 +18,7 @@ def load_processor(
         return Processor(_loaded(place, kind, tokenizer, trust_remote_code) if kind else None, kwargs)
     except Exception as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
-        return Processor(missing=f"its processor cannot be loaded ({text[0]}); install or mend that")
+        return Processor(missing=f"its processor cannot be loaded ({text[0]}); install or fix that")
 
 
 def takes_images(place: str, *, trust_remote_code: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""The model's own processor: from a picture to the tokens and tensors that the model gets of it."""
+"""The model's own processor: turns an image or video into tokens and tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -9,7 +9,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.trajectory.medium import KINDS, Medium
 
 REMEMBERED = 16
-"""Media kept from one trajectory to the next: those of a group begin with the same."""
+"""Size of the cache of media: the trajectories of a group begin with the same ones."""
 
 TEXT_ALONE = "it reads text alone; name a vision-language model"
 NAMES = {"image": "an image", "video": "a video"}
@@ -17,12 +17,12 @@ Message = dict[str, Any]
 
 
 class Processor:
-    """Reads messages with images and videos. Without a transformers processor it knows text only, and says so."""
+    """Reads messages with images and videos. Without a transformers processor it takes text only, and raises else."""
 
     def __init__(
         self, processor: Any = None, kwargs: Mapping[str, Any] | None = None, *, missing: str = TEXT_ALONE
     ) -> None:
-        """`kwargs` go into every call of the processor: size, say. `missing`: why there is none, and what to do."""
+        """`kwargs`: for every call of the processor, such as size. `missing`: why there is none, and the fix."""
         self.processor = processor
         self.missing = missing
         self.kwargs = dict(kwargs or {})
@@ -33,10 +33,10 @@ class Processor:
         self._cached = lru_cache(maxsize=REMEMBERED)(self._made)
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with each image and video made a `Medium`; those of text alone as they are.
+        """The messages with a `Medium` for each image and video; messages of text are unchanged.
 
-        A model of text alone is told of a tool's images by name. Raises UserError where a prompt has some for it, or
-        where a picture cannot be read.
+        A text model gets the names of a tool's images instead. Raises UserError for images in a text model's prompt,
+        and for an image that cannot be read.
         """
         return [self._seen(m) if isinstance(m.get("content"), list) else m for m in messages]
 

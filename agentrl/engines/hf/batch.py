@@ -1,7 +1,7 @@
-"""The tokens of one forward pass, packed, and where each finds its sequence's keys and values.
+"""The packed tokens of one forward pass, and the cache slots that each one reads and writes.
 
-Tokens lie pool by pool; within a pool first the sequences that take one token, by slot (decoding: one attention
-call for all), then the pieces of prompts (one call each).
+Order of the tokens: pool by pool; in a pool first the sequences that take one token, by slot (decoding: one attention
+call for all), then the chunks of prompts (one call each).
 """
 
 from collections.abc import Sequence
@@ -10,60 +10,61 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.engines.hf.pool import Pool, Row
+from agentrl.engines.hf.slot_pool import CachedSequence, SlotPool
 
 DENSE = 0.7
-"""Rows of a pool are packed when fewer than this share of the slots that attention would cross are decoding."""
+"""A pool is packed when less than this share of the slots between its first and last decoding sequence is decoding."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The next `count` tokens of a row."""
+class Chunk:
+    """The next `count` tokens of a sequence."""
 
-    row: Row
+    sequence: CachedSequence
     count: int
 
     @property
     def end(self) -> int:
-        return self.row.cached + self.count
+        return self.sequence.cached + self.count
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Sequences that take one token each, in slots `low` to `high`."""
+    """The sequences of a pool that take one token each, in slots `low` to `high`."""
 
     low: int
     high: int
     length: int
-    """Keys to read: the longest sequence's."""
-    places: Tensor | None
-    """[n] slots minus `low`; None where every slot in between takes part."""
+    """Keys to read: those of the longest sequence."""
+    active: Tensor | None
+    """[n] decoding slots minus `low`; None when every slot in between decodes."""
     mask: Tensor
     """[slots, 1, 1, length], 0 or -inf, added to the scores."""
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """A piece of a prompt: tokens `start` to `stop` of the pass."""
+    """A chunk of a prompt: tokens `start` to `stop` of the pass."""
 
     start: int
     stop: int
     slot: int
     length: int
-    """Keys to read: those cached before and the piece's own."""
+    """Keys to read: those cached before and those of the chunk."""
     mask: Tensor | None
-    """[piece, length], 0 or -inf; None where nothing was cached before: plain causal attention."""
+    """[chunk, length], 0 or -inf; None when nothing was cached before: plain causal attention."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """One pool's part: tokens `start` to `stop` of the pass, the first `decoding` of them one a sequence."""
+class PoolPart:
+    """The part of the pass that one pool serves: tokens `start` to `stop`; each of the first `decoding` tokens belongs
+    to a sequence of its own."""
 
-    pool: Pool
+    pool: SlotPool
     start: int
     stop: int
     write: Tensor
-    """Rows of the pool's layers, seen as [everything, head_dim], that take keys and values: [tokens * 2 * heads]."""
+    """Rows of a layer, viewed as [everything, head_dim], that the new keys and values go to: [tokens * 2 * heads]."""
     decoding: int
     decode: Decode | None
     prefills: list[Prefill]
@@ -77,90 +78,90 @@ class Batch:
     """int64 [T]."""
     positions: Tensor
     """int64 [T]."""
-    shares: list[Share]
+    parts: list[PoolPart]
     outputs: Tensor
-    """Indices of the tokens whose logits are wanted, int64 [n]."""
-    finished: list[Row]
-    """The rows they belong to: those whose tokens are all in the cache after this pass."""
+    """Indices of the tokens whose logits are computed, int64 [n]."""
+    finished: list[CachedSequence]
+    """Their sequences: after this pass all of their tokens are in the cache."""
 
 
-def pack(pieces: Sequence[Piece]) -> Batch:
-    """Lay out one forward pass. Moves rows within their pools where decoding ones lie too far apart."""
-    pools = list(dict.fromkeys(piece.row.pool for piece in pieces))
+def pack(chunks: Sequence[Chunk]) -> Batch:
+    """Lay out one forward pass. Packs a pool first when its decoding sequences are too far apart."""
+    pools = list(dict.fromkeys(chunk.sequence.pool for chunk in chunks))
     tokens: list[int] = []
     positions: list[int] = []
     outputs: list[int] = []
-    finished: list[Row] = []
-    shares = []
+    finished: list[CachedSequence] = []
+    parts = []
     for pool in pools:
-        mine = [piece for piece in pieces if piece.row.pool is pool]
-        singles = [piece for piece in mine if piece.count == 1]
-        _tidy(pool, [piece.row for piece in singles])
-        singles.sort(key=lambda piece: piece.row.slot)
-        ordered = singles + [piece for piece in mine if piece.count > 1]
-        shares.append(_share(pool, singles, ordered[len(singles) :], len(tokens)))
-        for piece in ordered:
-            tokens += piece.row.tokens[piece.row.cached : piece.end]
-            positions += range(piece.row.cached, piece.end)
-            if piece.end == len(piece.row.tokens):
+        mine = [chunk for chunk in chunks if chunk.sequence.pool is pool]
+        singles = [chunk for chunk in mine if chunk.count == 1]
+        _tidy(pool, [chunk.sequence for chunk in singles])
+        singles.sort(key=lambda chunk: chunk.sequence.slot)
+        ordered = singles + [chunk for chunk in mine if chunk.count > 1]
+        parts.append(_part(pool, singles, ordered[len(singles) :], len(tokens)))
+        for chunk in ordered:
+            tokens += chunk.sequence.tokens[chunk.sequence.cached : chunk.end]
+            positions += range(chunk.sequence.cached, chunk.end)
+            if chunk.end == len(chunk.sequence.tokens):
                 outputs.append(len(tokens) - 1)
-                finished.append(piece.row)
+                finished.append(chunk.sequence)
     device = pools[0].shape.device
     return Batch(
         torch.tensor(tokens, device=device),
         torch.tensor(positions, device=device),
-        shares,
+        parts,
         torch.tensor(outputs, device=device, dtype=torch.long),
         finished,
     )
 
 
-def _tidy(pool: Pool, rows: Sequence[Row]) -> None:
-    slots = [row.slot for row in rows]
+def _tidy(pool: SlotPool, sequences: Sequence[CachedSequence]) -> None:
+    slots = [sequence.slot for sequence in sequences]
     if slots and len(slots) < DENSE * (max(slots) - min(slots) + 1):
         pool.pack()
 
 
-def _share(pool: Pool, singles: Sequence[Piece], pieces: Sequence[Piece], start: int) -> Share:
+def _part(pool: SlotPool, singles: Sequence[Chunk], chunks: Sequence[Chunk], start: int) -> PoolPart:
     prefills = []
     stop = start + len(singles)
-    for piece in pieces:
-        prefills.append(_prefill(piece, stop))
-        stop += piece.count
-    write = _write(pool, [*singles, *pieces])
+    for chunk in chunks:
+        prefills.append(_prefill(chunk, stop))
+        stop += chunk.count
+    write = _write(pool, [*singles, *chunks])
     decode = _decode(pool, singles) if singles else None
-    return Share(pool, start, stop, write, len(singles), decode, prefills)
+    return PoolPart(pool, start, stop, write, len(singles), decode, prefills)
 
 
-def _write(pool: Pool, pieces: Sequence[Piece]) -> Tensor:
+def _write(pool: SlotPool, chunks: Sequence[Chunk]) -> Tensor:
     shape, device = pool.shape, pool.shape.device
-    slots = torch.tensor([piece.row.slot for piece in pieces for _ in range(piece.count)], device=device)
-    places = torch.tensor([p for piece in pieces for p in range(piece.row.cached, piece.end)], device=device)
+    slots = torch.tensor([chunk.sequence.slot for chunk in chunks for _ in range(chunk.count)], device=device)
+    positions = torch.tensor([p for chunk in chunks for p in range(chunk.sequence.cached, chunk.end)], device=device)
     heads = torch.arange(shape.kv_heads, device=device)
-    both = torch.arange(2, device=device)[:, None] * len(pool.rows)
+    both = torch.arange(2, device=device)[:, None] * len(pool.sequences)
     slot = both + slots[:, None, None]  # [tokens, 2, 1]: keys and values are slots of one long list
-    return ((slot * shape.kv_heads + heads) * pool.capacity + places[:, None, None]).flatten()
+    return ((slot * shape.kv_heads + heads) * pool.capacity + positions[:, None, None]).flatten()
 
 
-def _decode(pool: Pool, singles: Sequence[Piece]) -> Decode:
+def _decode(pool: SlotPool, singles: Sequence[Chunk]) -> Decode:
     device = pool.shape.device
-    slots = [piece.row.slot for piece in singles]
+    slots = [chunk.sequence.slot for chunk in singles]
     low, high = slots[0], slots[-1] + 1
-    length = max(piece.end for piece in singles)
+    length = max(chunk.end for chunk in singles)
     dense = len(slots) == high - low
-    lengths = [length] * (high - low)  # slots in between attend to whatever is there; nobody reads the result
-    for piece in singles:
-        lengths[piece.row.slot - low] = piece.end
+    lengths = [length] * (high - low)  # slots in between compute too; their results are not used
+    for chunk in singles:
+        lengths[chunk.sequence.slot - low] = chunk.end
     hidden = torch.arange(length, device=device) >= torch.tensor(lengths, device=device)[:, None]
     mask = torch.zeros(hidden.shape, dtype=pool.shape.dtype, device=device).masked_fill_(hidden, -torch.inf)
-    places = None if dense else torch.tensor(slots, device=device) - low
-    return Decode(low, high, length, places, mask[:, None, None])
+    active = None if dense else torch.tensor(slots, device=device) - low
+    return Decode(low, high, length, active, mask[:, None, None])
 
 
-def _prefill(piece: Piece, start: int) -> Prefill:
-    row, shape = piece.row, piece.row.pool.shape
+def _prefill(chunk: Chunk, start: int) -> Prefill:
+    sequence, shape = chunk.sequence, chunk.sequence.pool.shape
     mask = None
-    if row.cached:
-        hidden = torch.ones(piece.count, piece.end, dtype=torch.bool, device=shape.device).triu(row.cached + 1)
+    if sequence.cached:
+        hidden = torch.ones(chunk.count, chunk.end, dtype=torch.bool, device=shape.device).triu(sequence.cached + 1)
         mask = torch.zeros(hidden.shape, dtype=shape.dtype, device=shape.device).masked_fill_(hidden, -torch.inf)
-    return Prefill(start, start + piece.count, row.slot, piece.end, mask)
+    return Prefill(start, start + chunk.count, sequence.slot, chunk.end, mask)

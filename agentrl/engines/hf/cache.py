@@ -1,101 +1,101 @@
-"""Where sequences' keys and values lie, which of them are kept, and who may share a prefix.
+"""Keys and values of all sequences, within a memory budget.
 
 Invariants:
-- allocated memory never exceeds the budget, which holds at least one sequence of the greatest length;
-- a running row is never evicted; idle ones go, the longest unused first, when a running one needs room;
-- a row's keys and values belong to its first `cached` tokens, and all were computed with the same weights:
+- allocated memory never exceeds the budget, which has room for at least one sequence of the greatest length;
+- a running sequence is never evicted; when one needs room, idle sequences are dropped, the longest unused first;
+- the keys and values of a sequence are those of its first `cached` tokens, computed with one version of the weights:
   `clear` follows every change of weights.
 
-Rows lie in pools whose capacities double, so a row is at least half full (but for the smallest), batched attention
-meets sequences of similar length, and one long sequence does not widen the short ones. A row that outgrows its pool
-is copied into the next: once in each doubling.
+Sequences are in pools whose capacities double. So a slot is at least half full (except in the smallest pool), batched
+attention gets sequences of similar length, and one long sequence does not widen the short ones. A sequence that
+outgrows its pool is copied into the next: once for each doubling.
 """
 
-from agentrl.engines.hf.pool import Pool, Row, Shape
 from agentrl.engines.hf.prefix import PrefixIndex
+from agentrl.engines.hf.slot_pool import CachedSequence, Shape, SlotPool
 
 SMALLEST = 256
 GROWTH = 1.5
 
 
 class KVCache:
-    """Rows in pools, within a budget of `budget` tokens."""
+    """Sequences in pools, `budget` tokens in all."""
 
     def __init__(self, shape: Shape, *, budget: int, max_len: int) -> None:
         self.shape = shape
         self.budget = budget
         self.max_len = max_len
-        self.pools: dict[int, Pool] = {}
-        self.rows: list[Row] = []
+        self.pools: dict[int, SlotPool] = {}
+        self.sequences: list[CachedSequence] = []
         self.prefixes = PrefixIndex()
         self.clock = 0
 
-    def acquire(self, key: str, tokens: list[int], length: int, *, expected: int = 1) -> Row | None:
-        """A new running row with room for `length` tokens, None when memory is short.
+    def acquire(self, key: str, tokens: list[int], length: int, *, expected: int = 1) -> CachedSequence | None:
+        """A new running sequence with room for `length` tokens; None when memory is short.
 
-        `expected` rows of this length are likely to follow soon: memory then grows once instead of bit by bit.
+        `expected`: how many sequences of this length are likely to follow soon, so that memory grows only once.
         """
         pool = self._pool(length)
         slot = self._slot(pool, expected)
         if slot is None:
             return None
-        row = Row(key, tokens, pool, slot)
-        pool.rows[slot] = row
-        self.rows.append(row)
-        return row
+        sequence = CachedSequence(key, tokens, pool, slot)
+        pool.sequences[slot] = sequence
+        self.sequences.append(sequence)
+        return sequence
 
-    def widen(self, row: Row, length: int) -> bool:
-        """Make room for `length` tokens in a running row; False when memory is short."""
-        if length <= row.pool.capacity:
+    def widen(self, sequence: CachedSequence, length: int) -> bool:
+        """Make room for `length` tokens in a running sequence; False when memory is short."""
+        if length <= sequence.pool.capacity:
             return True
         target = self._pool(length)
-        slot = self._slot(target, sum(other.pool is row.pool and other.running for other in self.rows))
+        slot = self._slot(target, sum(other.pool is sequence.pool and other.running for other in self.sequences))
         if slot is None:
             return False
-        target.copy_from(row.pool, row.slot, slot, row.cached)
-        row.pool.rows[row.slot] = None
-        row.pool, row.slot = target, slot
-        target.rows[slot] = row
+        target.copy_from(sequence.pool, sequence.slot, slot, sequence.cached)
+        sequence.pool.sequences[sequence.slot] = None
+        sequence.pool, sequence.slot = target, slot
+        target.sequences[slot] = sequence
         return True
 
-    def share(self, donor: Row, row: Row, count: int) -> None:
+    def share(self, donor: CachedSequence, sequence: CachedSequence, count: int) -> None:
         """Copy the first `count` tokens' keys and values from `donor`."""
-        row.pool.copy_from(donor.pool, donor.slot, row.slot, count)
-        row.cached = count
+        sequence.pool.copy_from(donor.pool, donor.slot, sequence.slot, count)
+        sequence.cached = count
 
-    def rest(self, row: Row) -> None:
-        """The row's request is over: keep it for the next one until room is needed."""
+    def rest(self, sequence: CachedSequence) -> None:
+        """Mark the sequence as idle: its request is over, and it stays for the next one until room is needed."""
         self.clock += 1
-        row.running = False
-        row.last_used = self.clock
+        sequence.running = False
+        sequence.last_used = self.clock
 
-    def drop(self, row: Row) -> None:
-        """Forget a row."""
-        row.pool.rows[row.slot] = None
-        self.rows.remove(row)
-        self.prefixes.remove(row)
+    def drop(self, sequence: CachedSequence) -> None:
+        """Remove a sequence."""
+        sequence.pool.sequences[sequence.slot] = None
+        self.sequences.remove(sequence)
+        self.prefixes.remove(sequence)
 
     def clear(self) -> None:
-        """Forget every row and give the memory back."""
-        self.rows.clear()
+        """Remove every sequence and free the memory."""
+        self.sequences.clear()
         self.prefixes.clear()
         self.pools.clear()
 
     @property
     def allocated(self) -> int:
-        """Tokens that fit into the memory held now."""
+        """Tokens that fit into the memory allocated now."""
         return sum(pool.tokens for pool in self.pools.values())
 
-    def _pool(self, length: int) -> Pool:
+    def _pool(self, length: int) -> SlotPool:
         capacity = SMALLEST
         while capacity < length:
             capacity *= 2
         capacity = min(capacity, self.max_len)
         if capacity not in self.pools:
-            self.pools[capacity] = Pool(self.shape, capacity)
+            self.pools[capacity] = SlotPool(self.shape, capacity)
         return self.pools[capacity]
 
-    def _slot(self, pool: Pool, expected: int) -> int | None:
+    def _slot(self, pool: SlotPool, expected: int) -> int | None:
         slot = pool.free_slot()
         while slot is None:
             if not self._grow(pool, expected) and not self._evict():
@@ -103,31 +103,31 @@ class KVCache:
             slot = pool.free_slot()
         return slot
 
-    def _grow(self, pool: Pool, expected: int) -> bool:
-        """Add slots as far as the budget goes; False when it has room for none."""
-        wanted = max(expected, int(len(pool.rows) * (GROWTH - 1)), 1)
+    def _grow(self, pool: SlotPool, expected: int) -> bool:
+        """Add slots within the budget; False when there is room for none."""
+        wanted = max(expected, int(len(pool.sequences) * (GROWTH - 1)), 1)
         self._trim(pool, wanted)
         slots = min(wanted, (self.budget - self.allocated) // pool.capacity)
         if slots <= 0:
             return False
-        pool.resize(len(pool.rows) + slots)
+        pool.resize(len(pool.sequences) + slots)
         return True
 
-    def _trim(self, pool: Pool, wanted: int) -> None:
-        """Take free slots from the other pools where the budget would not do otherwise."""
+    def _trim(self, pool: SlotPool, wanted: int) -> None:
+        """Take free slots from the other pools when the budget would not suffice."""
         for other in list(self.pools.values()):
             if self.allocated + wanted * pool.capacity <= self.budget:
                 return
             if other is pool:
                 continue
             other.pack()
-            other.resize(sum(row is not None for row in other.rows))
-            if not other.rows:
+            other.resize(sum(sequence is not None for sequence in other.sequences))
+            if not other.sequences:
                 del self.pools[other.capacity]
 
     def _evict(self) -> bool:
-        idle = [row for row in self.rows if not row.running]
+        idle = [sequence for sequence in self.sequences if not sequence.running]
         if not idle:
             return False
-        self.drop(min(idle, key=lambda row: row.last_used))
+        self.drop(min(idle, key=lambda sequence: sequence.last_used))
         return True

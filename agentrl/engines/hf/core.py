@@ -1,10 +1,10 @@
-"""The engine without threads or asyncio: which requests are alive, when they may run, how they end.
+"""The engine without threads or asyncio: active requests, when they run, how they end.
 
 Invariants:
 - everything here happens in one thread;
 - requests are served in order of arrival; deterministic mode orders them by key instead, and runs only while every
-  open key has a request, so that what shares a batch depends on no clock;
-- no keys and values outlive the weights that made them;
+  open key has a request, so that timing does not decide which requests share a batch;
+- keys and values are dropped with the weights that computed them;
 - a request leaves `active` exactly once, through `_end`.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Core:
-    """Life of the requests; `runner` makes their tokens."""
+    """The active requests; `runner` draws their tokens."""
 
     def __init__(self, runner: Runner, *, deterministic: bool, on_end: Callable[[Request], None]) -> None:
         self.runner = runner
@@ -31,21 +31,21 @@ class Core:
         self.paused = False
         self.asleep = False
         self.interrupted = False
-        """A change since the step began that it must not run into."""
+        """Weights or state changed since the step began, so it must stop."""
         self.drawn = 0
         self.failures = 0
 
     @property
     def ready(self) -> bool:
-        """Whether a step has something to do and may do it."""
+        """Whether a step can run now."""
         if self.paused or self.asleep or not self.active:
             return False
         return not self.deterministic or self.open_keys <= {request.key for request in self.active}
 
     def step(self, between: Callable[[], None]) -> None:
-        """Run the model once (the fallback: a batch to its end); `between` is called after each token.
+        """Run the model once (the fallback: a whole batch); `between` is called after each token.
 
-        Whatever the model's code raises ends the requests in flight with InfraError; the engine goes on.
+        An exception of the model's code ends the requests in flight with InfraError; the engine continues.
         """
         self.interrupted = False
 
@@ -70,7 +70,7 @@ class Core:
             self.active.sort(key=lambda r: r.key)  # stable: requests of one key stay in order of arrival
 
     def cancel(self, request: Request) -> None:
-        """Nobody waits for this request any more."""
+        """End a request that nobody waits for any more."""
         self._abort([request])
 
     def open(self, key: str) -> None:

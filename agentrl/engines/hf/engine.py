@@ -1,7 +1,7 @@
 """The engine that samples from the policy's own transformers module, in this process.
 
-The module's parameters are read where they lie: trainer and engine share them, and `update_weights` has nothing to
-copy. Forward passes run in one worker thread; the coroutines here only post requests to it and wait.
+Trainer and engine share the module's parameters, so `update_weights` copies nothing. Forward passes run in one worker
+thread; the coroutines here only post requests to it and wait.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 class HFEngine:
     """`agentrl.engines.engine.Engine` over a transformers module on CPU or CUDA.
 
-    Llama, Mistral, Qwen2 and Qwen3 (bare or with LoRA adapters) run on a continuous-batching forward pass with a
-    KV cache kept between the turns of a trajectory; other architectures on `module.generate`.
+    Llama, Mistral, Qwen2 and Qwen3, with or without LoRA adapters, run with continuous batching and a KV cache that
+    lives between the turns of a trajectory; other architectures run on `module.generate`.
 
-    Differences worth knowing:
-    - a prompt that leaves no room within `max_model_len` is a UserError, since retrying cannot help;
-    - `release` ends a running request of its key as `abort` would;
-    - toggling adapters counts as a change of weights: call `update_weights`.
+    Besides the contract:
+    - a prompt that leaves no room within `max_model_len` raises UserError, since a retry cannot help;
+    - `release` ends a running request of its key like `abort`;
+    - after switching adapters on or off, call `update_weights`: it is a change of weights.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class HFEngine:
         await self._ask(lambda worker: worker.core.update_weights(version))
 
     async def sleep(self) -> None:
-        """Free the KV cache; requests wait for `wake` and then start over from the tokens they have."""
+        """Free the KV cache; after `wake` the requests compute it again and continue."""
         await self._ask(lambda worker: worker.core.sleep())
 
     async def wake(self) -> None:
@@ -153,9 +153,9 @@ class HFEngine:
         return await worker.ask(lambda: call(worker))
 
     def _post(self, call: Callable[[], None]) -> None:
-        """Hand a call to the worker together with the others of this turn of the event loop.
+        """Post a call to the worker together with all others of this turn of the event loop.
 
-        Requests of tasks that woke together then meet in one batch, and a group's first prompt is known to the rest.
+        So the requests of tasks that wake together share a batch, and those of a group share their prompt.
         """
         self._outbox.append(call)
         if len(self._outbox) > 1:

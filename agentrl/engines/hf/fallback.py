@@ -1,9 +1,9 @@
-"""Any causal language model, through transformers' own `generate`: for architectures without a forward pass here.
+"""Runs architectures without a forward pass of this engine, by transformers' `generate`.
 
-Static batches: requests that wait are padded together, and newcomers wait for the batch to end. `generate` decides
-nothing: a logits processor draws each token as the engine's sampler does (so seeds, filters and log-probs mean the
-same) and leaves only that token for `generate` to take. When weights or requests change, the batch is cut short and
-its unfinished requests start again from the tokens they have.
+Batches are static: waiting requests are padded together, and new ones wait until the batch ends. A logits processor
+draws each token with the engine's own sampler, so that seeds, filters and log-probs mean the same, and leaves
+`generate` only that token. When weights or requests change, the batch stops, and its unfinished requests continue in
+the next one from the tokens they have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,10 +24,10 @@ class Interrupted(Exception):
 
 
 class FallbackRunner:
-    """Runs whatever `module.generate` runs, up to `max_running` requests at once.
+    """Runs any module with `generate`, up to `max_running` requests at once.
 
-    The model must heed the attention mask: shorter prompts are padded on the left. Raises UserError for peft's
-    learned prompts, which live outside of the model that generates.
+    The model must respect the attention mask: shorter prompts are padded on the left. Raises UserError for peft's
+    learned prompts, which are outside of the model that generates.
     """
 
     def __init__(self, module: Any, *, max_running: int) -> None:
@@ -50,7 +50,7 @@ class FallbackRunner:
         return self.batch
 
     def leave(self, request: Request) -> None:
-        """Nothing is kept for a request; its row is padded along until the batch ends."""
+        """Nothing to free; the request's row is padded until the batch ends."""
 
     def forget(self, key: str) -> None:
         """Nothing is kept between requests."""
@@ -85,7 +85,7 @@ class FallbackRunner:
 
 
 class Drawer:
-    """Draws a token for every unfinished row and rules out all others."""
+    """Draws a token for every unfinished row, and sets all other logits to -inf."""
 
     def __init__(self, runner: FallbackRunner, emit: Emit) -> None:
         self.runner = runner
@@ -119,9 +119,9 @@ class Ended:
 
 @contextmanager
 def _neutral(model: Any) -> Iterator[None]:
-    """Take away the generation defaults a model came with (penalties, suppressed tokens, end tokens) for a while.
+    """Remove the model's own generation defaults (penalties, suppressed tokens, end tokens) in this context.
 
-    `generate` fills what its caller leaves open from them, so an argument could not switch them off.
+    `generate` uses them for every argument that is not given, so an argument cannot switch them off.
     """
     from transformers import GenerationConfig
 

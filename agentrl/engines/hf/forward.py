@@ -1,14 +1,14 @@
-"""The Llama family's forward pass over packed tokens and cached keys and values.
+"""The forward pass of the Llama family over packed tokens and cached keys and values.
 
 RMSNorm, rotary embedding, grouped-query attention and a gated MLP (arXiv 2302.13971; Qwen3 also normalises queries
-and keys a head). Log-probs agree with the module's own forward pass to rounding.
+and keys per head). Log-probs equal those of the module's own forward pass up to rounding.
 """
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from agentrl.engines.hf.batch import Batch, Decode, Prefill, Share
+from agentrl.engines.hf.batch import Batch, Decode, PoolPart, Prefill
 from agentrl.engines.hf.weights import Layer, Weights
 
 
@@ -18,7 +18,7 @@ def forward(weights: Weights, batch: Batch) -> Tensor:
     rotation = rotations(weights, x, batch.positions)
     for i, layer in enumerate(weights.layers):
         mixed = _attention(weights, layer, i, layer.attention_norm(x), rotation, batch)
-        if i == len(weights.layers) - 1:  # nobody needs the other tokens any more
+        if i == len(weights.layers) - 1:  # the other tokens' last outputs are not used
             x, mixed = x[batch.outputs], mixed[batch.outputs]
         x = layer.output.add_to(x, mixed)
         gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)
@@ -48,32 +48,32 @@ def _attention(
     turned = torch.addcmul(turned * cos, turned.roll(weights.head_dim // 2, -1), sin)
     queries = turned[:, :heads]
     cached = torch.cat((turned[:, heads:], mixed[:, heads + kv_heads :]), 1)
-    out = [_share_attention(weights, share, index, queries, cached) for share in batch.shares]
+    out = [_part_attention(weights, part, index, queries, cached) for part in batch.parts]
     return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def _share_attention(weights: Weights, share: Share, index: int, queries: Tensor, cached: Tensor) -> Tensor:
-    memory = share.pool.layers[index]
-    new = cached[share.start : share.stop]
-    memory.view(-1, weights.head_dim).index_copy_(0, share.write, new.reshape(-1, weights.head_dim))
+def _part_attention(weights: Weights, part: PoolPart, index: int, queries: Tensor, cached: Tensor) -> Tensor:
+    memory = part.pool.layers[index]
+    new = cached[part.start : part.stop]
+    memory.view(-1, weights.head_dim).index_copy_(0, part.write, new.reshape(-1, weights.head_dim))
     out = []
-    if share.decode is not None:
-        out.append(_decode(weights, share.decode, memory, queries[share.start : share.start + share.decoding]))
-    for prefill in share.prefills:
+    if part.decode is not None:
+        out.append(_decode(weights, part.decode, memory, queries[part.start : part.start + part.decoding]))
+    for prefill in part.prefills:
         out.append(_prefill(weights, prefill, memory, queries[prefill.start : prefill.stop]))
     return out[0] if len(out) == 1 else torch.cat(out)
 
 
 def _decode(weights: Weights, decode: Decode, memory: Tensor, queries: Tensor) -> Tensor:
-    """One token a sequence, all in one call: the heads that share keys stand in for query positions."""
+    """Attention of one token a sequence, in one call: the heads that share keys take the place of query positions."""
     keys, values = memory[:, decode.low : decode.high, :, : decode.length]
     grouped = queries.reshape(len(queries), weights.kv_heads, -1, weights.head_dim)
-    if decode.places is not None:
+    if decode.active is not None:
         spread = grouped.new_zeros((decode.high - decode.low, *grouped.shape[1:]))
-        grouped = spread.index_copy_(0, decode.places, grouped)
+        grouped = spread.index_copy_(0, decode.active, grouped)
     out = scaled_dot_product_attention(grouped, keys, values, attn_mask=decode.mask, scale=weights.scaling)
-    if decode.places is not None:
-        out = out[decode.places]
+    if decode.active is not None:
+        out = out[decode.active]
     return out.reshape(len(queries), -1)
 
 

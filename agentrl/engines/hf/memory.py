@@ -1,4 +1,4 @@
-"""How much memory the cache may take when nobody says."""
+"""The memory budget of the KV cache."""
 
 import os
 
@@ -10,7 +10,7 @@ UNKNOWN = 2 * GIB
 
 
 def cache_bytes(device: torch.device, given_gb: float | None) -> int:
-    """Budget in bytes: what was given in GiB, else a quarter of the memory that is free on `device` now."""
+    """Budget in bytes: `given_gb` GiB, else a quarter of the free memory of `device`."""
     if given_gb is not None:
         return int(given_gb * GIB)
     if device.type == "cuda":

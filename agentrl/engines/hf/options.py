@@ -1,4 +1,4 @@
-"""What a user may set for this engine under `rollout.engine_kwargs.hf`."""
+"""The settings of this engine: `rollout.engine_kwargs.hf`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,21 +10,21 @@ from agentrl.core.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    """Engine settings beyond the ones every engine shares."""
+    """Settings of this engine alone."""
 
     max_num_batched_tokens: int | None = None
-    """Tokens one forward pass takes: every running sequence's next token, then pieces of waiting prompts; null:
+    """Tokens one forward pass takes: every running sequence's next token, then chunks of waiting prompts; null:
     1024 on a CPU, 8192 on a GPU."""
     kv_cache_gb: float | None = None
-    """Most GiB of keys and values, allocated as needed; null: a quarter of the memory that is free at start."""
+    """Most GiB of keys and values, allocated as needed; null: a quarter of the memory that is free at the start."""
     threads: int | None = None
-    """CPU threads for this whole process (see threads.py); null: leave torch as it is."""
+    """CPU threads of the whole process (see threads.py); null: leave torch's number."""
     matmul_precision: str | None = None
-    """float32 matmul precision for this whole process (see threads.py); null: leave torch as it is."""
+    """float32 matmul precision of the whole process (see threads.py); null: leave torch's."""
     eos_token_ids: Sequence[int] = ()
-    """Stop tokens for every request, besides its own."""
+    """Stop tokens of every request, besides its own."""
     fallback: bool = False
-    """Use transformers' own generation even where this package's own forward pass would do."""
+    """Use transformers' generation even for a model that this engine's own forward pass supports."""
 
 
 def read_options(given: dict[str, Any]) -> Options:

@@ -1,51 +1,51 @@
-"""Finding a row that begins like a given prompt, among any number of rows, in time that follows the prompt alone.
+"""Finds a cached sequence that begins like a given prompt, in time that depends on the prompt's length alone.
 
-Each row is filed under a running hash of every whole block of the prompt it was last given. Hashes only nominate:
-the tokens themselves are compared before anything is shared.
+Each sequence is filed under a running hash of every whole block of its last prompt. A hash only names a candidate: the
+tokens themselves are compared before anything is shared.
 """
 
 from collections.abc import Iterator, Sequence
 
-from agentrl.engines.hf.pool import Row
+from agentrl.engines.hf.slot_pool import CachedSequence
 
 BLOCK = 16
 
 
 class PrefixIndex:
-    """Rows by the blocks that their prompts begin with."""
+    """Sequences by the blocks at the start of their prompts."""
 
     def __init__(self) -> None:
-        self.by_prefix: dict[int, dict[Row, None]] = {}  # a dict for a set that keeps its order
-        self.prefixes: dict[Row, list[int]] = {}
+        self.by_prefix: dict[int, dict[CachedSequence, None]] = {}  # the dict is a set that keeps its order
+        self.prefixes: dict[CachedSequence, list[int]] = {}
 
-    def add(self, row: Row) -> None:
-        """File a row under its present tokens."""
-        self.remove(row)
-        self.prefixes[row] = list(_prefixes(row.tokens))
-        for prefix in self.prefixes[row]:
-            self.by_prefix.setdefault(prefix, {})[row] = None
+    def add(self, sequence: CachedSequence) -> None:
+        """File a sequence under its current tokens."""
+        self.remove(sequence)
+        self.prefixes[sequence] = list(_prefixes(sequence.tokens))
+        for prefix in self.prefixes[sequence]:
+            self.by_prefix.setdefault(prefix, {})[sequence] = None
 
-    def remove(self, row: Row) -> None:
-        for prefix in self.prefixes.pop(row, ()):
-            rows = self.by_prefix[prefix]
-            del rows[row]
-            if not rows:
+    def remove(self, sequence: CachedSequence) -> None:
+        for prefix in self.prefixes.pop(sequence, ()):
+            sequences = self.by_prefix[prefix]
+            del sequences[sequence]
+            if not sequences:
                 del self.by_prefix[prefix]
 
     def clear(self) -> None:
         self.by_prefix.clear()
         self.prefixes.clear()
 
-    def find(self, tokens: Sequence[int]) -> Row | None:
-        """A row that agrees with `tokens` in as many blocks as any does: one that has computed them, if there is."""
-        found: dict[Row, None] = {}
+    def find(self, tokens: Sequence[int]) -> CachedSequence | None:
+        """A sequence that shares the most blocks with `tokens`, if possible one that has computed them; None: none."""
+        found: dict[CachedSequence, None] = {}
         depth = 0
         for prefix in _prefixes(tokens):
-            rows = self.by_prefix.get(prefix)
-            if rows is None:
+            sequences = self.by_prefix.get(prefix)
+            if sequences is None:
                 break
-            found, depth = rows, depth + BLOCK
-        return next((row for row in found if row.cached >= depth), next(iter(found), None))
+            found, depth = sequences, depth + BLOCK
+        return next((sequence for sequence in found if sequence.cached >= depth), next(iter(found), None))
 
 
 def _prefixes(tokens: Sequence[int]) -> Iterator[int]:

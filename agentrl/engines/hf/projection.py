@@ -1,13 +1,13 @@
 """Linear layers that read the same input, as one matmul over the module's own parameters.
 
 `joined` makes the parameters of q, k and v (or gate and up) neighbours in one storage: each parameter's data becomes
-a slice of it, so that trainer and engine share memory and nothing has to be copied after an update. To autograd,
-optimizers, `state_dict`, `load_state_dict`, `deepcopy` and peft they stay ordinary parameters. Whatever gives a
-parameter new memory (`module.to`, loading with `assign=True`) ends this; the next `joined` restores it.
+a slice of it, so that trainer and engine share memory and nothing is copied after an update. To autograd,
+optimizers, `state_dict`, `load_state_dict`, `deepcopy` and peft they stay ordinary parameters. An operation that gives
+a parameter new memory (`module.to`, loading with `assign=True`) undoes this; the next `joined` restores it.
 
 LoRA (arXiv 2106.09685) is computed as the trainer does, base plus B(A(x)) * scaling in the adapter's dtype, never
 merged. The adapters of joined layers run as one: their A stacked, their B block-diagonal with the scaling
-multiplied in. These are copies, made anew by every `Projection`.
+multiplied in. These are copies; every `Projection` makes them again.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 
 class Unsupported(Exception):
-    """A module that this forward pass does not know; says which."""
+    """The forward pass does not support the module; the message names the reason."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Projection:
         self.weight = joined([base.weight for base in bases])
         self.bias = _bias(bases)
         self.wide = any(_wide(base) for base in bases)
-        """Whether the product is made in float32: of copies, where the weights are not."""
+        """Whether the product is computed in float32, from float32 copies of other weights."""
         if self.wide:
             self.weight, self.bias = self.weight.float(), None if self.bias is None else self.bias.float()
         self.adapter = _adapter(layers, [base.out_features for base in bases])
@@ -56,7 +56,7 @@ class Projection:
         return out if self.adapter is None else self.adapter(x, out)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """`residual` plus the projection of `x`, in one step where nothing else is to be added."""
+        """`residual` plus the projection of `x`, in one operation when there is no bias and no adapter."""
         if self.bias is None and self.adapter is None:
             return torch.addmm(residual, x, self.weight.t())
         return residual + self(x)
@@ -101,7 +101,7 @@ def _base(layer: Any) -> nn.Linear:
 
 
 def _wide(layer: Any) -> bool:
-    """Whether the trainer makes the layer's product in float32."""
+    """Whether the trainer computes the layer's product in float32."""
     return getattr(layer, "in_float32", False)
 
 

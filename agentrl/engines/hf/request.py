@@ -1,4 +1,4 @@
-"""One generation on its way through the engine."""
+"""One request of the engine."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from agentrl.trajectory.medium import Medium
 
 @dataclass(eq=False)
 class Request:
-    """A prompt that grows by the tokens drawn for it.
+    """A prompt and the tokens drawn after it.
 
-    Invariants: `tokens` is prompt plus drawn tokens and only ever appended to; `logprobs` and `versions` have one entry
-    a drawn token; once `done`, nothing changes any more. Only the worker thread writes to it.
+    Invariants: `tokens` is append-only; `logprobs` and `versions` have one entry for each drawn token; nothing changes
+    after `done`. Only the worker thread writes to it.
     """
 
     key: str
@@ -25,14 +25,14 @@ class Request:
     limit: int
     """Most tokens to draw."""
     media: tuple[Medium, ...] = ()
-    """Images and videos of the prompt; only models that run on the fallback can have any."""
+    """Images and videos of the prompt; only models on the fallback take them."""
     prompt_length: int = field(init=False)
     logprobs: list[float] = field(default_factory=list)
     candidates: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     begun: float | None = None
-    """When it first had a place, in seconds since the epoch."""
+    """When it first ran, in seconds since the epoch."""
     versions: list[int] = field(default_factory=list)
     """Of the weights that drew each token."""
 
@@ -49,11 +49,11 @@ class Request:
         return len(self.logprobs)
 
     def begin(self) -> None:
-        """It has a place."""
+        """Mark it as running."""
         self.begun = self.begun or time.time()
 
     def append(self, token: int, logprob: float, version: int) -> None:
-        """Take one drawn token, and finish where it ends the generation."""
+        """Add one drawn token, and finish if it ends the generation."""
         if not isfinite(logprob):
             self.error = InfraError("hf engine: the model's logits are not finite; have its weights diverged?")
             return

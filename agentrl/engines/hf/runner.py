@@ -1,4 +1,4 @@
-"""What turns requests into tokens, one forward pass at a time."""
+"""The contract of runners, which draw tokens for requests, one forward pass at a time."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,22 +14,22 @@ Emit = Callable[[Sequence[Request], Sequence[int], Sequence[float]], bool]
 
 
 class Runner(Protocol):
-    """Makes tokens with the policy's module. Lives in the worker thread; knows nothing of asyncio."""
+    """Draws tokens with the policy's module, in the worker thread."""
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         """Advance as many of the unfinished `requests` as fit, the first ones first."""
 
     def in_flight(self) -> Sequence[Request]:
-        """The requests that a failure of `step` hits."""
+        """The requests that a failure of `step` ends."""
 
     def leave(self, request: Request) -> None:
         """A request is over."""
 
     def forget(self, key: str) -> None:
-        """Free what is kept for the next request of `key`."""
+        """Free the cache of `key`."""
 
     def clear(self) -> None:
-        """Free everything that was computed; requests in flight start over at their next step."""
+        """Free the whole cache; requests in flight compute theirs again at the next step."""
 
     def reload(self) -> None:
         """The module's weights have changed."""

@@ -1,15 +1,15 @@
 """Drawing one token a row, with its log-prob under the distribution it was drawn from.
 
-A token is drawn by a race: token i with probability p_i arrives after an exponentially distributed time of rate p_i,
-and the first one wins (the Gumbel-max trick in other words, Maddison et al., arXiv 1411.0030). The times come from a
-hash of the request's seed, of how many tokens it has drawn, and of the token's id, nothing else. So a request draws
-the same tokens whatever shares its batch, unless rounding changes who wins: logits differ in their last bits between
-batch sizes, and the chance that this turns a race is about as small as the relative difference of the probabilities.
-Inverting the cumulative distribution at one uniform number would be as cheap, but all its edges move when one
-probability does: over a large vocabulary that changed a token in a hundred where the race changes none.
+A token is drawn by a race: token i with probability p_i gets an exponentially distributed time of rate p_i, and the
+smallest time wins (the Gumbel-max trick, Maddison et al., arXiv 1411.0030). The times are a hash of the request's seed,
+its number of drawn tokens, and the token's id. So a request draws the same tokens in every batch, unless rounding
+changes the winner: logits differ in their last bits between batch sizes, and the chance of another winner is about the
+relative difference of the probabilities. Inverting the cumulative distribution at one uniform number would cost the
+same, but each change of a probability moves all edges: over a large vocabulary it changed one token in a hundred, the
+race none.
 
-Plain sampling races twice, among blocks of the vocabulary by their sums and then within the winning block, since
-noise for every token would cost more than the softmax. `torch.multinomial` needs just that, and a generator a request.
+Plain sampling races twice, first among blocks of the vocabulary by their sums, then in the winning block, since noise
+for every token would cost more than the softmax. `torch.multinomial` needs that noise, and a generator per request.
 
 Filters apply in the order temperature, top-k, top-p, min-p; each sees the distribution renormalised after the one
 before, as in transformers. Temperature 0 takes the likeliest token and reports the untempered, unfiltered log-prob.
@@ -31,7 +31,7 @@ FIRST_CANDIDATES = 256
 
 
 def stream(seed: int, position: int) -> int:
-    """Names the noise for token `position` of the request with `seed`: an int64.
+    """The stream of noise for token `position` of the request with `seed`: an int64.
 
     Counter-based: SplitMix64's mixing function (Steele et al., OOPSLA 2014) over seed and position.
     """
@@ -113,12 +113,12 @@ def race(weights: Tensor, streams: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(weights, (0, -width % BLOCK)) if width % BLOCK else weights
     blocks = padded.view(len(weights), -1, BLOCK)
     sums = blocks.sum(-1)
-    # Blocks count below zero, so that their noise is not that of some token.
+    # Blocks have negative counters, so that their noise differs from every token's.
     block = (sums / times(streams, -1 - torch.arange(sums.shape[-1], device=sums.device))).argmax(-1)
     inner = blocks[torch.arange(len(weights), device=weights.device), block]
     ids = block[:, None] * BLOCK + torch.arange(BLOCK, device=weights.device)
     winner = (inner / times(streams, ids)).argmax(-1)
-    return _pick(ids, winner).clamp(max=width - 1)  # NaN may point past the end; its log-prob tells later
+    return _pick(ids, winner).clamp(max=width - 1)  # NaN may point past the end; `Request.append` refuses its log-prob
 
 
 def _tempered(logits: Tensor, temperatures: list[float]) -> Tensor:

@@ -1,7 +1,7 @@
 """Continuous batching over this package's own forward pass.
 
-A step takes the next token of every running sequence and fills up to `max_tokens` with pieces of prompts, oldest
-first: decoding is never held up by a long prompt, and prompts ride along with the weights that decoding reads.
+A step takes the next token of every running sequence and fills up to `max_tokens` with chunks of prompts, oldest
+first. So a long prompt never delays decoding, and both share one read of the weights.
 """
 
 import logging
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from agentrl.engines.hf.batch import Piece, pack
+from agentrl.engines.hf.batch import Chunk, pack
 from agentrl.engines.hf.cache import KVCache
 from agentrl.engines.hf.forward import forward
 from agentrl.engines.hf.request import Request
 from agentrl.engines.hf.runner import Emit, draw
-from agentrl.engines.hf.seats import Seats
+from agentrl.engines.hf.slot_allocator import SlotAllocator
 from agentrl.engines.hf.weights import read_weights
 
 log = logging.getLogger(__name__)
@@ -31,70 +31,70 @@ class SlotRunner:
         self.weights = read_weights(module, max_len)
         shape = self.weights.shape
         budget = max(budget_bytes // shape.bytes_per_token, max_len)
-        self.seats = Seats(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
+        self.allocator = SlotAllocator(KVCache(shape, budget=budget, max_len=max_len), max_running=max_running)
         self.computed = 0
         """Tokens that went through a forward pass, in all."""
 
     def step(self, requests: Sequence[Request], emit: Emit) -> None:
         with torch.inference_mode():
-            self.seats.fill(requests)
-            pieces = self._pieces()
-            if not pieces:  # memory was short even for the only one, which starts over in the next step
+            self.allocator.fill(requests)
+            chunks = self._chunks()
+            if not chunks:  # memory was short even for the only one, which starts over in the next step
                 return
-            batch = pack(pieces)
+            batch = pack(chunks)
             logits = forward(self.weights, batch)
-            for piece in pieces:
-                piece.row.cached = piece.end
+            for chunk in chunks:
+                chunk.sequence.cached = chunk.end
             self.computed += len(batch.tokens)
-            owners = {row: request for request, row in self.seats.taken.items()}
-            drawing = [owners[row] for row in batch.finished]
+            owners = {sequence: request for request, sequence in self.allocator.taken.items()}
+            drawing = [owners[sequence] for sequence in batch.finished]
             if drawing:
                 emit(drawing, *draw(logits, drawing))
 
     def in_flight(self) -> Sequence[Request]:
-        return list(self.seats.taken)
+        return list(self.allocator.taken)
 
     def leave(self, request: Request) -> None:
-        self.seats.leave(request)
+        self.allocator.leave(request)
 
     def forget(self, key: str) -> None:
-        self.seats.forget(key)
+        self.allocator.forget(key)
 
     def clear(self) -> None:
-        self.seats.clear()
+        self.allocator.clear()
 
     def reload(self) -> None:
         self.clear()
         self.weights = read_weights(self.module, self.max_len)
 
     def stats(self) -> dict[str, float]:
-        cache = self.seats.cache
+        cache = self.allocator.cache
         return {
-            "cached_sequences": len(cache.rows),
+            "cached_sequences": len(cache.sequences),
             "kv_bytes": cache.allocated * cache.shape.bytes_per_token,
             "computed_tokens": self.computed,
-            "reused_tokens": self.seats.reused,
+            "reused_tokens": self.allocator.reused,
         }
 
-    def _pieces(self) -> list[Piece]:
-        """What goes into the next pass: everyone's single next token, then prompts while the budget lasts."""
+    def _chunks(self) -> list[Chunk]:
+        """The chunks of the next pass: the next token of each running sequence, then prompts within the budget."""
         self._make_room()
-        rows = list(self.seats.taken.values())
-        decoding = [Piece(row, 1) for row in rows if len(row.tokens) - row.cached == 1]
+        sequences = list(self.allocator.taken.values())
+        decoding = [Chunk(sequence, 1) for sequence in sequences if len(sequence.tokens) - sequence.cached == 1]
         left = max(self.max_tokens - len(decoding), 1)
         prompts = []
-        for row in rows:
-            count = min(len(row.tokens) - row.cached, left)
-            if len(row.tokens) - row.cached > 1 and count > 0:
-                prompts.append(Piece(row, count))
+        for sequence in sequences:
+            count = min(len(sequence.tokens) - sequence.cached, left)
+            if len(sequence.tokens) - sequence.cached > 1 and count > 0:
+                prompts.append(Chunk(sequence, count))
                 left -= count
         return decoding + prompts
 
     def _make_room(self) -> None:
-        """Widen rows that reach their pool's end; where memory is short the latest comer starts over later."""
-        cache = self.seats.cache
-        for request in list(self.seats.taken):
-            while (row := self.seats.taken.get(request)) and not cache.widen(row, len(row.tokens)):
-                latest = next(reversed(self.seats.taken))
+        """Widen sequences that have outgrown their pool; when memory is short, the newest request starts over later."""
+        cache = self.allocator.cache
+        for request in list(self.allocator.taken):
+            while (sequence := self.allocator.taken.get(request)) and not cache.widen(sequence, len(sequence.tokens)):
+                latest = next(reversed(self.allocator.taken))
                 log.debug("the KV cache is full: %s waits", latest.key)
-                self.seats.unseat(latest)
+                self.allocator.evict(latest)

@@ -1,13 +1,12 @@
-"""The process-wide torch settings that decide the engine's speed on a CPU, in one place.
+"""Torch's process-wide settings that decide the engine's speed on a CPU.
 
-They are global to the process, so nothing here runs unless it is asked for.
+They are global to the process, so nothing is set unless the settings ask for it.
 
 - Threads: engine and trainer take turns, so both may use every core that is idle: see agentrl/core/cpu_cores.py.
 - Precision: "high" or "medium" let torch send float32 matmuls to oneDNN instead of MKL. Where the CPU has AVX-512
   this is faster (about 2.5 times on AMD) and still exact float32; on CPUs with AMX the products are bfloat16.
   CPUs with AVX2 alone ignore the setting.
-- bfloat16: without AVX-512 there is no fast bfloat16 matmul at all. `slow_bfloat16` tells, so that a caller can
-  advise float32.
+- bfloat16: without AVX-512 there is no fast bfloat16 matmul. The engine then advises float32.
 """
 
 import torch

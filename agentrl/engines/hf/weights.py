@@ -1,8 +1,8 @@
-"""The Llama family's parameters, found in a transformers module and read in place.
+"""Finds the parameters of the Llama family in a transformers module; they are views, not copies.
 
-Known: LlamaForCausalLM (SmolLM2 too), Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, bare or wrapped by
-peft's LoRA. `read_weights` raises Unsupported for everything whose forward pass may differ from the one in
-forward.py; guessing would give wrong log-probs.
+Supported: LlamaForCausalLM (SmolLM2 too), Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, with or without
+peft's LoRA. `read_weights` raises Unsupported for every module whose forward pass may differ from forward.py:
+its log-probs would be wrong.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.engines.hf.pool import Shape
 from agentrl.engines.hf.projection import Projection, Unsupported
+from agentrl.engines.hf.slot_pool import Shape
 
 KNOWN = {
     "LlamaForCausalLM": "transformers.models.llama.modeling_llama",

@@ -1,8 +1,8 @@
-"""The one thread in which forward passes run, and the ways in and out of it.
+"""The thread that runs the forward passes, and its queue of calls.
 
 Invariants:
-- `Core` is touched by this thread only: everyone else posts calls, which run between two forward passes;
-- results go back in one wake-up of the event loop a step, however many requests ended in it;
+- only this thread uses `Core`: other threads post calls, which run between two forward passes;
+- the results of a step wake the event loop once, for any number of requests;
 - when the thread dies of a bug, all requests end with InfraError, and so does every later call.
 """
 
@@ -43,7 +43,7 @@ class Worker:
         self.calls.put(call)
 
     def submit(self, request: Request, future: asyncio.Future[Generation]) -> None:
-        """In the worker thread: take on a request, whose result goes to `future`."""
+        """In the worker thread: start a request, whose result goes to `future`."""
         self.waiting[request] = future
         if self.dead is not None:
             request.error = self.dead
@@ -75,7 +75,7 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """End the thread after the token it is at."""
+        """End the thread after the present token."""
         self.post(self._stop)
 
     def _stop(self) -> None:
@@ -94,7 +94,7 @@ class Worker:
             self._deliver()
 
     def _pump(self, *, block: bool) -> None:
-        """Run what was posted; with `block`, wait for something to come."""
+        """Run the posted calls; with `block`, wait for the first."""
         if block:
             self.calls.get()()
         while not self.calls.empty():
@@ -119,7 +119,7 @@ class Worker:
         self.settled.append((future.get_loop(), lambda: _set(future, result, request.error)))
 
     def _deliver(self) -> None:
-        """Wake each event loop once for all that has come to an end."""
+        """Wake each event loop once with all results."""
         settled, self.settled = self.settled, []
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[Settle]] = defaultdict(list)
         for loop, settle in settled:

@@ -1,12 +1,22 @@
-"""What every engine in a server of its own needs: HTTP, processes, replicas, weights on their way.
+"""Engines that run as servers: HTTP, processes, replicas, transfer of weights.
 
-An engine adds a `Dialect`: its command line and its HTTP calls.
+Each engine adds a `ServerBackend`: its command line and its HTTP calls.
 """
 
-from agentrl.engines.servers.backend import Answer, Dialect
+from agentrl.engines.servers.backend import Answer, ServerBackend
 from agentrl.engines.servers.engine import RemoteEngine
-from agentrl.engines.servers.http import Http, Lost, Refused
+from agentrl.engines.servers.http import Http, RequestRefused, ServerLost
 from agentrl.engines.servers.process import ServerProcess, StartFailed
 from agentrl.engines.servers.replica import Replica
 
-__all__ = ["Answer", "Dialect", "Http", "Lost", "Refused", "RemoteEngine", "Replica", "ServerProcess", "StartFailed"]
+__all__ = [
+    "Answer",
+    "Http",
+    "RemoteEngine",
+    "Replica",
+    "RequestRefused",
+    "ServerBackend",
+    "ServerLost",
+    "ServerProcess",
+    "StartFailed",
+]

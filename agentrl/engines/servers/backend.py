@@ -1,4 +1,4 @@
-"""What differs between engines: how a server is started, and what its HTTP calls are called."""
+"""The contract of server backends: the command line of an engine's server, and its HTTP calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from agentrl.trajectory.medium import Medium
 
 @dataclass(frozen=True)
 class Answer:
-    """What one HTTP request drew."""
+    """The tokens that one HTTP request drew."""
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
     candidates: tuple[tuple[int, float], ...] = ()
-    """What could have come first; see `Generation`."""
+    """Candidates for the first token; see `Generation`."""
 
 
 @dataclass(frozen=True)
-class Group:
+class BroadcastGroup:
     """A process group for a broadcast of weights; the trainer is rank 0, a replica's workers follow."""
 
     name: str
@@ -33,28 +33,28 @@ class Group:
     backend: str
 
 
-class Dialect(Protocol):
-    """The calls of one engine. All raise Lost when the server is gone, Refused when it said no."""
+class ServerBackend(Protocol):
+    """The calls of one engine. All raise ServerLost when the server is gone, RequestRefused after an error."""
 
     name: str
     tensor_parallel: int
-    """Processes, and so ranks, of one server."""
+    """Worker processes of one server, each with one rank."""
     adapted: bool
-    """Whether the policy comes as an adapter beside a base model that the server keeps, asleep as well."""
+    """Whether weights are sent as an adapter; the server keeps its base model, asleep as well."""
     hints: Mapping[str, str]
-    """Text in a failed server's log -> what to do about it."""
+    """Text in the log of a failed server -> how to fix it."""
 
     def command(self, port: int) -> list[str]:
         """The command line of a server on `port`."""
 
     def environment(self) -> dict[str, str]:
-        """Variables it needs besides ours."""
+        """Environment variables of the server, besides those of this process."""
 
     async def ready(self, http: Http) -> bool:
         """Whether it serves requests by now."""
 
     async def greet(self, http: Http) -> None:
-        """Learn which version it is, and adapt. Raises UserError for one that we do not speak."""
+        """Read the server's version and adapt to it. Raises UserError for an unsupported one."""
 
     async def generate(
         self,
@@ -65,40 +65,40 @@ class Dialect(Protocol):
         timeout: float | None,
         media: Sequence[Medium] = (),
     ) -> Answer:
-        """Draw tokens after `ids`, in which those of `media` stand. Raises UserError where the engine takes none."""
+        """Draw tokens after `ids`, which contain those of `media`. Raises UserError when the engine takes no media."""
 
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
-        """End the given requests; they answer with what they have."""
+        """End the given requests; they answer with the tokens drawn so far."""
 
     async def load(self, http: Http) -> dict[str, float]:
-        """At least `running` and `waiting`, as the server counts."""
+        """At least the server's numbers of `running` and `waiting` requests."""
 
     async def sleep(self, http: Http) -> None:
         """Drop the policy's weights, and the cache."""
 
     async def wake(self, http: Http, what: str) -> None:
-        """Take memory for `weights` or `kv_cache` back; its contents are lost."""
+        """Allocate memory for `weights` or `kv_cache` again; its contents are lost."""
 
     async def begin_update(self, http: Http) -> None:
         """Announce new weights. No request runs. Raises UserError for a server that takes none of their kind."""
 
     async def end_update(self, http: Http, version: int) -> None:
-        """All arrived: forget every cache made by the old ones, and bear `version`."""
+        """Finish after all weights: drop every cache of the old ones, and set `version`."""
 
     async def load_files(self, http: Http, folder: Path) -> None:
         """Read safetensors files with names as in a checkpoint."""
 
     async def load_adapter(self, http: Http, folder: Path) -> None:
-        """Read an adapter in peft's format in place of the one before, and answer requests with it."""
+        """Replace the adapter by one in peft's format, and use it for all requests."""
 
     async def load_ipc(self, http: Http, bucket: Bucket) -> None:
         """Copy from our GPU memory."""
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
-        """Enter a process group as `rank` and those after it; returns when all members are there."""
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
+        """Join a process group with ranks from `rank` on; returns when all members have joined."""
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         """Leave it."""
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> Any:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> Any:
         """Take part in the broadcast of a bucket's bytes."""

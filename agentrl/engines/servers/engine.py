@@ -1,9 +1,9 @@
-"""An engine made of servers.
+"""An engine over one or more servers.
 
 Invariants:
-- tokens are counted once: a request that got no answer is sent again as it was, one that was interrupted goes on
-  after the tokens it has, and each token bears the version of the weights that drew it;
-- weights change only while no request is on the wire;
+- each token counts once: a request without an answer is sent again unchanged, an interrupted one continues after its
+  tokens, and each token has the version of the weights that drew it;
+- weights change only while no request is in flight;
 - a cancelled `generate` is aborted on its server.
 """
 
@@ -15,28 +15,28 @@ from agentrl.core.errors import InfraError
 from agentrl.core.open_files import allow_files
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.sampling import within
-from agentrl.engines.servers.backend import Answer, Dialect
-from agentrl.engines.servers.flight import Flight
-from agentrl.engines.servers.http import Late, Lost, Refused
-from agentrl.engines.servers.pool import Pool
+from agentrl.engines.servers.backend import Answer, ServerBackend
+from agentrl.engines.servers.http import RequestRefused, RequestTimeout, ServerLost
+from agentrl.engines.servers.in_flight import InFlightRequest
 from agentrl.engines.servers.replica import Progress, Replica
+from agentrl.engines.servers.replica_pool import ReplicaPool
+from agentrl.engines.servers.request_gate import RequestGate
 from agentrl.engines.servers.scratch import Scratch
-from agentrl.engines.servers.traffic import Traffic
 from agentrl.engines.servers.weights.transport import Transport
 from agentrl.trajectory.medium import Medium
 
-MOST_RESENDS = 5
-MOST_LATE = 1
-"""So often a request may take too long: it draws the same tokens again, and twice is no server's fault."""
+MAX_RETRIES = 5
+MAX_TIMEOUTS = 1
+"""Timeouts of one request: a retry draws the same tokens, so a second timeout is not the server's fault."""
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
 class RemoteEngine:
-    """`agentrl.engines.engine.Engine` over HTTP servers that speak one dialect."""
+    """`agentrl.engines.engine.Engine` over HTTP servers of one backend."""
 
     def __init__(
         self,
-        dialect: Dialect,
+        backend: ServerBackend,
         replicas: Sequence[Replica],
         transport: Transport,
         *,
@@ -49,17 +49,19 @@ class RemoteEngine:
         router: str | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Timeouts in seconds. Weights come by `transport`, at the first `update_weights`: before that the servers
-        may hold anything. `partial`: whether an update interrupts the requests under way, or waits for them. `check`
-        is run on replicas that have just got weights. `scratch` is removed at the end. `router`: address of a router
-        before the replicas, which decides who serves a request. `progress` is told how the start goes."""
-        self.dialect, self.transport, self.check, self.progress = dialect, transport, check, progress
+        """Timeouts in seconds. `transport` sends the weights, first at the first `update_weights`: until then the
+        servers may have any weights. `partial`: an update interrupts the requests in flight; otherwise it waits for
+        them. `check` runs on replicas that have just got weights. `scratch` is removed at the end. `router`: address of
+        a router that chooses the replica of a request. `progress` gets a line about the start."""
+        self.backend, self.transport, self.check, self.progress = backend, transport, check, progress
         self.max_model_len, self.start_timeout = max_model_len, start_timeout
         self.partial, self.scratch = partial, scratch
-        self.pool = Pool(replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout)
-        self.traffic = Traffic(dialect, self.pool, timeout=request_timeout, router=router)
+        self.pool = ReplicaPool(
+            replicas, lambda replica: self._send([replica], self.version), start_timeout=start_timeout
+        )
+        self.gate = RequestGate(backend, self.pool, timeout=request_timeout, router=router)
         self.version = 0
-        self._flights: set[Flight] = set()
+        self._in_flight: set[InFlightRequest] = set()
 
     async def start(self) -> None:
         allow_files()
@@ -70,120 +72,124 @@ class RemoteEngine:
             replica.serving = True
 
     async def close(self) -> None:
-        await self.traffic.close()
+        await self.gate.close()
         await self.transport.close()
         await self.pool.close()
         if self.scratch is not None:
             self.scratch.remove()
 
     def open(self, key: str) -> None:
-        """Nothing to announce: servers batch what comes."""
+        """Nothing to do: servers need no announcement."""
 
     def release(self, key: str) -> None:
         self.pool.forget(key)
-        self.traffic.end_soon([flight for flight in self._flights if flight.key == key])
+        self.gate.end_soon([request for request in self._in_flight if request.key == key])
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
         sampling = within(sampling, len(token_ids), self.max_model_len)
-        flight = Flight(key, tuple(media))
-        self._flights.add(flight)
+        request = InFlightRequest(key, tuple(media))
+        self._in_flight.add(request)
         try:
-            return await self._fly(flight, token_ids, sampling)
+            return await self._finish(request, token_ids, sampling)
         finally:
-            self._flights.discard(flight)
+            self._in_flight.discard(request)
 
     async def abort(self) -> None:
-        await self.traffic.end(list(self._flights))
+        await self.gate.end(list(self._in_flight))
 
     async def pause(self) -> None:
-        """Hold all requests: those on the wire come back with what they have, and go on from there at `resume`."""
-        await self.traffic.halt()
+        """Interrupt all requests: those in flight return their tokens, and continue after them at `resume`."""
+        await self.gate.halt()
 
     async def resume(self) -> None:
-        self.traffic.unlock()
+        self.gate.unlock()
 
     async def update_weights(self, version: int) -> None:
-        """Send the policy's present weights to every server. A sleeping engine is awake afterwards."""
-        reopen = self.traffic.open or any(replica.asleep for replica in self.pool.replicas)
-        await (self.traffic.halt() if self.partial else self.traffic.drain())
-        for _ in range(MOST_RESENDS):
+        """Send the policy's current weights to every server. A sleeping engine is awake afterwards."""
+        reopen = self.gate.open or any(replica.asleep for replica in self.pool.replicas)
+        await (self.gate.halt() if self.partial else self.gate.drain())
+        for _ in range(MAX_RETRIES):
             await self.pool.whole()
             try:
                 await self._send(self.pool.replicas, version)
                 break
-            except Lost:
+            except ServerLost:
                 await self.pool.find_lost()
         else:
-            raise InfraError(f"weights did not reach the servers in {MOST_RESENDS} tries; their logs say why")
+            raise InfraError(f"weights did not reach the servers in {MAX_RETRIES} tries; their logs say why")
         self.version = version
         if reopen:
             await self.resume()
 
     async def sleep(self) -> None:
-        """Give back the memory of weights and caches. Requests wait for `wake`."""
+        """Free the memory of weights and caches. Requests wait for `wake`."""
         await self.pause()
         for replica in self.pool.serving:
-            await self.dialect.sleep(replica.http)
+            await self.backend.sleep(replica.http)
             replica.asleep = True
 
     async def wake(self) -> None:
-        """Take it back, and the policy's present weights with it."""
+        """Allocate it again, and load the policy's current weights."""
         if any(replica.asleep for replica in self.pool.replicas):
             await self.update_weights(self.version)
 
     async def health(self) -> dict[str, float]:
-        loads = await asyncio.gather(*(self.dialect.load(replica.http) for replica in self.pool.serving))
+        loads = await asyncio.gather(*(self.backend.load(replica.http) for replica in self.pool.serving))
         if not loads:
             raise InfraError("no engine serves")
         totals = {name: sum(load[name] for load in loads) for name in loads[0]}
-        return totals | {"replicas": float(len(loads)), "in_flight": float(len(self._flights))}
+        return totals | {"replicas": float(len(loads)), "in_flight": float(len(self._in_flight))}
 
-    async def _fly(self, flight: Flight, prompt: list[int], sampling: Sampling) -> Generation:
+    async def _finish(self, request: InFlightRequest, prompt: list[int], sampling: Sampling) -> Generation:
         while True:
-            await self.traffic.gate(flight)
-            if flight.ended:
-                return flight.landed("abort", self.version)
-            replica = await self.pool.pick(flight.key)
-            if not self.traffic.open:
+            await self.gate.wait(request)
+            if request.ended:
+                return request.generation("abort", self.version)
+            replica = await self.pool.pick(request.key)
+            if not self.gate.open:
                 continue
             version = self.version
-            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(flight.token_ids))
-            answer = await self._request(flight, replica, prompt + flight.token_ids, left)
+            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(request.token_ids))
+            answer = await self._request(request, replica, prompt + request.token_ids, left)
             if answer is None:
                 continue
-            flight.take(answer, version)
-            if answer.finish_reason != "abort" or len(flight.token_ids) >= sampling.max_new_tokens:
-                return flight.landed("length" if answer.finish_reason == "abort" else answer.finish_reason, version)
+            request.take(answer, version)
+            if answer.finish_reason != "abort" or len(request.token_ids) >= sampling.max_new_tokens:
+                return request.generation(
+                    "length" if answer.finish_reason == "abort" else answer.finish_reason, version
+                )
 
-    async def _request(self, flight: Flight, replica: Replica, ids: list[int], sampling: Sampling) -> Answer | None:
-        """What a request drew; None where it is to be sent again: no answer came, so nothing can be doubled."""
+    async def _request(
+        self, request: InFlightRequest, replica: Replica, ids: list[int], sampling: Sampling
+    ) -> Answer | None:
+        """The answer to one HTTP request; None: none came, so it can be sent again without doubling tokens."""
         try:
-            return await self.traffic.ask(flight, replica, ids, sampling)
-        except (Lost, Refused) as error:
-            # A server on its way down says no to everything; that is no answer to this request.
-            if isinstance(error, Refused) and (error.status < 500 or await replica.answers()):
+            return await self.gate.ask(request, replica, ids, sampling)
+        except (ServerLost, RequestRefused) as error:
+            # A server that is shutting down refuses everything; that is no answer to this request.
+            if isinstance(error, RequestRefused) and (error.status < 500 or await replica.answers()):
                 raise
-            flight.losses += 1
-            flight.late += isinstance(error, Late)
-            if flight.losses > MOST_RESENDS or flight.late > MOST_LATE:
-                raise InfraError(f"given up after {flight.losses} tries: {error}") from error
+            request.retries += 1
+            request.timeouts += isinstance(error, RequestTimeout)
+            if request.retries > MAX_RETRIES or request.timeouts > MAX_TIMEOUTS:
+                raise InfraError(f"given up after {request.retries} tries: {error}") from error
             self.pool.lost(replica)
             return None
 
     async def _send(self, replicas: Sequence[Replica], version: int) -> None:
-        """Weights first, the cache's memory after them: the peak is lowest so."""
+        """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
         for replica in replicas:
             if replica.asleep:
-                await self.dialect.wake(replica.http, "weights")
-            await self.dialect.begin_update(replica.http)
+                await self.backend.wake(replica.http, "weights")
+            await self.backend.begin_update(replica.http)
         await self.transport.push(replicas)
         for replica in replicas:
-            await self.dialect.end_update(replica.http, version)
+            await self.backend.end_update(replica.http, version)
             if replica.asleep:
-                await self.dialect.wake(replica.http, "kv_cache")
+                await self.backend.wake(replica.http, "kv_cache")
                 replica.asleep = False
         if self.check is not None:
             await self.check(replicas)

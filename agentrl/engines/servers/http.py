@@ -1,7 +1,7 @@
 """HTTP requests to an inference server: JSON in, JSON out.
 
-Errors say what the caller may do next: after `Lost` nothing of the answer has arrived, so the request may be sent
-again; `Refused` means that the server read the request and said no, so it may not.
+Errors say what the caller may do next: after `ServerLost` nothing of the answer has arrived, so the request may be sent
+again; `RequestRefused` means that the server read the request and answered an error, so it may not.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl_sandbox.http_client import HttpClient
 
 NO_SERVER = (502, 504)
-"""What a proxy answers when the server behind it did not."""
+"""Answers of a proxy without a server behind it."""
 
 
-class Lost(InfraError):
-    """The server went away, or hung past the deadline, before it answered."""
+class ServerLost(InfraError):
+    """The server went away, or exceeded the timeout, before it answered."""
 
 
-class Late(Lost):
-    """It hung past the deadline: it may still be at work on it."""
+class RequestTimeout(ServerLost):
+    """The request exceeded its timeout; the server may still work on it."""
 
 
-class Refused(InfraError):
+class RequestRefused(InfraError):
     """The server answered with an error."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -44,11 +44,11 @@ class Http:
             raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
 
     async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
-        """The answer to a JSON body. `timeout` in seconds, None for no limit. Raises Lost and Refused."""
+        """The answer to a JSON body. `timeout` in seconds, None for no limit. Raises ServerLost and RequestRefused."""
         return await self._request("POST", path, orjson.dumps(body), timeout)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
-        """The answer to a GET. Raises Lost and Refused."""
+        """The answer to a GET. Raises ServerLost and RequestRefused."""
         return await self._request("GET", path, b"", timeout)
 
     async def close(self) -> None:
@@ -60,13 +60,13 @@ class Http:
             status, answer = await self._client.request(method, path, body, timeout=timeout)
         except TimeoutError as error:
             late = f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
-            raise Late(late) from error
+            raise RequestTimeout(late) from error
         except OSError as error:
-            raise Lost(f"{self.url}{path}: {error or type(error).__name__}") from error
+            raise ServerLost(f"{self.url}{path}: {error or type(error).__name__}") from error
         if status in NO_SERVER:
-            raise Lost(f"{self.url}{path} has no server behind it")
+            raise ServerLost(f"{self.url}{path} has no server behind it")
         if status >= 400:
-            raise Refused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
+            raise RequestRefused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
         return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")
 
 
@@ -79,10 +79,10 @@ async def quietly(call: Any) -> None:
 
 
 async def serves(http: Http) -> bool:
-    """Whether the server answers requests by now. Raises Lost."""
+    """Whether the server answers requests by now. Raises ServerLost."""
     try:
         await http.get("/health", timeout=30)
-    except Refused:
+    except RequestRefused:
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Environments for engines: a virtual environment each, with versions that were seen working together."""
+"""Installs engines: a virtual environment each, with versions that were tested together."""
 
 import importlib
 import subprocess
@@ -18,19 +18,19 @@ class Step:
 
     packages: tuple[str, ...]
     dependencies: bool = True
-    """Whether pip may add what the packages ask for."""
+    """Whether pip installs their dependencies."""
     fallback: tuple[str, ...] = ()
-    """What to install where pip finds no such packages."""
+    """Packages to install when pip finds none of these."""
     remove: tuple[str, ...] = ()
-    """What to take away again of what they brought."""
+    """Dependencies to remove afterwards."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an engine is installed, and how to see that it is."""
+    """How to install an engine."""
 
     packages: tuple[str, ...]
-    """Names that it goes by, one of them in an environment."""
+    """Its distributions; an environment has one of them."""
     gpu: tuple[Step, ...]
     cpu: tuple[Step, ...]
     pythons: tuple[tuple[int, int], ...] = ((3, 11), (3, 12))
@@ -42,7 +42,7 @@ RECIPES = {"sglang": "agentrl.engines.sglang.recipe", "vllm": "agentrl.engines.v
 
 
 def install(name: str, folder: Path, *, cpu: bool, python: str | None, say: Say) -> None:
-    """Make the environment `folder`; running it again mends one that was broken off. Raises UserError."""
+    """Make the environment `folder`; a second run completes an interrupted one. Raises UserError."""
     recipe: Recipe = importlib.import_module(RECIPES[name]).RECIPE
     base = python or sys.executable
     _check_python(base, recipe)

@@ -28,12 +28,12 @@ class StartFailed(UserError):
 
 
 class ServerProcess:
-    """Starts, watches and stops one server. Whatever happens to this process, the server does not outlive it."""
+    """Starts, watches and stops one server. Invariant: the server does not outlive this process."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, scratch: Path | None = None
     ) -> None:
-        """`scratch`: a folder to remove with the server should this process be killed."""
+        """`scratch`: a folder that is removed with the server when this process is killed."""
         self.command, self.environment, self.log = list(command), dict(environment), log
         self.scratch = scratch
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class ServerProcess:
 
     @property
     def stuck(self) -> bool:
-        """Whether its port is another's: SGLang says so, and then neither serves nor ends."""
+        """Whether another process has its port: SGLang then logs it, and neither serves nor ends."""
         return any(TAKEN in line.lower() for line in self.tail(3))
 
     async def stop(self) -> None:
@@ -92,7 +92,7 @@ class ServerProcess:
         return [line for line in own if line.strip()][-lines:]
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
-        """The error that says why it did not come up. `hints`: text in the log -> what to do about it."""
+        """The error with the reason of a failed start. `hints`: text in the log -> how to fix it."""
         lines = [line for line in self.tail(400) if not line.lstrip().startswith("[--")]  # pages of usage
         text = "\n".join(lines).lower()
         known = {**hints, TAKEN: "another program took its port: start again"}
@@ -106,8 +106,8 @@ class ServerProcess:
 def free_port() -> int:
     """A TCP port that nothing listens on.
 
-    Below the ports that systems hand out by themselves, so that nobody else gets it before the server binds it; and
-    servers that take further ports at a distance of thousands stay within what a port can be.
+    It is below the range that systems assign by themselves, so that no other process gets it before the server binds
+    it, and low enough for servers that add thousands to it for further ports.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

@@ -1,4 +1,4 @@
-"""One server among several: where it is, what it does, and how it comes back."""
+"""One server of an engine: its address, its state, its start."""
 
 import asyncio
 import time
@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.backend import Dialect
-from agentrl.engines.servers.http import Http, Refused
+from agentrl.engines.servers.backend import ServerBackend
+from agentrl.engines.servers.http import Http, RequestRefused
 from agentrl.engines.servers.process import StartFailed
 
 Progress = Callable[[str], None]
 
 
 class Server(Protocol):
-    """What a replica asks of a server of ours, on this machine or on another; see `ServerProcess`."""
+    """The process of a server that the run starts, on this machine or on another; see `ServerProcess`."""
 
     @property
     def alive(self) -> bool: ...
@@ -32,19 +32,19 @@ class Server(Protocol):
 
 
 class Replica:
-    """A server, ours (`server`) or one that ran already."""
+    """A server that the run starts (`server`), or one that runs already (None)."""
 
-    def __init__(self, dialect: Dialect, url: str, server: Server | None = None) -> None:
-        self.dialect, self.url, self.server = dialect, url, server
+    def __init__(self, backend: ServerBackend, url: str, server: Server | None = None) -> None:
+        self.backend, self.url, self.server = backend, url, server
         self.http = Http(url)
         self.serving = False
-        """It answered last time, and bears the present weights."""
+        """It answered last time, and has the current weights."""
         self.asleep = False
         self.starts = 0
 
     @property
     def gone(self) -> bool:
-        """Whether it was ours and has ended."""
+        """Whether the run started it and it has ended."""
         return self.server is not None and not self.server.alive
 
     def launch(self) -> None:
@@ -55,25 +55,25 @@ class Replica:
             self.server.launch()
 
     async def ready(self, timeout: float, progress: Progress = lambda _: None) -> None:
-        """Wait until it answers. Raises StartFailed (ours), InfraError (someone's), or
-        UserError for a server of another kind or version."""
+        """Wait until it answers. Raises StartFailed for a server of the run, InfraError for another, and UserError
+        for a server of another kind or version."""
         start = time.monotonic()
         while not await self.answers():
             waited = time.monotonic() - start
             if self.server is not None and (self.gone or self.server.stuck or waited > timeout):
-                raise self.server.failure(self.dialect.name, self.dialect.hints)
+                raise self.server.failure(self.backend.name, self.backend.hints)
             if waited > timeout:
-                raise InfraError(f"{self.url} is no {self.dialect.name} server that answers; rollout.base_url names it")
+                raise InfraError(f"{self.url} is no {self.backend.name} server that answers; rollout.base_url names it")
             lines = self.server.tail(1) if self.server is not None else []
-            progress(f"{self.dialect.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
+            progress(f"{self.backend.name}: {waited:.0f} s, {lines[0][:100] if lines else 'waiting for ' + self.url}")
             await asyncio.sleep(0.25)
         try:
-            await self.dialect.greet(self.http)
-        except Refused as error:
-            raise UserError(f"{self.url} is no {self.dialect.name} server that we can speak to: {error}") from error
+            await self.backend.greet(self.http)
+        except RequestRefused as error:
+            raise UserError(f"{self.url} is no {self.backend.name} server that agentrl supports: {error}") from error
 
     async def close(self) -> None:
-        """Stop our server, or let go of someone's."""
+        """Stop the server if the run started it, and close the connections."""
         self.serving = False
         await self.http.close()
         if self.server is not None:
@@ -82,6 +82,6 @@ class Replica:
     async def answers(self) -> bool:
         """Whether it is ready now."""
         try:
-            return not self.gone and await self.dialect.ready(self.http)
+            return not self.gone and await self.backend.ready(self.http)
         except InfraError:
             return False

@@ -1,4 +1,4 @@
-"""A folder for weights on their way, which goes when this process does, however it ends."""
+"""A folder for weights as files, which is removed when this process ends, SIGKILL included."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from agentrl.engines.servers import watchdog
 
 
 class Scratch:
-    """Invariant: the folder does not outlive this process, SIGKILL included: a watchdog sees to it."""
+    """A temporary folder. Invariant: it does not outlive this process, since a watchdog process removes it."""
 
     def __init__(self, parent: Path | str) -> None:
         """Makes a new folder below `parent`."""

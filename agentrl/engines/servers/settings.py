@@ -1,4 +1,4 @@
-"""What a server is started with, whatever engine runs in it."""
+"""The settings that a server is started with, the same for every engine."""
 
 import json
 from collections.abc import Mapping
@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ADAPTER = "adapter"
-"""What a server calls the adapter that we send."""
+"""Name of the policy's adapter on a server."""
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """What a server has to know of the LoRA adapter to come."""
+class AdapterSpec:
+    """Rank and layers of the policy's LoRA adapter: a server needs them at its start."""
 
     rank: int
     targets: tuple[str, ...]
-    """Names of the layers that it changes, without their paths."""
+    """Names of the adapted layers, without their paths."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a server is started with."""
+class ServerSettings:
+    """The settings of one server."""
 
     python: str
     model: str
@@ -32,7 +32,7 @@ class Settings:
     seed: int = 0
     tensor_parallel: int = 1
     memory_fraction: float = 0.5
-    """Of the GPU memory that is free at the start: weights and KV cache together."""
+    """Share of the free GPU memory for weights and KV cache together."""
     load_format: str = "dummy"
     eager: bool = False
     chunked_prefill: bool = True
@@ -40,16 +40,16 @@ class Settings:
     sleeps: bool = False
     deterministic: bool = False
     log_stats: bool = False
-    adapter: Adapter | None = None
-    """The policy comes as this beside the base model, which the server reads from `model`; None: as whole weights."""
-    sees: bool = False
+    adapter: AdapterSpec | None = None
+    """The policy is sent as an adapter of the base model in `model`; None: as whole weights."""
+    takes_images: bool = False
     """The model takes images."""
     head_in_float32: bool = False
     """The product with the output layer is made in float32."""
     trust_remote_code: bool = False
     override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """`rollout.engine_kwargs.<engine>`: wins over all the others."""
+    """`rollout.engine_kwargs.<engine>`: overrides all others."""
 
 
 def flag_words(name: str, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs a server and ends it, with all its children, when the process that asked for it is gone.
+"""Runs a server, and ends it with all its children when the trainer is gone.
 
     python watchdog.py SCRATCH [COMMAND...]
 
@@ -73,7 +73,7 @@ def start(command: list[str], folder: str, libc: ctypes.CDLL) -> "subprocess.Pop
 
 
 class Leavings:
-    """What a server leaves when it is killed: temporary files, and shared memory under names of its own choice."""
+    """The files that a killed server leaves: temporary files, and shared memory under names of its own."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="agentrl-server-")
@@ -81,7 +81,7 @@ class Leavings:
         self._next = 0.0
 
     def look(self, group: int) -> None:
-        """See, every few seconds, what memory the processes of a group share."""
+        """Record, every few seconds, the shared memory of a group's processes."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + 5
@@ -104,7 +104,7 @@ def _forgotten(pid: str) -> list[str]:
 
 
 def _word() -> bytes | None:
-    """Wait a moment for what the trainer says."""
+    """Wait a moment for a word of the trainer."""
     readable, _, _ = select.select([0], [], [], 0.2)
     return os.read(0, 1) if readable else None
 
@@ -128,7 +128,7 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
 
 
 def _children() -> list[int]:
-    """Processes that were left to us by the server."""
+    """Processes that the server has orphaned."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(pid) for pid in file.read().split()]

@@ -1,11 +1,11 @@
-"""SGLang's native HTTP calls, in the two ways that its versions speak.
+"""SGLang's native HTTP calls, of older and newer versions.
 
-Known traps that a line here exists for:
-- an update that flushes the cache while requests wait ends the whole server: requests come back before it, and the
+Failure modes that the code here avoids:
+- an update that flushes the cache while requests wait ends the whole server: requests are interrupted first, and the
   cache is flushed by a call of its own;
-- a server started with dummy weights reads dummy weights again unless the format is named;
-- newer versions take tensors between begin_weight_update and end_weight_update only, older ones have no such calls;
-- `/health` draws a token and waits a second for it, unless a variable says otherwise.
+- a server started with dummy weights reads dummy weights again unless the format is given;
+- newer versions take tensors only between begin_weight_update and end_weight_update, older ones have no such calls;
+- `/health` draws a token and waits a second for it, unless a variable turns that off.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Any
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, Group
-from agentrl.engines.servers.http import Http, Refused, quietly, release, serves
-from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.backend import Answer, BroadcastGroup
+from agentrl.engines.servers.http import Http, RequestRefused, quietly, release, serves
+from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.engines.servers.weights.ipc import serialize
 from agentrl.engines.sglang.flags import command, environment
@@ -26,7 +26,7 @@ from agentrl.trajectory.medium import Medium, collapsed
 
 OLDEST = (0, 5, 10)
 CONTROL = 300.0
-"""Seconds that a call which draws nothing may take."""
+"""Seconds for a call that draws no tokens."""
 
 HINTS = {
     "No module named 'sglang'": "`agentrl engine install sglang` makes an environment for it",
@@ -39,18 +39,18 @@ HINTS = {
 
 @engine("sglang")
 class SGLang:
-    """`Dialect` of SGLang 0.5.15 and later."""
+    """`ServerBackend` of SGLang 0.5.15 and later."""
 
     name = "sglang"
     hints: Mapping[str, str] = HINTS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
         self.adapted = settings.adapter is not None
         self._serves_adapters: dict[str, bool] = {}
         self._brackets: dict[str, bool] = {}
-        """Server -> whether updates stand between begin and end."""
+        """Server -> whether updates need begin and end calls."""
 
     def command(self, port: int) -> list[str]:
         return command(self.settings, port)
@@ -94,7 +94,7 @@ class SGLang:
                 "images otherwise, or encodes prompts anew, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
             )
         drawn = meta.get("output_token_logprobs") or []
-        # Log-probs come with their tokens: the one list that cannot be out of step with itself.
+        # This list has each log-prob with its token, so the two cannot get out of step.
         ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
         likeliest = (meta.get("output_top_logprobs") or [[]])[0]
         return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
@@ -125,7 +125,7 @@ class SGLang:
             return
         try:
             await self._control(http, "/begin_weight_update", {})
-        except Refused:  # an update that was cut short is still open there
+        except RequestRefused:  # an update that was cut short is still open there
             await self._control(http, "/end_weight_update", {})
             await self._control(http, "/begin_weight_update", {})
 
@@ -148,11 +148,11 @@ class SGLang:
         await self.load_handles(http, [serialize(copy) for copy in copies])
 
     async def load_handles(self, http: Http, handles: Sequence[str]) -> None:
-        """Copy from memory that others have shared, one handle for each worker."""
+        """Copy from shared GPU memory, one handle for each worker."""
         body = {"serialized_named_tensors": list(handles), "load_format": "flattened_bucket", "flush_cache": False}
         await self._control(http, "/update_weights_from_tensor", body)
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         body = {
             "master_address": group.address,
             "master_port": group.port,
@@ -163,10 +163,10 @@ class SGLang:
         }
         await self._control(http, "/init_weights_update_group", body)
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
         body = {
             "names": [entry.name for entry in bucket.entries],
             "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
@@ -178,14 +178,14 @@ class SGLang:
         await self._control(http, "/update_weights_from_distributed", body)
 
     async def _flush(self, http: Http) -> None:
-        """Forget cached prefixes. The server refuses while it still clears up after the last request."""
+        """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
         for _ in range(100):
             try:
                 await http.post("/flush_cache", {}, timeout=CONTROL)
                 return
-            except Refused:
+            except RequestRefused:
                 await asyncio.sleep(0.05)
-        raise InfraError(f"{http.url} does not come to rest: its cache cannot be flushed")
+        raise InfraError(f"{http.url} stays busy: its cache cannot be flushed")
 
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
         answer = await http.post(path, body, timeout=CONTROL)
@@ -211,7 +211,7 @@ def parameters(sampling: Sampling) -> dict[str, Any]:
 
 
 def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
-    """What a request with images has besides, or otherwise: the server draws their placeholders out itself."""
+    """The fields of a request with images: the server expands their placeholders itself."""
     if any(medium.kind != "image" for medium in media):
         raise UserError("rollout.name=sglang gets no videos: it would choose and size their frames itself; use hf")
     images = [medium.data_url() for medium in media]
@@ -219,9 +219,9 @@ def pictures(ids: Sequence[int], media: Sequence[Medium]) -> dict[str, Any]:
 
 
 def _as_sent(answer: dict[str, Any], ids: Sequence[int]) -> bool:
-    """Whether the server read these tokens; one that does not tell them tells how many."""
-    told = answer.get("prompt_token_ids")
-    return list(told) == list(ids) if told is not None else answer["meta_info"].get("prompt_tokens") == len(ids)
+    """Whether the server read these tokens; older servers report only their number."""
+    read = answer.get("prompt_token_ids")
+    return list(read) == list(ids) if read is not None else answer["meta_info"].get("prompt_tokens") == len(ids)
 
 
 def _reason(meta: dict[str, Any]) -> FinishReason:

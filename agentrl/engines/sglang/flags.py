@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import Settings, flag_words
+from agentrl.engines.servers.settings import ServerSettings, flag_words
 from agentrl.engines.servers.weights.nccl import AGREED
 
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
-"""Tokens of KV cache on a CPU, where memory is the trainer's as well."""
+"""Tokens of KV cache on a CPU, where the trainer uses the same memory."""
 
 
-def command(settings: Settings, port: int) -> list[str]:
+def command(settings: ServerSettings, port: int) -> list[str]:
     """The command line of a server on `port` of this machine."""
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
@@ -19,19 +19,19 @@ def command(settings: Settings, port: int) -> list[str]:
     return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """Variables that a server needs besides ours: on a CPU the shim, and one thread, as beside a trainer."""
+def environment(settings: ServerSettings) -> dict[str, str]:
+    """Environment variables of a server: on a CPU the shim, and one thread, since the trainer needs the others."""
     always = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
         "SGLANG_MM_AVOID_RETOKENIZE": "1",
-        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # it would keep what the eyes made of an image past an update of the weights
+        "SGLANG_VLM_CACHE_SIZE_MB": "0",  # a cache of image features would outlive an update of the weights
     }
     if settings.device == "cuda":
         return always | AGREED
     return always | {"PYTHONPATH": str(SHIM), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _common(settings: Settings) -> dict[str, Any]:
+def _common(settings: ServerSettings) -> dict[str, Any]:
     chunk = settings.max_batched_tokens if settings.chunked_prefill else -1
     return {
         "model_path": settings.model,
@@ -53,7 +53,7 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _adapter(settings: Settings) -> dict[str, Any]:
+def _adapter(settings: ServerSettings) -> dict[str, Any]:
     if settings.adapter is None:
         return {}
     own = {"lora_backend": "torch_native"} if settings.device == "cpu" else {}
@@ -61,11 +61,11 @@ def _adapter(settings: Settings) -> dict[str, Any]:
         "enable_lora": True,
         "max_lora_rank": settings.adapter.rank,
         "lora_target_modules": list(settings.adapter.targets),
-        "max_loras_per_batch": 2,  # ours, and none at all, which the server begins with
+        "max_loras_per_batch": 2,  # the policy's, and "none", with which the server begins
     }
 
 
-def _gpu(settings: Settings) -> dict[str, Any]:
+def _gpu(settings: ServerSettings) -> dict[str, Any]:
     return {
         "mem_fraction_static": settings.memory_fraction,
         "disable_cuda_graph": settings.eager,
@@ -73,7 +73,7 @@ def _gpu(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _cpu(settings: Settings) -> dict[str, Any]:
+def _cpu(settings: ServerSettings) -> dict[str, Any]:
     tokens = settings.max_num_seqs * settings.max_model_len
     return {
         "device": "cpu",

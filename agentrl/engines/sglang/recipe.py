@@ -2,7 +2,7 @@
 
 from agentrl.engines.servers.install import Recipe, Step
 
-# What `sglang.launch_server` imports on a CPU, without the GPU kernels that it declares; cpu_shim stands in for those.
+# The imports of `sglang.launch_server` on a CPU, without its GPU kernels: cpu_shim replaces those.
 PLAIN = (  # noqa: SIM905
     "aiohttp cloudpickle dill distro einops fastapi gguf interegular IPython jsonschema loguru msgspec numba==0.65.1 "
     "numpy nvidia-ml-py openai==2.8.0 orjson packaging partial_json_parser pillow prometheus-client psutil pybase64 "

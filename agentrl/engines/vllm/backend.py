@@ -1,12 +1,12 @@
 """vLLM's OpenAI server, with the calls of its development mode.
 
-Known traps that a line here exists for:
-- without `ignore_eos` the model's own end token ends a request that did not ask for it;
-- a request is known by the name that the completions endpoint makes of ours;
-- an update may keep what it was sent until a layer is whole: only packed handles of GPU memory are copied at once;
+Failure modes that the code here avoids:
+- without `ignore_eos` the model's own end token ends requests that do not have it as a stop token;
+- the completions endpoint changes the id of a request, and an abort needs the changed one;
+- an update may keep tensors until a layer is complete: only packed handles of GPU memory are copied at once;
 - on a CPU an update leaves a tied output layer with the old weights;
-- prefixes are cached by the adapter's name, whatever is in it: the cache is emptied after each;
-- what the model's eyes made of an image is cached, too, and outlives an update unless it is told to go.
+- prefixes are cached by the adapter's name alone: the cache is emptied after each update;
+- image features are cached too, and outlive an update unless the cache is reset.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ import torch
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
-from agentrl.engines.servers.backend import Answer, Group
+from agentrl.engines.servers.backend import Answer, BroadcastGroup
 from agentrl.engines.servers.http import Http, quietly, release, serves
-from agentrl.engines.servers.settings import ADAPTER, Settings
+from agentrl.engines.servers.settings import ADAPTER, ServerSettings
 from agentrl.engines.servers.weights.bucket import Bucket
-from agentrl.engines.vllm import pictures
+from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
 from agentrl.trajectory.medium import Medium
 
 OLDEST = (0, 22)
 CONTROL = 300.0
-"""Seconds that a call which draws nothing may take."""
+"""Seconds for a call that draws no tokens."""
 SPREAD = 1_000_003
 TOKENS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
-"""A completion of tokens alone: the server needs no tokenizer."""
+"""Completions as token ids: the server needs no tokenizer."""
 GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
 
 HINTS = {
     "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
     "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
     "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
-    "No module named 'torchvision'": "models that see need it: run `agentrl engine install vllm` again",
+    "No module named 'torchvision'": "vision models need it: run `agentrl engine install vllm` again",
     "unrecognized arguments: --enable-scale-out": "this vLLM takes no images (0.32 does); use sglang or hf",
     "out of memory": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
     "is less than desired GPU memory utilization": "lower rollout.gpu_memory_utilization: the trainer shares the GPU",
@@ -56,20 +56,20 @@ HINTS = {
 
 @engine("vllm")
 class VLLM:
-    """`Dialect` of vLLM 0.22 and later."""
+    """`ServerBackend` of vLLM 0.22 and later."""
 
     name = "vllm"
     hints: Mapping[str, str] = HINTS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.tensor_parallel = settings.tensor_parallel
         self.adapted = settings.adapter is not None
         self._models: dict[str, str] = {}
-        """Server -> what it calls its model."""
+        """Server -> its name of the model."""
         self._paths: dict[str, set[str]] = {}
-        """Server -> the calls that it has."""
-        self._sees: set[str] = set()
+        """Server -> the paths of its calls."""
+        self._image_servers: set[str] = set()
         """Servers that take images."""
 
     def command(self, port: int) -> list[str]:
@@ -89,7 +89,7 @@ class VLLM:
         self._models[http.url] = ADAPTER if self.adapted else models["data"][0]["id"]
         api = await http.get("/openapi.json", timeout=CONTROL)
         self._paths[http.url] = set(api["paths"])
-        self._sees |= {http.url} if pictures.takes_images(api) else set()
+        self._image_servers |= {http.url} if images.takes_images(api) else set()
         if "/start_weight_update" in self._paths[http.url] and not self.adapted:
             await self._control(http, "/init_weight_transfer_engine", {"init_info": self._packed(http)})
 
@@ -104,10 +104,10 @@ class VLLM:
     ) -> Answer:
         body, drawing = {"model": self._models[http.url], "request_id": rid}, parameters(sampling, len(ids))
         if media:
-            if http.url not in self._sees:
+            if http.url not in self._image_servers:
                 raise UserError(f"{http.url} takes no images: start vLLM (0.32) with --enable-scale-out, or use sglang")
-            answer = await http.post(pictures.PATH, body | pictures.question(ids, media, drawing), timeout=timeout)
-            return pictures.read(answer, ids, sampling.candidates)
+            answer = await http.post(images.PATH, body | images.question(ids, media, drawing), timeout=timeout)
+            return images.read(answer, ids, sampling.candidates)
         answer = await http.post("/v1/completions", body | {"prompt": ids} | drawing | TOKENS, timeout=timeout)
         choice = answer["choices"][0]
         told = choice["logprobs"] or {}
@@ -119,11 +119,11 @@ class VLLM:
     async def abort(self, http: Http, rids: Sequence[str]) -> None:
         if "/abort_requests" in self._paths[http.url]:
             names = [f"cmpl-{rid}-0" for rid in rids]
-            if http.url in self._sees:
+            if http.url in self._image_servers:
                 names += [f"generate-tokens-{rid}" for rid in rids]
             await quietly(http.post("/abort_requests", {"request_ids": names}, timeout=CONTROL))
             return
-        # Older versions can end all or none; those that nobody asked for come back to go on where they were.
+        # Older versions can only end all requests; the others are then sent again and continue.
         await quietly(http.post("/pause?mode=abort&clear_cache=false", {}, timeout=CONTROL))
         await quietly(http.post("/resume", {}, timeout=CONTROL))
 
@@ -154,7 +154,7 @@ class VLLM:
             await self._control(http, "/finish_weight_update", {"weight_version": str(version)})
             await self._call(http, "agentrl_repack")
         await self._forget(http)
-        if http.url in self._sees:
+        if http.url in self._image_servers:
             await self._control(http, "/reset_encoder_cache", {})
 
     async def load_files(self, http: Http, folder: Path) -> None:
@@ -177,33 +177,33 @@ class VLLM:
         always = {} if self._packed(http) else {"packed": True}
         await self._control(http, "/update_weights", {"update_info": body | always})
 
-    async def join(self, http: Http, group: Group, rank: int) -> None:
+    async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
         about = {"address": group.address, "port": group.port, "first": rank, "size": group.world_size}
         await self._call(http, "agentrl_join", json.dumps(about | {"name": group.name, "backend": group.backend}))
 
-    async def leave(self, http: Http, group: Group) -> None:
+    async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._call(http, "agentrl_leave", group.name)
 
-    async def receive(self, http: Http, group: Group, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
 
     def _packed(self, http: Http) -> dict[str, bool]:
-        """What newer versions are told once; older ones are told with each bucket."""
+        """The flag that newer versions take once, and older ones with each bucket."""
         return {"packed": True} if "/shutdown_weight_transfer_engine" in self._paths[http.url] else {}
 
     async def _call(self, http: Http, method: str, *args: str) -> None:
-        """Run a method of our extension in every worker."""
+        """Run a method of agentrl's extension in every worker."""
         await self._control(http, "/collective_rpc", {"method": method, "args": args})
 
     async def _forget(self, http: Http) -> None:
-        """Drop cached prefixes. The server cannot while it still clears up after the last request."""
+        """Drop cached prefixes. The server refuses while it still cleans up after the last request."""
         for _ in range(100):
             answer = await http.post("/reset_prefix_cache", {}, timeout=CONTROL)
             if not isinstance(answer, dict) or answer.get("success", True):
                 return
             await asyncio.sleep(0.05)
-        raise InfraError(f"{http.url} does not come to rest: its cache cannot be emptied")
+        raise InfraError(f"{http.url} stays busy: its cache cannot be emptied")
 
     async def _control(self, http: Http, path: str, body: dict[str, Any]) -> None:
         await http.post(path, body, timeout=CONTROL)
@@ -217,7 +217,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
-        # A request that goes on after a pause begins with the seed anew: not with the numbers it began with before.
+        # A request that continues after a pause restarts its generator: the prompt's length gives it other numbers.
         "seed": None if sampling.seed is None else (sampling.seed * SPREAD + prompt) % 2**63,
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(sampling.stop_token_ids),
@@ -227,7 +227,7 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
 
 
 def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
-    """A bucket's bytes without gaps, and how many are whose: vLLM cuts them so."""
+    """A bucket's bytes without gaps, and the size of each tensor, by which vLLM splits them."""
     sizes = [entry.end - entry.start for entry in bucket.entries]
     if sum(sizes) == bucket.flat.numel():
         return bucket.flat, sizes
@@ -235,7 +235,7 @@ def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
 
 
 def handles(flats: Sequence[torch.Tensor]) -> str:
-    """Handles of GPU memory as vLLM reads them: by each GPU's own name, pickled, in base64."""
+    """Handles of GPU memory in vLLM's form: by the GPU's UUID, pickled, in base64."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}

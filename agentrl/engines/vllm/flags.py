@@ -4,18 +4,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import Settings, flag_words
+from agentrl.engines.servers.settings import ServerSettings, flag_words
 from agentrl.engines.servers.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
 SHIM = Path(__file__).parent / "cpu_shim"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Room for an adapter that vLLM knows to make."""
+"""Values of `max_lora_rank` that vLLM supports."""
 CPU_CACHE_GIB = "1"
-"""KV cache on a CPU, where memory is the trainer's as well; VLLM_CPU_KVCACHE_SPACE says otherwise."""
+"""KV cache on a CPU, where the trainer uses the same memory; VLLM_CPU_KVCACHE_SPACE overrides it."""
 
 
-def command(settings: Settings, port: int) -> list[str]:
+def command(settings: ServerSettings, port: int) -> list[str]:
     """The command line of a server on `port` of this machine."""
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else {})
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
@@ -25,24 +25,24 @@ def command(settings: Settings, port: int) -> list[str]:
     return [*server, "--host", "127.0.0.1", "--port", str(port), *words]
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """Variables that a server needs besides ours."""
+def environment(settings: ServerSettings) -> dict[str, str]:
+    """Environment variables of a server, besides those of this process."""
     own = [WORKER] if settings.device == "cuda" else [WORKER, SHIM]
     paths = [*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])]
     always = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_SERVER_DEV_MODE": "1",  # abort, sleep and weight updates are served in this mode only
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory come pickled, from this host alone
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and cannot tell filtered log-probs
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory are pickled, and come from this host alone
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and returns no filtered log-probs
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(settings.adapter is not None)),
-        # Counting stays on, for the load is read from it; an interval of a year keeps it out of the log.
+        # The load is read from these statistics; an interval of a year keeps them out of the log.
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",
     }
     return always | (_gpu_environment(settings) if settings.device == "cuda" else _cpu_environment(settings))
 
 
-def _common(settings: Settings) -> dict[str, Any]:
+def _common(settings: ServerSettings) -> dict[str, Any]:
     return {
         "model": settings.model,
         "served_model_name": "policy",
@@ -52,14 +52,14 @@ def _common(settings: Settings) -> dict[str, Any]:
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel,
         "seed": settings.seed,
-        "generation_config": "vllm",  # else the model's own file filters what a request leaves open
+        "generation_config": "vllm",  # else the model's own file sets the filters that a request does not set
         "logprobs_mode": "processed_logprobs",
         "no_enable_chunked_prefill": not settings.chunked_prefill,
         "max_num_batched_tokens": settings.max_batched_tokens,
         "enforce_eager": settings.eager or settings.device == "cpu",  # compiling takes a minute to gain a tenth
         "worker_extension_cls": "agentrl_worker.Extension",
         "weight_transfer_config": {"backend": "ipc"},
-        **_eyes(settings),
+        **_image_flags(settings),
         "trust_remote_code": settings.trust_remote_code,
         "hf_overrides": _overrides(settings) or None,
         "uvicorn_log_level": "warning",
@@ -67,38 +67,38 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _overrides(settings: Settings) -> dict[str, Any]:
+def _overrides(settings: ServerSettings) -> dict[str, Any]:
     return dict(settings.override_config) | ({"head_dtype": "float32"} if settings.head_in_float32 else {})
 
 
-def _eyes(settings: Settings) -> dict[str, Any]:
-    if not settings.sees:
+def _image_flags(settings: ServerSettings) -> dict[str, Any]:
+    if not settings.takes_images:
         return {"skip_tokenizer_init": True}  # token ids in, token ids out; processors of images need one
     return {
         "enable_scale_out": True,  # the call that takes images beside token ids
-        "no_mm_device_do_normalize": True,  # its factors lie among the weights, and are random where those begin so
+        "no_mm_device_do_normalize": True,  # its factors are weights: random at the start
     }
 
 
-def _adapter(settings: Settings) -> dict[str, Any]:
+def _adapter(settings: ServerSettings) -> dict[str, Any]:
     if settings.adapter is None:
         return {}
     rank = settings.adapter.rank
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": next((r for r in RANKS if r >= rank), rank)}
 
 
-def _gpu(settings: Settings) -> dict[str, Any]:
+def _gpu(settings: ServerSettings) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": settings.memory_fraction,
         "enable_sleep_mode": settings.sleeps,
     }
 
 
-def _gpu_environment(settings: Settings) -> dict[str, str]:
+def _gpu_environment(settings: ServerSettings) -> dict[str, str]:
     return AGREED | ({"VLLM_BATCH_INVARIANT": "1"} if settings.deterministic else {})
 
 
-def _cpu_environment(settings: Settings) -> dict[str, str]:
+def _cpu_environment(settings: ServerSettings) -> dict[str, str]:
     """One thread a core, each bound: unbound ones wait on the server's other processes at every operation."""
     bound = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if settings.tensor_parallel == 1 else "auto"
     chosen = {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}

@@ -1,12 +1,12 @@
 """vLLM's environment: the release that was measured on a GPU, and for CPUs the newest of the CPU build.
 
-The CPU build asks for torch==2.13.0+cpu, which lies on PyTorch's own package index: pip must know it.
+The CPU build needs torch==2.13.0+cpu from PyTorch's own package index: pip must be configured with it.
 """
 
 from agentrl.engines.servers.install import Recipe, Step
 
-# The plain builds of these are for CUDA, and fail on import beside a torch without it. (So does torchvision, which
-# models that see need: cpu_shim helps it.)
+# The plain builds of these are for CUDA; their import fails beside a torch without it. (So does torchvision's, which
+# vision models need: cpu_shim fixes that.)
 FOREIGN = ("torchaudio", "torchcodec", "triton")
 
 RECIPE = Recipe(

@@ -1,4 +1,4 @@
-"""What a test script asks of a solution, read from its text: how it can be run without trusting the solution.
+"""Analyses the text of a test script: its calls of the solution, and how to run it without trusting the solution.
 
 Three shapes: asserts that compare one call with one literal are judged here, from the call's value; other scripts are
 run by a referee, in a sandbox without the solution; a few need the solution's own process, and their verdict is
@@ -21,7 +21,7 @@ from agentrl.rewards.code.values import MALFORMED, decode, holds
 
 TOGETHER = {"stdin", "input", "inspect", "mock", "patch", "monkeypatch", "asyncio", "globals", "locals", "eval", "exec"}
 TOGETHER |= {"open", "solution", "numpy", "np", "pandas", "pd", "torch", "scipy"}
-"""Names that reach for the solution's process; what they do makes no sense in another one."""
+"""Names that act on the solution's process, and have no meaning in another one."""
 RAISES = ("raises", "assertraises", "assertraisesregex")
 
 

@@ -1,4 +1,4 @@
-"""The solution's side of a test: does what the referee asks for, call by call, and answers in plain data.
+"""The solution's side of a test: makes the referee's calls one by one, and answers in plain data.
 
 Sent into the sandbox as text. A call is [what, arguments, named arguments]; `what` is {"name"} of the solution,
 {"ref"}, an object that an earlier answer named so, or {"do"}, an operation of DOING. An answer is {"value"} or
@@ -16,7 +16,7 @@ from agentrl.rewards.code.plain import decode, encode, standard
 
 BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow and_ or_ xor matmul contains getitem delitem"
 CHUNK = 1024
-"""Items that are taken from an iterator at once."""
+"""Items taken from an iterator at a time."""
 DOING: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in [*BINARY.split(), "setitem", "neg"]}
 DOING |= {"len": len, "str": str, "repr": repr, "int": int, "float": float, "bool": bool, "iter": iter, "abs": abs}
 DOING |= {"getattr": getattr, "setattr": setattr, "value": lambda value: value}
@@ -26,7 +26,7 @@ PRINTED = 1 << 16
 
 
 class Callee:
-    """Holds what calls gave and has no plain form."""
+    """Keeps results of calls that have no plain form."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -51,7 +51,7 @@ class Callee:
         return reply | {"printed": printed.getvalue()[:PRINTED]}
 
     def read(self, kind: str, content: Any) -> Any:
-        """What a form means that is no value."""
+        """The object of a form that is a reference."""
         if kind == "name":
             if content not in self.names:
                 raise NameError(f"name {content!r} is not defined")
@@ -59,7 +59,7 @@ class Callee:
         return self.objects[content] if kind == "ref" else DOING[content]
 
     def form(self, value: Any) -> Any:
-        """The plain form of a value, with references to what has none."""
+        """The plain form of a value, with references to objects that have none."""
         try:
             return encode(value, self.part)
         except Exception:

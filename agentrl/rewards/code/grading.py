@@ -1,4 +1,4 @@
-"""Runs a solution against its test cases, all of them as one job, and judges what came back.
+"""Runs a solution against all of its test cases as one job, and grades the results.
 
 Invariants: no expected output enters the sandbox; a passing verdict always rests on something that came out of it,
 never on a return code alone; trouble of the sandbox's own raises InfraError.
@@ -23,7 +23,7 @@ Run = Callable[[Job], Awaitable[Result]]
 
 
 class Grader(ABC):
-    """How one shape of test cases is run and judged."""
+    """Runs and grades one shape of test cases."""
 
     forgeable = False
 
@@ -46,11 +46,11 @@ class Grader(ABC):
 
     @abstractmethod
     def stdin(self, index: int) -> str:
-        """What case `index` reads."""
+        """The standard input of case `index`."""
 
     @abstractmethod
     def passes(self, index: int, output: bytes) -> bool:
-        """Whether the output of a run that ended well is right."""
+        """Whether the output of a run without errors is right."""
 
 
 class Program(Grader):
@@ -109,7 +109,7 @@ class Asserts(Grader):
 
 @dataclass(frozen=True)
 class Graders:
-    """Which grader a shape of test cases has."""
+    """The grader for the shape of the test cases."""
 
     program: type[Grader] = Program
     function: type[Grader] = Function
@@ -136,7 +136,7 @@ async def grade(
 
 
 async def _tried(run: Run, grader: Asserts, limits: Limits, total: float) -> Verdict:
-    """Test and solution apart as far as that goes; what needs one process is run in one."""
+    """Run test and solution in separate sandboxes; scripts that need one process run in one."""
     cases = grader.cases
     tried = await Trials(run, grader.code, cases.asserts, limits=limits, total=total).judge()
     codes: list[bool | int] = [trial.result if trial.result is not None else False for trial in tried]

@@ -35,7 +35,7 @@ def form(value: Any) -> Any:
 
 
 class Reports:
-    """What the test script handed over, in order."""
+    """The values that the test script reported, in order."""
 
     def __init__(self) -> None:
         self.made: list[list[Any]] = []
@@ -77,7 +77,7 @@ def answer(request: dict[str, Any], names: dict[str, Any], requests: int) -> dic
 
 
 def main(leave: Any = os._exit) -> None:
-    """Take the pipes away from the solution, run it, reply, and leave before its leftovers can run."""
+    """Hide the pipes from the solution, run it, reply, and exit before its exit handlers run."""
     requests, channel = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,12 +1,13 @@
-"""The test's side: runs a test script where no solution ever runs; sent there as text.
+"""Runs a test script in a sandbox where the solution never runs; this file is sent there as text.
 
-The solution's names are stand-ins, whose calls are answered from what the solution's own sandbox said to the same
-calls. A call without an answer yet gives something unknown, and the run goes on as a guess, to find more calls that can
-be asked together; what fails in it is passed over, and it decides nothing. The reply is {"state", "sure", "calls"}.
+The solution's names are remote objects: their calls are answered with the results of the same calls in the solution's
+own sandbox. A call without a result yet returns an unknown value, and the run continues as a guess, to find more calls
+that can be sent together; errors in a guess are ignored, and it decides nothing. The reply is {"state", "sure",
+"calls"}.
 
-Invariants: all that comes from the solution is plain data, or a reference that no operator acts on, unless the test
-itself made the object by calling a class; a verdict comes from a run in which every answer was given to these very
-calls in this very order.
+Invariants: values from the solution are plain data, or references on which no operator acts, unless the test itself
+made the object by calling a class; a verdict comes from a run in which every result belongs to exactly these calls in
+exactly this order.
 """
 
 import __future__
@@ -23,12 +24,12 @@ import traceback
 from typing import Any
 
 from agentrl.rewards.code.plain import STANDARD, Opaque, decode, encode, receive, send, standard
-from agentrl.rewards.code.stand_ins import UNKNOWN, Named, Remote, Unknown
+from agentrl.rewards.code.remote_objects import UNKNOWN, Named, Remote, Unknown
 
 MOST_CALLS = 20_000
 MOST_GUESSES = 5_000
 REPEATS = 8
-"""Equal calls without an answer, after which a guess goes nowhere."""
+"""Equal calls without an answer, after which a guess stops."""
 GUESSING_SECONDS = 0.5
 PLAIN = (type(None), bool, int, float, str, bytes, complex)
 SWALLOWED = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -36,11 +37,11 @@ SWALLOWED = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 class Pending(BaseException):
-    """What is unknown cannot be sent; the guess goes on after this statement."""
+    """An unknown value cannot be sent; the guess continues after this statement."""
 
 
 class Stop(BaseException):
-    """Guessing leads no further."""
+    """The guess ends here."""
 
 
 class Unsendable(BaseException):
@@ -106,7 +107,7 @@ class Referee:
         return UNKNOWN
 
     def absorb(self) -> None:
-        """What a guess does with an exception."""
+        """Handle an exception in a guess."""
         self.absorbed += 1
         if not self.guessing or isinstance(sys.exc_info()[1], Stop) or self.absorbed > MOST_GUESSES:
             raise
@@ -116,7 +117,7 @@ class Referee:
         self.reached += 1
 
     def outcome(self, what: Any, args: tuple[Any, ...], answer: Any) -> Any:
-        """What the caller sees of an answer."""
+        """The value of an answer, for the caller."""
         sys.stdout.write(answer.get("printed", ""))
         if "raised" in answer:
             self.raised = True
@@ -221,7 +222,7 @@ def _replace(old: Any, new: Any) -> None:
 
 
 def stand_in(name: str, referee: Referee) -> Any:
-    """What a name means that the script does not define."""
+    """The object for a name that the script does not define."""
     if name in sys.stdlib_module_names:
         return importlib.import_module(name)
     if name in referee.exceptions:

@@ -11,9 +11,9 @@ from agentrl.rewards.code.verdict import STATUS
 from agentrl.rewards.ready_made import CODE_SOURCES
 
 FIRST = 10
-"""Cases that count in verl's code data sets, which it scores by the first ones."""
+"""Cases that count in verl's code data sets: the first ones."""
 OUTPUT_BYTES = 16 << 20
-"""Of standard output and of standard error: some tests ask for megabytes."""
+"""Limit of standard output and of standard error: some tests need megabytes."""
 FAILURES = [name for result, name in STATUS.items() if result not in (True, -1)]
 
 
@@ -29,7 +29,7 @@ async def compute_score(
     timeout: float = 10.0,
     total_timeout: float = 60.0,
 ) -> dict[str, float]:
-    """Share of the test cases in `ground_truth` that the code in the model's words passes; 0 where there is no code.
+    """Share of the test cases in `ground_truth` that the code in the model's text passes; 0 without code.
 
     `continuous`: only the first ten count (None: for the data sets that verl does so for). `timeout` seconds for the
     compilation and for each case, `total_timeout` for all cases. Raises InfraError, UserError.

@@ -1,4 +1,4 @@
-"""Test scripts that need the solution's own process, taken apart as far as that goes.
+"""Splits test scripts that need the solution's own process, as far as possible.
 
 `assert f(2) == 4` goes in as a report of f(2), and the 4 stays here. All the same the report, and everything else in
 such a script, is the word of a process that the solution shares: the verdict is forgeable.
@@ -13,17 +13,17 @@ from agentrl.core.errors import UserError
 from agentrl.rewards.code.values import MALFORMED, decode, holds
 
 MIRRORED = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE", "Is": "Is"}
-"""What a comparison becomes when its sides change places."""
+"""The comparison with its sides swapped."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What must hold of a report."""
+    """The condition for one report."""
 
     operator: str
     expected: Any = None
     pair: bool = False
-    """The report brings both sides, or a verdict where neither has a plain form."""
+    """The report has both sides, or a verdict when neither has a plain form."""
     always: bool = True
     """It is at the top of the script, so a run to the end has reached it."""
 

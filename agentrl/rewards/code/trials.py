@@ -18,7 +18,7 @@ from agentrl_sandbox.job import CommandResult, Job, Limits, Result
 Run = Callable[[Job], Awaitable[Result]]
 
 ROUNDS = 64
-"""How often answers may lead to other calls."""
+"""Rounds in which answers may lead to further calls."""
 STATES: dict[str, bool | int] = {"passed": True, "failed": False, "error": RUNTIME_ERROR}
 
 
@@ -33,7 +33,7 @@ def program(*names: str) -> str:
 
 
 HARNESS = program("plain", "callee", "harness")
-REFEREE = program("plain", "callee", "stand_ins", "referee")
+REFEREE = program("plain", "callee", "remote_objects", "referee")
 
 
 def framed(request: dict[str, Any]) -> str:
@@ -44,7 +44,7 @@ def framed(request: dict[str, Any]) -> str:
 
 @dataclass
 class Trial:
-    """One script, on its way to a verdict."""
+    """One script and its verdict."""
 
     shape: Shape
     result: bool | int | None = None
@@ -61,7 +61,7 @@ class Trial:
         return self.result is None and not self.together
 
     def request(self) -> dict[str, Any]:
-        """For the referee."""
+        """The request to the referee."""
         shape = self.shape
         return {
             "script": shape.source,
@@ -72,14 +72,14 @@ class Trial:
         }
 
     def judge(self, reply: dict[str, Any]) -> None:
-        """Take in what the referee says."""
+        """Process the referee's reply."""
         self.calls = reply["calls"]
         self.together = reply["state"] == "unsendable"
         if reply["sure"] and not self.together:
             self.result = STATES[reply["state"]]
 
     def answer(self, reply: dict[str, Any]) -> None:
-        """Take in what the solution answers."""
+        """Process the solution's answers."""
         self.known = [[call, answer] for call, answer in zip(self.calls, reply["answers"], strict=True)]
         if not self.shape.checks:
             return
@@ -99,7 +99,7 @@ class Trials:
         self.code = code
         self.limits = limits
         self.left = total
-        """Seconds for all runs that are still to come."""
+        """Seconds for all remaining runs."""
         self.trials = [Trial(read(script)) for script in scripts]
 
     async def judge(self) -> list[Trial]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
-"""What reading a forged reply may raise."""
+"""The errors of reading a forged reply."""
 
 
 class Opaque:
@@ -44,7 +44,7 @@ def _standard(kind: str, args: list[Any]) -> Any:
 
 
 def decode(form: Any) -> Any:
-    """What harness.encode was given. Raises one of MALFORMED."""
+    """The value that harness.encode encoded. Raises one of MALFORMED."""
     if not isinstance(form, dict):
         return form
     ((kind, content),) = form.items()
@@ -72,7 +72,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def holds(name: str, left: Any, right: Any) -> bool:
-    """Whether the comparison is true; one that cannot be made is not."""
+    """Whether the comparison is true; false when the values cannot be compared."""
     try:
         return bool(OPERATORS[name](left, right))
     except MALFORMED:

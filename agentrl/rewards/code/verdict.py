@@ -1,4 +1,4 @@
-"""What became of each case, under verl's codes and names."""
+"""The result of each case, with verl's codes and names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

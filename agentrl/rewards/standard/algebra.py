@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards.standard.apart import Apart
+from agentrl.rewards.standard.isolated import IsolatedFunction
 
 TIMEOUT = 10.0
 """Seconds for one comparison; one that takes longer finds no equality."""
@@ -40,7 +40,7 @@ def readable(expression: str) -> bool:
 
 
 @cache
-def _zero() -> Apart:
+def _zero() -> IsolatedFunction:
     if find_spec("sympy") is None:
         raise UserError("sympy is not installed; run: pip install 'agentrl[math]'")
-    return Apart("agentrl.rewards.standard.simplifying", "zero", timeout=TIMEOUT)
+    return IsolatedFunction("agentrl.rewards.standard.simplifying", "zero", timeout=TIMEOUT)

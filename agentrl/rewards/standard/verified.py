@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards.standard.apart import Apart
+from agentrl.rewards.standard.isolated import IsolatedFunction
 
 TIMEOUT = 30.0
 
@@ -37,5 +37,5 @@ def right(truth: str, answer: str) -> bool:
 
 
 @cache
-def _right() -> Apart:
-    return Apart(__name__, right.__name__, timeout=TIMEOUT)
+def _right() -> IsolatedFunction:
+    return IsolatedFunction(__name__, right.__name__, timeout=TIMEOUT)

@@ -1,8 +1,7 @@
 """The contract of an agent loop.
 
-A loop fills the trajectory it is given and returns nothing: what it had written when a timeout or a
-failure ended it is still there to look at. It never scores, never retries, and catches nothing: the
-scheduler does, the same way for every loop.
+A loop fills its trajectory and returns nothing, so that a partial trajectory remains after a timeout or a failure. It
+never scores, retries or catches errors: the scheduler does, the same way for every loop.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ from agentrl.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Environment:
-    """What all trajectories of a run share."""
+    """Engine, chat, tools, interactions and limits: shared by all trajectories of a run."""
 
     engine: Engine
     chat: Chat
@@ -36,7 +35,7 @@ class Environment:
 
 
 class AgentLoop(ABC):
-    """Drives one trajectory; made anew for each."""
+    """Drives one trajectory; each trajectory has its own object."""
 
     uses_tools: ClassVar[bool] = True
     """Whether the prompt shows the run's tools: what counts towards its length."""
@@ -49,7 +48,7 @@ class AgentLoop(ABC):
         """Fill `trajectory`. May raise InfraError; asyncio.CancelledError must pass."""
 
     def episode(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> Episode:
-        """The usual way to write tokens, messages and limits in step."""
+        """An episode, which keeps tokens, messages and limits in step."""
         env = self.env
         return Episode(
             trajectory,

@@ -1,11 +1,10 @@
-"""The model calls tools until it answers; a simulated user, where the row has one, reacts to its answers.
+"""The model calls tools until it answers; a simulated user, if the row has one, replies to its answers.
 
 Invariants:
 - tool calls come first: the interaction runs only on a turn without calls;
-- every call of a turn gets exactly one answer, in the order of the calls, even a malformed one or one
-  too many;
-- the last answer the turn limit allows is still judged by the interaction, but nothing is appended to it;
-- tools are released and the interaction finalized whatever happens.
+- every call of a turn gets exactly one answer, in the order of the calls; malformed and excess calls too;
+- the interaction still scores the last answer that the turn limit allows, but its reply is not appended;
+- tools are always released and the interaction is always finalized.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Traj
 
 
 @dataclass
-class Partners:
-    """Whom the model talks to besides itself."""
+class Sessions:
+    """The tools and the simulated user of one trajectory."""
 
     tools: ToolSession
     interaction: InteractionSession | None
@@ -43,11 +42,11 @@ class ToolAgent(AgentLoop):
             trajectory.key, row.tools_kwargs, agent_data=trajectory, selection=row.tool_selection
         )
         interaction = self._interaction(trajectory)
-        async with AsyncExitStack() as partings:  # a release that is cancelled does not keep the other from its turn
+        async with AsyncExitStack() as stack:  # if one release is cancelled, the other still runs
             if interaction is not None:
-                partings.push_async_callback(interaction.finalize)
-            partings.push_async_callback(tools.release)
-            await self._converse(trajectory, sampling, Partners(tools, interaction))
+                stack.push_async_callback(interaction.finalize)
+            stack.push_async_callback(tools.release)
+            await self._converse(trajectory, sampling, Sessions(tools, interaction))
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:
         kwargs = trajectory.row.interaction_kwargs
@@ -55,10 +54,10 @@ class ToolAgent(AgentLoop):
             return None
         return self.env.interactions.open(trajectory.key, kwargs)
 
-    async def _converse(self, trajectory: Trajectory, sampling: Sampling, partners: Partners) -> None:
-        await partners.tools.start()
-        if partners.interaction is not None:
-            await partners.interaction.start()
+    async def _converse(self, trajectory: Trajectory, sampling: Sampling, sessions: Sessions) -> None:
+        await sessions.tools.start()
+        if sessions.interaction is not None:
+            await sessions.interaction.start()
         schemas = self.env.tools.schemas(trajectory.row.tool_selection)
         episode = self.episode(trajectory, sampling, schemas)
         episode.begin()
@@ -68,13 +67,13 @@ class ToolAgent(AgentLoop):
             if episode.done:
                 break
             if not reply.calls:
-                await self._answered(episode, reply, partners.interaction)
+                await self._answered(episode, reply, sessions.interaction)
                 continue
-            errors = await self._called(episode, reply, partners.tools, errors)
-        await self._collect(trajectory, partners)
+            errors = await self._called(episode, reply, sessions.tools, errors)
+        await self._collect(trajectory, sessions)
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
-        """The model wrote an answer: hear the simulated user, or stop."""
+        """After an answer: get the simulated user's reply, or stop."""
         if interaction is None:
             episode.finish("stop")
             return
@@ -92,7 +91,7 @@ class ToolAgent(AgentLoop):
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
     async def _called(self, episode: Episode, reply: Reply, tools: ToolSession, errors: int) -> int:
-        """The model called tools: run them together, answer in order; returns bad turns in a row."""
+        """After tool calls: run them concurrently, answer in order; returns the number of bad turns in a row."""
         if self._out_of_turns(episode.trajectory):
             episode.finish("max_turns")
             return errors
@@ -133,20 +132,20 @@ class ToolAgent(AgentLoop):
         limit = self.env.limits.assistant_turns
         return limit is not None and trajectory.turns >= limit
 
-    async def _collect(self, trajectory: Trajectory, partners: Partners) -> None:
+    async def _collect(self, trajectory: Trajectory, sessions: Sessions) -> None:
         """Take the final scores of tools and interaction while both are still alive."""
-        trajectory.tool_rewards = await partners.tools.rewards()
-        if partners.interaction is not None:
-            trajectory.interaction_score = await partners.interaction.score()
+        trajectory.tool_rewards = await sessions.tools.rewards()
+        if sessions.interaction is not None:
+            trajectory.interaction_score = await sessions.interaction.score()
 
 
 async def _together(calls: list[Coroutine[Any, Any, ToolResult]]) -> list[ToolResult]:
-    """All at once; a single one without the price of a task of its own."""
+    """Run all concurrently; a single call needs no task of its own."""
     return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
 def _tool_message(call: Call, result: ToolResult) -> Message:
-    """Pictures come before the text, as verl shows them."""
+    """Images come before the text, as in verl."""
     content: Any = [{"type": "image", "image": image} for image in result.images]
     content += [{"type": "video", "video": video} for video in result.videos]
     if content and result.text:

@@ -7,7 +7,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.http import Lost
+from agentrl.engines.servers.http import ServerLost
 from agentrl.training.checkpoint.folders import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 
@@ -29,8 +29,8 @@ def plain(error: BaseException, who: str) -> Exception:
         return UserError(str(cause))
     if isinstance(cause, WorkerDied):
         return WorkerDied(str(cause))
-    if isinstance(cause, Lost):  # of a server: the engine brings it back and tries again
-        return Lost(str(cause))
+    if isinstance(cause, ServerLost):  # of a server: the engine brings it back and tries again
+        return ServerLost(str(cause))
     if isinstance(cause, InfraError):
         return InfraError(str(cause))
     lines = str(cause).strip().splitlines()

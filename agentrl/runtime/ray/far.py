@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from agentrl.engines.servers import Dialect, ServerProcess, StartFailed
+from agentrl.engines.servers import ServerBackend, ServerProcess, StartFailed
 from agentrl.runtime.ray.host import Place
 from agentrl.runtime.ray.placing import Spot
 
@@ -15,8 +15,8 @@ from agentrl.runtime.ray.placing import Spot
 class ServerHost:
     """An actor that holds one server on its machine; should it die, the server dies with it."""
 
-    def __init__(self, dialect: Dialect, log: str, scratch: str) -> None:
-        self.dialect, self.log, self.scratch = dialect, Path(log), Path(scratch)
+    def __init__(self, backend: ServerBackend, log: str, scratch: str) -> None:
+        self.backend, self.log, self.scratch = backend, Path(log), Path(scratch)
         self.process: ServerProcess | None = None
 
     def place(self) -> Place:
@@ -28,8 +28,8 @@ class ServerHost:
 
     def launch(self, port: int, address: str, gpus: Sequence[str]) -> None:
         """Start the server, reachable from the cluster's other machines."""
-        environment = self.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
-        command = [*self.dialect.command(port), "--host", address]  # the last one counts
+        environment = self.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+        command = [*self.backend.command(port), "--host", address]  # the last one counts
         self.process = ServerProcess(command, environment, self.log, scratch=self.scratch)
         self.process.launch()
 

@@ -66,7 +66,7 @@ class Host(Worker):
 
     async def open_engine(self) -> None:
         """Load a copy of the policy and make ready to sample."""
-        from agentrl.engines.opening import engine_in_process
+        from agentrl.engines.launching import engine_in_process
         from agentrl.training import load_model
 
         model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.engines.servers import Dialect, Replica
+from agentrl.engines.servers import Replica, ServerBackend
 from agentrl.runtime.ray.host import Host, Worker
 
 Target = tuple[str, int]
@@ -76,20 +76,20 @@ class Rank(Member, Host):
         bucket = next(self._leaving, None)
         return bucket is not None, bucket if bucket is not None and self.first else {}
 
-    async def push(self, dialect: Dialect, way: str, scratch: str, targets: Mapping[str, list[Target]]) -> None:
+    async def push(self, backend: ServerBackend, way: str, scratch: str, targets: Mapping[str, list[Target]]) -> None:
         """Give servers the policy's present weights. `targets`: by rank, the servers that this rank serves.
 
         A rank without servers takes part, for the full weights are made by all ranks together.
         """
-        from agentrl.engines.opening import sent_weights, transport
+        from agentrl.engines.launching import sent_weights, transport
 
         ranks = self.learner.ranks
         if self._transport is None:
             self._weights = sent_weights(self.config, self.learner.module, way, self.device)
             self._transport = transport(self.config, self._weights, way, self.device, Path(scratch), ranks)
         mine = targets.get(str(ranks.rank), [])
-        if mine or (way == "ipc" and dialect.tensor_parallel > 1):
-            await self._transport.push([self._replica(dialect, *target) for target in mine])
+        if mine or (way == "ipc" and backend.tensor_parallel > 1):
+            await self._transport.push([self._replica(backend, *target) for target in mine])
         else:
             for _ in self._weights.tensors():
                 pass
@@ -116,8 +116,8 @@ class Rank(Member, Host):
         for unit in units:
             yield from ((name, tensor.detach()) for name, tensor in unit.items() if name in trained)
 
-    def _replica(self, dialect: Dialect, url: str, starts: int) -> Replica:
-        replica = self._replicas.setdefault(url, Replica(dialect, url))
+    def _replica(self, backend: ServerBackend, url: str, starts: int) -> Replica:
+        replica = self._replicas.setdefault(url, Replica(backend, url))
         replica.starts = starts
         return replica
 

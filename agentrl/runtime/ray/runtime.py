@@ -18,7 +18,7 @@ import torch
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import engine_name, in_process
+from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts

@@ -15,10 +15,10 @@ import torch
 
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.backends import dialect, model_length
-from agentrl.engines.opening import check_addresses, engine_name, server_urls, weight_folder
+from agentrl.engines.backends import model_length, server_backend
+from agentrl.engines.launching import check_addresses, engine_name, server_urls, weight_folder
 from agentrl.engines.probe import probe_for
-from agentrl.engines.servers import Dialect, RemoteEngine, Replica
+from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import reserve
@@ -31,9 +31,9 @@ class RankTransport:
     """Weights from the ranks: by files and broadcasts from the first, an adapter too, and by CUDA IPC from the one on a
     server's GPU."""
 
-    def __init__(self, ranks: Crew, dialect: Dialect, way: str, scratch: Path, nearest: dict[str, int]) -> None:
+    def __init__(self, ranks: Crew, backend: ServerBackend, way: str, scratch: Path, nearest: dict[str, int]) -> None:
         """`nearest`: URL of a server -> the rank on its GPU."""
-        self.name, self.ranks, self.dialect, self.scratch, self.nearest = way, ranks, dialect, scratch, nearest
+        self.name, self.ranks, self.backend, self.scratch, self.nearest = way, ranks, backend, scratch, nearest
 
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights."""
@@ -41,7 +41,7 @@ class RankTransport:
         for replica in replicas:
             rank = self.nearest[replica.url] if self.name == "ipc" else 0
             targets.setdefault(str(rank), []).append((replica.url, replica.starts))
-        await asyncio.to_thread(self.ranks.call, "push", self.dialect, self.name, str(self.scratch), targets)
+        await asyncio.to_thread(self.ranks.call, "push", self.backend, self.name, str(self.scratch), targets)
 
     async def close(self) -> None:
         """Ranks and servers end together; there is nothing to take leave of."""
@@ -63,27 +63,27 @@ def start_servers(
     sleeps = shared and rollout.free_cache_engine
     name = engine_name(rollout, device)
     check_addresses(rollout, name)
-    spoken = dialect(name, config, device, sleeps=sleeps)
+    backend = server_backend(name, config, device, sleeps=sleeps)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
     servers: list[FarServer] = []
     logs = Path(trainer.default_local_dir).absolute() / "engine"
     if rollout.base_url:
-        replicas = [Replica(spoken, url) for url in server_urls(rollout)]
+        replicas = [Replica(backend, url) for url in server_urls(rollout)]
     else:
         spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(spots))]
-        servers = [_server(spot, spoken, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
-        replicas = [Replica(spoken, server.url, server) for server in servers]
+        files = [logs / f"{backend.name}-{i}.log" for i in range(len(spots))]
+        servers = [_server(spot, backend, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
+        replicas = [Replica(backend, server.url, server) for server in servers]
     nearest = {server.url: server.spot.rank for server in servers}
-    way = "adapter" if spoken.adapted else weight_way(rollout, device, shared)
+    way = "adapter" if backend.adapted else weight_way(rollout, device, shared)
     machines = {place.node for place in [*ranks.places, *(server.place for server in servers)]}
     if way in ("files", "adapter") and rollout.weight_dir is None and len(machines) > 1:
         raise UserError("rollout.weight_dir is not set: weights go by files, and machines share no memory; name one")
     engine = RemoteEngine(
-        spoken,
+        backend,
         replicas,
-        RankTransport(ranks, spoken, way, scratch.path, nearest),
+        RankTransport(ranks, backend, way, scratch.path, nearest),
         max_model_len=model_length(config),
         start_timeout=rollout.start_timeout,
         request_timeout=rollout.request_timeout,
@@ -117,14 +117,14 @@ def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Spot]
     return apart_spots(group, rollout, each, device)
 
 
-def _server(spot: Spot, spoken: Dialect, log: Path, scratch: Scratch, stack: ExitStack) -> FarServer:
+def _server(spot: Spot, backend: ServerBackend, log: Path, scratch: Scratch, stack: ExitStack) -> FarServer:
     options = {"num_cpus": 0, "num_gpus": spot.own_gpus, "scheduling_strategy": spot.strategy}
-    actor: Any = ray.remote(ServerHost).options(**options).remote(spoken, str(log), str(scratch.path))
+    actor: Any = ray.remote(ServerHost).options(**options).remote(backend, str(log), str(scratch.path))
     stack.callback(ray.kill, actor)
     try:
         place = ray.get(actor.place.remote())
     except ray.exceptions.RayError as error:
-        raise InfraError(f"no {spoken.name} server can be started on {spot}: {error}") from error
+        raise InfraError(f"no {backend.name} server can be started on {spot}: {error}") from error
     server = FarServer(actor, spot, place)
     server.launch()
     return server

@@ -25,14 +25,14 @@ class Connection:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         self.busy = 0
-        """Calls under way, as the pool counts them."""
+        """Running calls; the pool counts them."""
         self._client: Any = None
         self._life: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self._opening = asyncio.Lock()
 
     async def tools(self) -> list[Any]:
-        """What the server offers. Raises InfraError."""
+        """The server's tools. Raises InfraError."""
         client, found, cursor = await self._open(), [], None
         while True:
             page = await client.list_tools(cursor=cursor)
@@ -42,7 +42,7 @@ class Connection:
                 return found
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """The server's answer. Raises MCPError where the server refuses, InfraError where it is gone."""
+        """The server's answer. Raises MCPError when the server refuses, InfraError when it is gone."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -59,7 +59,7 @@ class Connection:
             raise InfraError(f"MCP server {self.spec.name!r} is gone: {error or type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Leave the session; safe to call twice, and the next call opens a new one."""
+        """Close the session; safe to call twice, and the next call opens a new one."""
         life, self._life, self._client = self._life, None, None
         self._leave.set()
         if life is not None:
@@ -80,7 +80,7 @@ class Connection:
             return self._client
 
     async def _live(self, opened: asyncio.Future[Any], leave: asyncio.Event) -> None:
-        """Hold the session from begin to end."""
+        """Keep the session open from start to end."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             try:
                 async with _client(self.spec, said) as client:

@@ -8,7 +8,7 @@ from agentrl.core.blaming import blaming
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import Entry
-from agentrl.tools.mcp.pool import Loop, Pool
+from agentrl.tools.mcp.session_pool import LoopThread, SessionPool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
@@ -21,14 +21,14 @@ class McpServers:
     """All servers of a run, and the thread that talks to them. Costs nothing until there is one."""
 
     def __init__(self) -> None:
-        self._loop: Loop | None = None
-        self.pools: list[Pool] = []
+        self._loop: LoopThread | None = None
+        self.pools: list[SessionPool] = []
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> LoopThread:
         """Started when first asked for."""
         if self._loop is None:
-            self._loop = Loop()
+            self._loop = LoopThread()
         return self._loop
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
         kind = _with_own_sessions(kind, entry)
     offered: dict[str, Any] = {}
     for spec in read_specs(written, entry.file.parent, entry.where):
-        pool = Pool(spec, servers.loop, sessions)
+        pool = SessionPool(spec, servers.loop, sessions)
         servers.pools.append(pool)
         for tool in _listed(pool, entry.where):
             if tool.name in offered:
@@ -66,7 +66,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
     yield from _selected(offered, written.get("tool_selected_list"), entry.where)
 
 
-def _made(kind: type[Any], entry: Entry, tool: Any, pool: Pool) -> Any:
+def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
     given = _config(entry.config, tool.name), _schema(tool)
     with blaming(f"{entry.where}: {entry.class_name}(...)"):
@@ -86,7 +86,7 @@ def _with_own_sessions(kind: type, entry: Entry) -> type:
     return type(kind.__name__, (OwnSessionMcpTool, kind), {})
 
 
-def _listed(pool: Pool, where: str) -> list[Any]:
+def _listed(pool: SessionPool, where: str) -> list[Any]:
     try:
         return pool.tools()
     except InfraError as error:

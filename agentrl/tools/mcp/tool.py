@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from agentrl.tools.base import BaseTool
-from agentrl.tools.mcp.pool import Pool
+from agentrl.tools.mcp.session_pool import SessionPool
 from agentrl.tools.response import ModelError, ToolResponse
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -16,7 +16,7 @@ from agentrl.tools.schemas import OpenAIFunctionToolSchema
 class McpTool(BaseTool):
     """Passes calls on. Derive from it and override `read` to show the model something else than the server's text."""
 
-    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema, pool: Pool) -> None:
+    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema, pool: SessionPool) -> None:
         super().__init__(config, tool_schema)
         self.pool = pool
 

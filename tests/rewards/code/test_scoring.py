@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentrl.config.schema import Config, Data
+from agentrl.config.schema import Config, Data, Reward
 from agentrl.config.validate import validate
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
@@ -97,11 +97,8 @@ def trajectory(words: list[int], truth: Any, data_source: str = "apps") -> Traje
 def scorer(sandbox: Sandbox, name: str = CODE_FUNCTION, timeout: float = 60.0) -> Scorer:
     return Scorer(
         load_reward_function(None, name, {}),
-        tool_weight=1.0,
-        interaction_weight=1.0,
-        num_workers=4,
-        timeout=timeout,
-        decode=lambda ids: RIGHT if 1 in ids else "nothing",
+        Reward(tool_weight=1.0, interaction_weight=1.0, num_workers=4, timeout=timeout),
+        lambda ids: RIGHT if 1 in ids else "nothing",
         sandbox=sandbox,
     )
 

@@ -11,7 +11,7 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.rewards.sources import compute_score
 from agentrl.rewards.standard import algebra, dapo, gsm8k, numbers
-from agentrl.rewards.standard.apart import Apart
+from agentrl.rewards.standard.isolated import IsolatedFunction
 from agentrl.verl.scores import default_compute_score
 from tests.rewards.standard import cases
 from tests.rewards.standard.reference import needs_reference, outcome
@@ -88,7 +88,7 @@ def test_a_method_that_does_not_exist() -> None:
 
 
 def test_algebra_that_never_ends_finds_no_equality(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = Apart("agentrl.rewards.standard.simplifying", "zero", timeout=2.0)
+    quick = IsolatedFunction("agentrl.rewards.standard.simplifying", "zero", timeout=2.0)
     monkeypatch.setattr(algebra, "_zero", lambda: quick)
     assert algebra.equal("x+x", "2*x")
     start = time.monotonic()
@@ -99,7 +99,7 @@ def test_algebra_that_never_ends_finds_no_equality(monkeypatch: pytest.MonkeyPat
 
 
 def test_comparisons_run_side_by_side_and_their_errors_come_back() -> None:
-    apart = Apart("tests.rewards.standard.echo", "echo", timeout=60.0)
+    apart = IsolatedFunction("tests.rewards.standard.echo", "echo", timeout=60.0)
     found: list[str] = []
     threads = [Thread(target=lambda text=str(n): found.append(apart(text=text))) for n in range(3)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Weights on their way from the trainer to servers: what is sent, and the ways to send it."""
+"""Sends weights from the trainer to servers: the tensors, and the transports."""
 
 from agentrl.engines.servers.weights.bucket import Bucket, Entry
 from agentrl.engines.servers.weights.policy import PolicyWeights

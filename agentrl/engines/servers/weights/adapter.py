@@ -1,6 +1,6 @@
-"""A LoRA adapter on its way to servers that hold the base model: the adapter alone, as files in peft's format.
+"""Sends a LoRA adapter to servers that have its base model, as files in peft's format.
 
-Invariant: base model and this adapter are the policy. An adapter that engines would read otherwise is refused.
+Invariant: base model and adapter together are the policy. An adapter that engines would compute differently is refused.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl.core.errors import UserError
 from agentrl.engines.servers.replica import Replica
-from agentrl.engines.servers.settings import Adapter
+from agentrl.engines.servers.settings import AdapterSpec
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import save_adapter
 from agentrl.training.parallel.shards import gather_trainable, unwrapped
@@ -37,11 +37,11 @@ class AdapterWeights:
         if len(kinds) != 1:
             raise UserError(f"model.lora_merge=false: the adapter has layers of several ranks or scales; {OTHERWISE}")
         rank, self.scale = kinds.pop()
-        self.shape = Adapter(rank, tuple(sorted({name.rpartition(".")[2] for name in layers})))
+        self.shape = AdapterSpec(rank, tuple(sorted({name.rpartition(".")[2] for name in layers})))
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `adapter_config.json` says: the scale as every engine computes it, alpha / rank, however it came."""
+        """The contents of `adapter_config.json`, with the scale as every engine computes it: alpha / rank."""
         words = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "use_rslora": False, "use_dora": False}
         shape = self.shape
         return words | {"r": shape.rank, "lora_alpha": self.scale * shape.rank, "target_modules": list(shape.targets)}
@@ -53,7 +53,7 @@ class AdapterWeights:
 
 
 class AdapterTransport:
-    """Writes the adapter, and has servers read it in place of the one before."""
+    """Writes the adapter to files; servers replace theirs with it."""
 
     name = "adapter"
 
@@ -62,12 +62,12 @@ class AdapterTransport:
         self.weights, self.folder = weights, folder
 
     async def push(self, replicas: Sequence[Replica]) -> None:
-        """Give the replicas the present adapter."""
+        """Send the current adapter to the replicas."""
         await asyncio.to_thread(self._write)
-        await asyncio.gather(*(replica.dialect.load_adapter(replica.http, self.folder) for replica in replicas))
+        await asyncio.gather(*(replica.backend.load_adapter(replica.http, self.folder) for replica in replicas))
 
     async def close(self) -> None:
-        """The folder is its owner's to remove."""
+        """Nothing to do: the folder's owner removes it."""
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class AdapterTransport:
 
 
 def _check(module: Any) -> None:
-    """Raises UserError where something is trained that engines do not serve as a part of an adapter."""
+    """Raises UserError when a trained parameter is no part of an adapter that engines serve."""
     base = unwrapped(module).get_base_model()
     eyes, head = base.get_encoder(modality="image"), base.get_output_embeddings()
     parts = {"the output layer": head, "what looks at images": None if eyes is base else eyes}

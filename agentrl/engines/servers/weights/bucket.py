@@ -1,4 +1,4 @@
-"""Many tensors as one run of bytes, of a size that is known beforehand."""
+"""Packs tensors into buckets: runs of bytes of bounded size."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Bytes: a tensor's place in the run suits every dtype."""
+"""Bytes: each tensor starts at a multiple, which suits every dtype."""
 
 Named = tuple[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor's place: bytes `start` to `end`."""
+    """Name and layout of one tensor: bytes `start` to `end`."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,9 +31,9 @@ class Bucket:
     entries: list[Entry]
 
     def copies(self, count: int) -> list["Bucket"]:
-        """The same bytes on each of the first `count` GPUs, ready to be read by others; itself where it lies already.
+        """The same bytes on each of the first `count` GPUs, ready to be read by other processes.
 
-        A worker can open memory of another GPU than its own, and then not copy from it.
+        A worker can open memory of another GPU, but not copy from it.
         """
         if count == 1:
             return [self]
@@ -49,7 +49,7 @@ class Bucket:
 
 
 def buckets(tensors: Iterable[Named], most: int) -> Iterator[Bucket]:
-    """Pack tensors in order into buckets of at most `most` bytes; a larger tensor has a bucket to itself."""
+    """Pack tensors in order into buckets of at most `most` bytes; a larger tensor has a bucket of its own."""
     packed: list[Named] = []
     size = 0
     for name, tensor in tensors:

@@ -35,7 +35,7 @@ class FilesTransport:
     async def push(self, replicas: Sequence[Replica]) -> None:
         """Give the replicas the present weights. Raises UserError where there is no room."""
         folder = await asyncio.to_thread(self._write)
-        await asyncio.gather(*(replica.dialect.load_files(replica.http, folder) for replica in replicas))
+        await asyncio.gather(*(replica.backend.load_files(replica.http, folder) for replica in replicas))
 
     async def close(self) -> None:
         """The folder is its owner's to remove."""

@@ -1,4 +1,4 @@
-"""Weights by CUDA IPC: servers on our GPU copy straight out of our memory, one bucket of bounded size at a time."""
+"""Weights by CUDA IPC: servers on the same GPU copy them from the trainer's memory, one bucket at a time."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.multiprocessing  # teaches ForkingPickler about tensors
+import torch.multiprocessing  # registers tensors with ForkingPickler
 
 from agentrl.core.points import weight_transport
 from agentrl.engines.servers.replica import Replica
@@ -19,7 +19,7 @@ from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.training.parallel.ranks import Ranks
 
 DEVICE = 6
-"""Which argument of PyTorch's function that opens memory is the GPU; SGLang's workers know names there, too."""
+"""Index of the GPU among the arguments of PyTorch's function that opens memory; SGLang also takes its name there."""
 
 
 @weight_transport("ipc")
@@ -39,7 +39,7 @@ class IpcTransport:
         self.weights, self.bucket_bytes = weights, bucket_bytes
 
     async def push(self, replicas: Sequence[Replica]) -> None:
-        """Give the replicas the present weights; each bucket's memory is ours again before the next is made."""
+        """Send the current weights to the replicas; they have copied each bucket before the next one is made."""
         for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
             if bucket.flat.is_cuda:
                 torch.cuda.synchronize(bucket.flat.device)
@@ -49,10 +49,10 @@ class IpcTransport:
             torch.cuda.ipc_collect()
 
     async def close(self) -> None:
-        """Nothing outlives a push."""
+        """Nothing to do: nothing remains after a push."""
 
     async def _load(self, bucket: Bucket, replicas: Sequence[Replica]) -> None:
-        await asyncio.gather(*(replica.dialect.load_ipc(replica.http, bucket) for replica in replicas))
+        await asyncio.gather(*(replica.backend.load_ipc(replica.http, bucket) for replica in replicas))
 
 
 class JointIpcTransport(IpcTransport):
@@ -67,11 +67,11 @@ class JointIpcTransport(IpcTransport):
         handles = self.ranks.merge({str(self.ranks.rank): serialize(bucket)})
         calls: list[Any] = []
         for replica in replicas:
-            dialect: Any = replica.dialect
-            own = [handles[str(self.ranks.rank + i)] for i in range(dialect.tensor_parallel)]
-            calls.append(dialect.load_handles(replica.http, own))
+            backend: Any = replica.backend
+            own = [handles[str(self.ranks.rank + i)] for i in range(backend.tensor_parallel)]
+            calls.append(backend.load_handles(replica.http, own))
         said = await asyncio.gather(*calls, return_exceptions=True)
-        self.ranks.attempt(lambda: _raise(said))  # a meeting: until then all keep their memory
+        self.ranks.attempt(lambda: _raise(said))  # a barrier: until then all ranks keep their memory
 
 
 def _raise(said: Sequence[Any]) -> None:
@@ -81,9 +81,9 @@ def _raise(said: Sequence[Any]) -> None:
 
 
 def serialize(bucket: Bucket) -> str:
-    """A bucket as SGLang reads it, in base64: the handle of its memory, and where each tensor lies.
+    """A bucket in SGLang's form, in base64: the handle of its memory, and the layout of the tensors.
 
-    SGLang's own class for the latter is not to be had here; it reads attributes, so any object with them will do.
+    SGLang is not installed here, so its own class for the layout is missing; any object with its attributes works.
     """
     places = [
         SimpleNamespace(
@@ -100,7 +100,7 @@ def serialize(bucket: Bucket) -> str:
 
 
 def dumps(value: Any) -> str:
-    """Pickled so that tensors travel as handles of their memory, in base64."""
+    """The pickled value in base64, with handles of memory in place of tensors."""
     buffer = io.BytesIO()
     pickler: Any = ForkingPickler(buffer)
     pickler.dispatch_table[torch.Tensor] = _by_gpu_name
@@ -109,7 +109,7 @@ def dumps(value: Any) -> str:
 
 
 def _by_gpu_name(tensor: torch.Tensor) -> Any:
-    """As torch would, but with the GPU's own name: its number may be another in the process that reads."""
+    """As torch does, but with the GPU's UUID: its number may differ in the reading process."""
     rebuild, arguments = torch.multiprocessing.reductions.reduce_tensor(tensor)
     if tensor.is_cuda:
         name = str(torch.cuda.get_device_properties(tensor.device).uuid)

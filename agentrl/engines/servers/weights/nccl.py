@@ -1,4 +1,4 @@
-"""Weights by broadcast (NCCL between GPUs, gloo without): for servers whose GPUs are not ours."""
+"""Weights by broadcast (NCCL between GPUs, else gloo), for servers on other GPUs than the trainer's."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
 from agentrl.core.points import weight_transport
-from agentrl.engines.servers.backend import Group
+from agentrl.engines.servers.backend import BroadcastGroup
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
@@ -23,7 +23,7 @@ from agentrl.engines.servers.weights.transport import Link, Transport
 
 TIMEOUT = timedelta(minutes=5)
 AGREED = {"NCCL_CUMEM_ENABLE": "0"}
-"""What all members of a group must have in their environment alike, or the first broadcast hangs. SGLang sets it so."""
+"""Environment variables that all members of a group must share, or the first broadcast hangs. SGLang sets them so."""
 
 
 @weight_transport("nccl")
@@ -34,13 +34,13 @@ def broadcast_transport(link: Link) -> Transport:
 
 
 class BroadcastTransport:
-    """One process group of the trainer (rank 0) and every worker of every replica; made anew when a member was."""
+    """One process group of the trainer (rank 0) and every worker of every replica; made again after a restart."""
 
     name = "nccl"
 
     def __init__(self, weights: PolicyWeights, *, bucket_bytes: int, backend: str = "nccl") -> None:
         self.weights, self.bucket_bytes, self.backend = weights, bucket_bytes, backend
-        self._group: Group | None = None
+        self._group: BroadcastGroup | None = None
         self._members: dict[Replica, int] = {}
         self._process_group: Any = None
         os.environ.update(AGREED)
@@ -55,7 +55,7 @@ class BroadcastTransport:
         group = self._group
         assert group is not None
         for bucket in buckets(self.weights.tensors(), self.bucket_bytes):
-            calls = [replica.dialect.receive(replica.http, group, bucket) for replica in replicas]
+            calls = [replica.backend.receive(replica.http, group, bucket) for replica in replicas]
             await asyncio.gather(asyncio.to_thread(self._broadcast, bucket), *calls)
 
     async def close(self) -> None:
@@ -68,10 +68,10 @@ class BroadcastTransport:
         ranks, size = [], 1
         for replica in replicas:
             ranks.append(size)
-            size += replica.dialect.tensor_parallel
+            size += replica.backend.tensor_parallel
         name = f"agentrl-{secrets.token_hex(4)}"
-        group = self._group = Group(name, _address(replicas), free_port(), size, self.backend)
-        calls = [r.dialect.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
+        group = self._group = BroadcastGroup(name, _address(replicas), free_port(), size, self.backend)
+        calls = [r.backend.join(r.http, group, rank) for r, rank in zip(replicas, ranks, strict=True)]
         self._process_group, *_ = await asyncio.gather(asyncio.to_thread(process_group, group), *calls)
 
     def _broadcast(self, bucket: Bucket) -> None:
@@ -80,7 +80,7 @@ class BroadcastTransport:
             torch.cuda.synchronize(bucket.flat.device)
 
 
-def process_group(group: Group) -> Any:
+def process_group(group: BroadcastGroup) -> Any:
     """Rank 0 of a group beside the default one, which `torch.distributed` cannot make by its public functions."""
     store, _, _ = next(rendezvous(f"tcp://{group.address}:{group.port}", 0, group.world_size, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
@@ -99,8 +99,8 @@ def process_group(group: Group) -> Any:
 
 
 def _address(replicas: Sequence[Replica]) -> str:
-    """Ours, as the servers see it."""
+    """The trainer's address in the servers' network."""
     host = urlsplit(replicas[0].url).hostname or "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing: asks which of our addresses leads there
+        probe.connect((host, 9))  # sends nothing: finds the local address of that route
         return str(probe.getsockname()[0])

@@ -1,7 +1,7 @@
-"""The policy's weights as a checkpoint would hold them: no adapters, no tied copies, in the engine's dtype.
+"""The policy's weights in the form of a checkpoint: without adapters and tied copies, in the engine's dtype.
 
-Invariant: names and values are those that `save_pretrained` of the merged model would write; the module itself is not
-changed, and no more than one merged or cast tensor is made at a time, but where fused experts must be taken apart.
+Invariants: names and values equal those that `save_pretrained` of the merged model writes; the module is not changed;
+at most one merged or cast tensor exists at a time, except when fused experts are split.
 """
 
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from agentrl.core.errors import UserError
 
 BASE = ".base_layer."
 WRAPPED = "base_model.model."
-"""What peft puts before the names of the model that it wraps."""
+"""Prefix that peft adds to the names of the wrapped model."""
 
 
 class PolicyWeights:
-    """A view of a causal LM, bare or wrapped by peft's LoRA."""
+    """A view of a causal LM, with or without peft's LoRA."""
 
     def __init__(self, module: Any, *, dtype: torch.dtype | None = None) -> None:
-        """`dtype`: what floating-point tensors are cast to; None leaves them. Raises UserError for an adapter that
-        cannot be folded into the weights."""
+        """`dtype`: of the floating-point tensors that are sent; None: their own. Raises UserError for an adapter that
+        cannot be merged into the weights."""
         self.module = module.get_base_model() if hasattr(module, "get_base_model") else module
         self.dtype = dtype
         self._sharded = module if hasattr(module, "units") else None
-        """A model spread over processes, which have to meet for each tensor."""
+        """A sharded model: all processes gather each tensor together."""
         self._adapted = hasattr(module, "get_base_model")
         if self._adapted:
             self._check_tied()
@@ -36,29 +36,29 @@ class PolicyWeights:
         saved = _as_saved(self.module, self._state)
         mine = {tensor.untyped_storage().data_ptr() for tensor in self._state.values()}
         self._rebuilt = any(tensor.untyped_storage().data_ptr() not in mine for tensor in saved.values())
-        """Whether a checkpoint's tensors are copies, made anew each time, rather than views that follow the policy."""
+        """Whether the tensors are copies, to be made again for each update, and not views of the policy."""
         if not self._rebuilt:
             self._state = saved
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         if self._sharded is not None:
             return next(self._sharded.parameters()).device
         return next(iter(self._state.values())).device
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on their way."""
+        """Bytes that are sent."""
         if self._sharded is not None:
             return int(self._sharded.num_bytes)
         return sum(t.numel() * (self.dtype or t.dtype).itemsize for t in self._state.values())
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name in a checkpoint, present value), one at a time, good until the next is asked for.
+        """(name in a checkpoint, current value), one at a time; a tensor is valid until the next one.
 
-        Of a sharded model every process that has a part of it goes through all of them, in step with the others.
+        For a sharded model, every process iterates over all tensors, in step with the others.
         """
         for state in self._states():
             for name, tensor in state.items():
@@ -69,7 +69,7 @@ class PolicyWeights:
                 yield name.replace(BASE, "."), tensor
 
     def _check_tied(self) -> None:
-        """Raises UserError where the adapter parts what the engine takes for one: input and output embeddings."""
+        """Raises UserError when the adapter changes only one of the tied input and output embeddings."""
         parts = self.module.get_input_embeddings(), self.module.get_output_embeddings()
         tied = self.module.config.get_text_config().tie_word_embeddings
         if tied and any(p.requires_grad for part in parts if part is not None for p in part.parameters()):
@@ -79,7 +79,7 @@ class PolicyWeights:
             )
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
-        """The tensors as checkpoints name them: all at once, or of a sharded model unit by unit."""
+        """The tensors under their names in a checkpoint: all at once, or unit by unit for a sharded model."""
         if self._sharded is None:
             yield _as_saved(self.module, self._state) if self._rebuilt else self._state
             return
@@ -88,7 +88,7 @@ class PolicyWeights:
             yield _as_saved(self.module, {name: t for name, t in own.items() if ".lora_" not in name})
 
     def _read(self) -> Iterator[tuple[str, Tensor]]:
-        """The module's own tensors, each once, with wrappers of whole modules looked through."""
+        """The module's own tensors, each once, without the wrappers of whole modules."""
         seen: set[tuple[int, torch.Size]] = set()
         for name, tensor in self.module.state_dict().items():
             if ".original_module." in name:
@@ -115,7 +115,7 @@ class PolicyWeights:
 
 
 def _as_saved(module: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names that checkpoints use, where transformers holds tensors otherwise (fused experts, say)."""
+    """The tensors as checkpoints have them, where transformers keeps others in memory (such as fused experts)."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:

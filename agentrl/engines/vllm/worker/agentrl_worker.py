@@ -1,4 +1,4 @@
-"""What agentrl adds to a vLLM worker; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
+"""agentrl's extension of vLLM workers; on PYTHONPATH of that server alone, so it imports vLLM and nothing of agentrl.
 
 Every method of `Extension` runs between vLLM's own start_weight_update and finish_weight_update, which take a model
 back to the form of its checkpoint and bring it into the form of its kernels again.
@@ -23,10 +23,10 @@ GROUPS: dict[str, Any] = {}
 
 
 def rewind_on_cpu() -> None:
-    """Have vLLM take back the random numbers of a prompt's piece on a CPU as well.
+    """Rewind the random generator after a chunk of a prompt on a CPU as well.
 
-    It draws a token for a prompt that is cut, too, discards it, and calls the generator back by a method that those of
-    a CPU lack: without this, a seeded request with such a prompt ends the whole server.
+    vLLM draws a token after each chunk, discards it, and rewinds the generator by a method that CPU generators lack:
+    without this, a seeded request with a chunked prompt ends the whole server.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -37,13 +37,13 @@ def rewind_on_cpu() -> None:
         for i, generator in batch.generators.items():
             if self.discard_request_mask.np[i]:
                 request = self.requests[batch.req_ids[i]]
-                # Other numbers after each token: text drawn with those of its own beginning would depend on itself.
+                # Another seed after each token, so that no random numbers are used twice.
                 generator.manual_seed((request.sampling_params.seed + len(request.output_token_ids)) % 2**63)
-        held, batch.generators = batch.generators, {}
+        generators, batch.generators = batch.generators, {}
         try:
             return original(self, *args, **kwargs)
         finally:
-            batch.generators = held
+            batch.generators = generators
 
     CPUModelRunner._bookkeeping_sync = keep_books
 
@@ -62,7 +62,7 @@ class Extension:
             self._agentrl_load(load_file(file, device=str(self.device)).items())
 
     def agentrl_join(self, group: str) -> None:
-        """Enter the process group that JSON describes; the first of this server's workers is its rank `first`."""
+        """Join the process group that JSON describes; the server's first worker has the rank `first`."""
         about = json.loads(group)
         rank, size, name, backend = about["first"] + self.rank, about["size"], about["name"], about["backend"]
         url = f"tcp://{about['address']}:{about['port']}"
@@ -80,7 +80,7 @@ class Extension:
         dist.destroy_process_group(GROUPS.pop(name))
 
     def agentrl_receive(self, name: str, size: str, entries: str) -> None:
-        """Take part in the broadcast of `size` bytes, and take the weights that lie in them as JSON tells."""
+        """Take part in the broadcast of `size` bytes, and load the weights in them; `entries`: layout, as JSON."""
         flat = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         dist.broadcast(flat, src=0, group=GROUPS[name])
         self._agentrl_load(
@@ -89,10 +89,10 @@ class Extension:
         )
 
     def agentrl_repack(self) -> None:
-        """Pack the output layer of tied embeddings anew.
+        """Pack the output layer of tied embeddings again.
 
-        On a CPU vLLM computes with packed copies of the weights. It makes them anew for each layer that weights were
-        sent for; none are sent for the tied output layer, which would go on with the old ones.
+        On a CPU vLLM computes with packed copies of the weights. It packs each layer that got weights; the tied output
+        layer gets none, and would keep its old copy.
         """
         if self.device.type == "cpu":
             for layer in self.model_runner.get_model().modules():

@@ -1,4 +1,4 @@
-"""From settings to an engine: which one, where its servers run, how weights get there."""
+"""Launches the engine that the settings ask for: its servers, their GPUs, and the transport of weights."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, WEIGHT_TRANSPORTS, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
-from agentrl.engines.backends import dialect, kwargs_of, model_length, server_dtype
+from agentrl.engines.backends import kwargs_of, model_length, server_backend, server_dtype
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
 from agentrl.engines.probe import probe_for
-from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
-from agentrl.engines.servers.place import find_python
+from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
+from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
@@ -35,7 +35,7 @@ KEY = "rollout.name"
 
 
 def engine_name(rollout: Rollout, device: torch.device) -> str:
-    """What `rollout.name` means here."""
+    """The engine's name; resolves `rollout.name=auto`."""
     if rollout.name != "auto":
         return rollout.name
     there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
@@ -54,8 +54,8 @@ def server_urls(rollout: Rollout) -> list[str]:
 
 
 def check_addresses(rollout: Rollout, name: str) -> None:
-    """Raises UserError for servers that the engine has no use for, for a router whose servers nobody named, and for an
-    address of a server of ours."""
+    """Raises UserError for servers that the engine does not use, for a router without the addresses of its servers, and
+    for the address of a server that the run starts."""
     if rollout.base_url and in_process(name):
         raise UserError(
             f"rollout.base_url names servers, and rollout.name={name} samples in the trainer: drop one of them"
@@ -91,15 +91,15 @@ def engine_in_process(config: Config, module: Any) -> Engine:
 
 @dataclass
 class Servers:
-    """The servers of a run, launched before the trainer loads its model, for both take a while."""
+    """The servers of a run; they start while the trainer loads its model."""
 
     config: Config
     device: torch.device
-    dialect: Dialect
+    backend: ServerBackend
     replicas: list[Replica]
     scratch: Scratch
     """Folder for weights as files."""
-    way: str
+    weight_sync: str
     """How weights get there: adapter, or a name in WEIGHT_TRANSPORTS."""
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
@@ -109,11 +109,11 @@ class Servers:
     ) -> RemoteEngine:
         """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
         rollout = self.config.rollout
-        weights = sent_weights(self.config, module, self.way, self.device)
+        weights = sent_weights(self.config, module, self.weight_sync, self.device)
         return RemoteEngine(
-            self.dialect,
+            self.backend,
             self.replicas,
-            transport(self.config, weights, self.way, self.device, self.scratch.path),
+            transport(self.config, weights, self.weight_sync, self.device, self.scratch.path),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
@@ -125,7 +125,7 @@ class Servers:
         )
 
     async def close(self) -> None:
-        """Stop them, where no engine does."""
+        """Stop the servers, when no engine was made of them."""
         await asyncio.gather(*(replica.close() for replica in self.replicas))
         self.scratch.remove()
 
@@ -133,18 +133,18 @@ class Servers:
 SentWeights = PolicyWeights | AdapterWeights
 
 
-def sent_weights(config: Config, module: Any, way: str, device: torch.device) -> SentWeights:
-    """What servers get of `module`: all of it, or by the way "adapter" its adapter."""
+def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
+    """What servers get of `module`: all of it, or, for kind "adapter", its adapter."""
     dtype = torch_dtype(server_dtype(config, device))
-    return AdapterWeights(module, dtype=dtype) if way == "adapter" else PolicyWeights(module, dtype=dtype)
+    return AdapterWeights(module, dtype=dtype) if kind == "adapter" else PolicyWeights(module, dtype=dtype)
 
 
 def transport(
-    config: Config, weights: SentWeights, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
+    config: Config, weights: SentWeights, kind: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
 ) -> Transport:
-    """What carries weights to servers. `way`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
+    """What carries weights to servers. `kind`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
     `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
-    log.info("weights reach the engine by %s", way)
+    log.info("weights reach the engine by %s", kind)
     if isinstance(weights, AdapterWeights):
         return AdapterTransport(weights, folder=scratch)
     link = Link(
@@ -156,7 +156,7 @@ def transport(
         ranks=ranks,
         tensor_parallel=config.rollout.tensor_model_parallel_size,
     )
-    made: Transport = WEIGHT_TRANSPORTS.make(way, "rollout.weight_sync", link)
+    made: Transport = WEIGHT_TRANSPORTS.make(kind, "rollout.weight_sync", link)
     return made
 
 
@@ -171,16 +171,16 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
-    spoken = dialect(name, config, device, sleeps=sleeps)
-    servers = Servers(config, device, spoken, [], weight_folder(rollout), "", sleeps)
-    auto = rollout.weight_sync == "auto" and not spoken.adapted
-    servers.way = "adapter" if spoken.adapted else "files" if auto else rollout.weight_sync
+    backend = server_backend(name, config, device, sleeps=sleeps)
+    servers = Servers(config, device, backend, [], weight_folder(rollout), "", sleeps)
+    auto = rollout.weight_sync == "auto" and not backend.adapted
+    servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:
-        servers.replicas = [Replica(spoken, url) for url in server_urls(rollout)]
+        servers.replicas = [Replica(backend, url) for url in server_urls(rollout)]
         return servers
     if auto and gpus:
         beside = all(place[0] == gpus[0] for place in places)
-        servers.way = "nccl" if apart else "ipc" if beside and width == 1 else "files"
+        servers.weight_sync = "nccl" if apart else "ipc" if beside and width == 1 else "files"
     servers.replicas = [own_replica(servers, i, place) for i, place in enumerate(places)]
     for replica in servers.replicas:
         replica.launch()
@@ -188,9 +188,9 @@ def launch(config: Config, device: torch.device) -> Servers | None:
 
 
 def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:
-    """A server of ours on the given GPUs."""
+    """A server that the run starts, on the given GPUs."""
     port = free_port()
-    environment = servers.dialect.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    environment = servers.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
     logs = Path(servers.config.trainer.default_local_dir) / "engine"
-    server = ServerProcess(servers.dialect.command(port), environment, logs / f"{servers.dialect.name}-{i}.log")
-    return Replica(servers.dialect, f"http://127.0.0.1:{port}", server)
+    server = ServerProcess(servers.backend.command(port), environment, logs / f"{servers.backend.name}-{i}.log")
+    return Replica(servers.backend, f"http://127.0.0.1:{port}", server)

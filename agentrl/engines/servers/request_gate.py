@@ -1,6 +1,6 @@
-"""Requests on the wire: let through, held back, called home.
+"""The gate before the servers: sends requests, stops them, and interrupts those in flight.
 
-Invariants: while the gate is shut nothing new is sent; a request whose answer nobody will read is aborted on its
+Invariants: no request is sent while the gate is closed; a request whose answer is not needed any more is aborted on its
 server.
 """
 
@@ -11,19 +11,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers.backend import Answer, Dialect
-from agentrl.engines.servers.flight import Flight
-from agentrl.engines.servers.http import Http, Late, quietly
-from agentrl.engines.servers.pool import Pool
+from agentrl.engines.servers.backend import Answer, ServerBackend
+from agentrl.engines.servers.http import Http, RequestTimeout, quietly
+from agentrl.engines.servers.in_flight import InFlightRequest
 from agentrl.engines.servers.replica import Replica
+from agentrl.engines.servers.replica_pool import ReplicaPool
 
 
-class Traffic:
-    """All requests for tokens to the servers of `pool`."""
+class RequestGate:
+    """Sends all requests for tokens to the servers of `pool`."""
 
-    def __init__(self, dialect: Dialect, pool: Pool, *, timeout: float | None, router: str | None) -> None:
-        """`timeout`: seconds for one request. `router`: address of a router, which decides who serves a request."""
-        self.dialect, self.pool, self.timeout = dialect, pool, timeout
+    def __init__(self, backend: ServerBackend, pool: ReplicaPool, *, timeout: float | None, router: str | None) -> None:
+        """`timeout`: seconds for one request. `router`: address of a router that chooses the replica."""
+        self.backend, self.pool, self.timeout = backend, pool, timeout
         self.router = None if router is None else Http(router)
         self.open = True
         self._wire: dict[str, Replica] = {}
@@ -31,53 +31,53 @@ class Traffic:
         self._rids = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def ask(self, flight: Flight, replica: Replica, ids: list[int], sampling: Sampling) -> Answer:
-        """One request. Raises Lost and Refused."""
-        rid = flight.rid = next(self._rids)
+    async def ask(self, request: InFlightRequest, replica: Replica, ids: list[int], sampling: Sampling) -> Answer:
+        """One request. Raises ServerLost and RequestRefused."""
+        rid = request.rid = next(self._rids)
         self._wire[rid] = replica
         try:
             http = self.router or replica.http
-            return await self.dialect.generate(http, rid, ids, sampling, self.timeout, flight.media)
-        except (asyncio.CancelledError, Late):
+            return await self.backend.generate(http, rid, ids, sampling, self.timeout, request.media)
+        except (asyncio.CancelledError, RequestTimeout):
             self._background(self._abort({replica: [rid]}))
             raise
         finally:
             del self._wire[rid]
             self._notify()
 
-    async def gate(self, flight: Flight) -> None:
-        """Wait until requests may go out, or the flight is over."""
-        await self._until(lambda: self.open or flight.ended)
+    async def wait(self, request: InFlightRequest) -> None:
+        """Wait until requests may go out, or the request is over."""
+        await self._until(lambda: self.open or request.ended)
 
     def unlock(self) -> None:
-        """Let requests out."""
+        """Open the gate."""
         self.open = True
         self._notify()
 
     async def halt(self) -> None:
-        """Let none out, and have those on the wire come back with what they have."""
+        """Close the gate, and interrupt the requests in flight: they return the tokens they have."""
         self.open = False
         await self._interrupt(set(self._wire))
 
     async def drain(self) -> None:
-        """Let none out, and wait until those on the wire are done."""
+        """Close the gate, and wait until the requests in flight are done."""
         self.open = False
         await self._until(lambda: not self._wire)
 
-    async def end(self, flights: Sequence[Flight]) -> None:
-        """Have flights return what they have."""
-        for flight in flights:
-            flight.ended = True
+    async def end(self, requests: Sequence[InFlightRequest]) -> None:
+        """End requests: they return the tokens they have."""
+        for request in requests:
+            request.ended = True
         self._notify()
-        await self._interrupt({flight.rid for flight in flights})
+        await self._interrupt({request.rid for request in requests})
 
-    def end_soon(self, flights: Sequence[Flight]) -> None:
+    def end_soon(self, requests: Sequence[InFlightRequest]) -> None:
         """The same, without waiting for it."""
-        if flights:
-            self._background(self.end(flights))
+        if requests:
+            self._background(self.end(requests))
 
     async def close(self) -> None:
-        """Wait for the aborts under way."""
+        """Wait for aborts that still run."""
         await asyncio.gather(*self._aborts, return_exceptions=True)
         if self.router is not None:
             await self.router.close()
@@ -88,18 +88,18 @@ class Traffic:
             for rid in rids:
                 wanted.setdefault(self._wire[rid], []).append(rid)
             await self._abort(wanted)
-            try:  # again after a while: a request still on its way to the server did not hear it
+            try:  # again after a while: an abort may reach the server before its request does
                 async with asyncio.timeout(0.2):
                     await self._until(lambda: not (rids & self._wire.keys()))
             except TimeoutError:
                 continue
 
     async def _abort(self, wanted: dict[Replica, list[str]]) -> None:
-        """End requests on their servers; behind a router nobody knows which those are."""
+        """End requests on their servers; behind a router, on all servers, since it does not say which one serves."""
         if self.router is not None:
             everything = list(itertools.chain(*wanted.values()))
             wanted = dict.fromkeys(self.pool.serving, everything)
-        await asyncio.gather(*(quietly(self.dialect.abort(r.http, own)) for r, own in wanted.items()))
+        await asyncio.gather(*(quietly(self.backend.abort(r.http, own)) for r, own in wanted.items()))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -1,4 +1,4 @@
-"""What vLLM's dialect does when a server is too old, closed, restless or missing; a fake server says what one would."""
+"""vLLM's backend with servers that are too old, take no updates, stay busy or are missing; the servers are fakes."""
 
 import json
 import sys
@@ -13,14 +13,14 @@ from aiohttp import web
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.engines.servers import Http, Lost, Refused, Replica, ServerProcess, StartFailed
+from agentrl.engines.servers import Http, Replica, RequestRefused, ServerLost, ServerProcess, StartFailed
 from agentrl.engines.servers.process import free_port
-from agentrl.engines.servers.settings import Settings
+from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.vllm import VLLM
 from agentrl.engines.vllm.backend import packed, parameters
 
-SETTINGS = Settings(
+SETTINGS = ServerSettings(
     python=sys.executable, model="somewhere", device="cpu", dtype="float32", max_model_len=64, max_num_seqs=2
 )
 UPDATES = ["/start_weight_update", "/shutdown_weight_transfer_engine", "/abort_requests"]
@@ -76,10 +76,10 @@ async def test_an_old_version_is_refused(fake: Served) -> None:
 async def test_a_server_without_development_mode_takes_no_weights(fake: Served) -> None:
     server, http = fake
     server.answers["/openapi.json"] = {"paths": {}}
-    dialect = VLLM(SETTINGS)
-    await dialect.greet(http)
+    backend = VLLM(SETTINGS)
+    await backend.greet(http)
     with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
-        await dialect.begin_update(http)
+        await backend.begin_update(http)
 
 
 @pytest.mark.parametrize(("paths", "told"), [(UPDATES, {"packed": True}), (UPDATES[:1], {})])
@@ -89,10 +89,10 @@ async def test_versions_are_told_differently_that_handles_are_packed(
     server, http = fake
     server.answers |= {"/openapi.json": {"paths": dict.fromkeys(paths)}, "/update_weights": {}}
     monkeypatch.setattr("agentrl.engines.vllm.backend.handles", lambda flat: "handles")
-    dialect = VLLM(SETTINGS)
-    await dialect.greet(http)
+    backend = VLLM(SETTINGS)
+    await backend.greet(http)
     assert server.asked[-1] == ("/init_weight_transfer_engine", {"init_info": told})
-    await dialect.load_ipc(http, next(buckets([("a", torch.ones(4))], 1000)))
+    await backend.load_ipc(http, next(buckets([("a", torch.ones(4))], 1000)))
     info = server.asked[-1][1]["update_info"]
     assert info.get("packed", False) != told.get("packed", False)
     assert (info["names"], info["shapes"], info["dtype_names"], info["tensor_sizes"]) == (
@@ -117,16 +117,16 @@ async def _at_once(_: float) -> None:
 
 async def test_a_failed_request_is_refused_and_an_unknown_end_is_an_abort(fake: Served) -> None:
     server, http = fake
-    dialect = VLLM(SETTINGS)
-    await dialect.greet(http)
+    backend = VLLM(SETTINGS)
+    await backend.greet(http)
     server.answers["/v1/completions"] = 500
-    with pytest.raises(Refused):
-        await dialect.generate(http, "r", [1], Sampling(2), 5)
+    with pytest.raises(RequestRefused):
+        await backend.generate(http, "r", [1], Sampling(2), 5)
     choice = {"token_ids": [7], "logprobs": {"token_logprobs": [0.1]}, "finish_reason": "abort"}
     server.answers["/v1/completions"] = {"choices": [choice]}
-    answer = await dialect.generate(http, "r", [1], Sampling(2), 5)
+    answer = await backend.generate(http, "r", [1], Sampling(2), 5)
     assert (answer.token_ids, answer.logprobs, answer.finish_reason) == ([7], [0.0], "abort")
-    await dialect.abort(http, ["r"])  # the server knows no such call: nothing to wait for
+    await backend.abort(http, ["r"])  # the server knows no such call: nothing to wait for
     assert server.asked[-1] == ("/abort_requests", {"request_ids": ["cmpl-r-0"]})
 
 
@@ -139,16 +139,16 @@ async def test_load_is_summed_over_engines(fake: Served) -> None:
 
 async def test_a_dead_server_is_lost() -> None:
     http = Http(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(Lost):
+    with pytest.raises(ServerLost):
         await VLLM(SETTINGS).ready(http)
     await http.close()
 
 
 async def test_a_missing_engine_says_how_to_get_it(tmp_path: Path) -> None:
-    dialect = VLLM(SETTINGS)  # under this interpreter, which has no vLLM
+    backend = VLLM(SETTINGS)  # under this interpreter, which has no vLLM
     port = free_port()
-    server = ServerProcess(dialect.command(port), dialect.environment(), tmp_path / "vllm.log")
-    replica = Replica(dialect, f"http://127.0.0.1:{port}", server)
+    server = ServerProcess(backend.command(port), backend.environment(), tmp_path / "vllm.log")
+    replica = Replica(backend, f"http://127.0.0.1:{port}", server)
     replica.launch()
     with pytest.raises(StartFailed, match="agentrl engine install vllm"):
         await replica.ready(60)

@@ -1,6 +1,6 @@
-"""Tokens that follow a turn, cut up by who wrote them.
+"""Labels the tokens that follow a turn with their sources.
 
-Invariant: the pieces joined are one encoding of one text; cutting only labels tokens, it never encodes apart.
+Invariant: the segments together are one encoding of one text; they are never encoded separately.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from agentrl.core.prefixes import common_length
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.message import TOOL_ROLES, Message
 
-Piece = tuple[Source, list[int]]
-"""Tokens to append to a ledger, and who they come from."""
+Segment = tuple[Source, list[int]]
+"""The source of tokens, and the tokens to append to a ledger."""
 
 
-class Pieces:
+class Segmenter:
     """Labels the tokens of one template. Stateless."""
 
     def __init__(self, base: FixedBase) -> None:
@@ -29,47 +29,47 @@ class Pieces:
 
     def observed(
         self, messages: Sequence[Message], *, closed: bool, last: int | None, before: Sequence[Message] = (USER,)
-    ) -> list[Piece]:
+    ) -> list[Segment]:
         """See `Chat.observation`; `before` comes in front of the assistant's turn. Raises TemplateRefusal."""
         suffix = self.base.after(messages, before=before)
         ids = self.encode(suffix.text[suffix.end :])
         lead = [] if closed else self.encode(suffix.text[: suffix.end])
         begins_with_end = bool(ids) and ids[0] in self.end_ids
-        # Any stop token stands for the template's own; a header that stopped the model only for itself.
+        # Any stop token counts as the template's own end; a header that stopped the model only as itself.
         already_there = closed and begins_with_end and (self.base.explicit or last in (None, ids[0]))
         head = max(common_length(ids, self.closing_ids), int(self.base.explicit and begins_with_end))
         skip = int(already_there)
         return self._joined([*lead, *ids[skip:head]], ids[max(skip, head) :], messages, before)
 
-    def continued(self, ids: list[int], messages: Sequence[Message]) -> list[Piece]:
+    def continued(self, ids: list[int], messages: Sequence[Message]) -> list[Segment]:
         """Label what a re-render added; `ids` begin after the stop token, or before it where the turn has none."""
         head = common_length(ids, self.closing_ids) or common_length(ids, self.closing_ids[1:])
         return self._joined(ids[:head], ids[head:], messages)
 
     def _joined(
         self, head: list[int], ids: list[int], messages: Sequence[Message], before: Sequence[Message] = (USER,)
-    ) -> list[Piece]:
-        """The turn's end, the messages, the generation prompt; empty pieces dropped."""
+    ) -> list[Segment]:
+        """The turn's end, the messages and the generation prompt, without empty segments."""
         prompt = self.base.generation_ids
         n = len(ids) - len(prompt) if prompt and ids[-len(prompt) :] == prompt else len(ids)
-        pieces = [(Source.TEMPLATE, head), *self._by_role(ids[:n], messages, before), (Source.TEMPLATE, ids[n:])]
-        return [(source, piece) for source, piece in pieces if piece]
+        segments = [(Source.TEMPLATE, head), *self._by_role(ids[:n], messages, before), (Source.TEMPLATE, ids[n:])]
+        return [(source, segment) for source, segment in segments if segment]
 
-    def _by_role(self, ids: list[int], messages: Sequence[Message], before: Sequence[Message]) -> list[Piece]:
+    def _by_role(self, ids: list[int], messages: Sequence[Message], before: Sequence[Message]) -> list[Segment]:
         groups = [(source, list(group)) for source, group in groupby(messages, key=_source)]
         if len(groups) < 2:
             return [(groups[0][0] if groups else Source.TEMPLATE, ids)]
-        pieces, start = [], 0
+        segments, start = [], 0
         shown: list[Message] = []
         for source, group in groups[:-1]:
             shown += group
             end = max(start, self._length_of(shown, ids, before))
-            pieces.append((source, ids[start:end]))
+            segments.append((source, ids[start:end]))
             start = end
-        return [*pieces, (groups[-1][0], ids[start:])]
+        return [*segments, (groups[-1][0], ids[start:])]
 
     def _length_of(self, messages: Sequence[Message], ids: list[int], before: Sequence[Message]) -> int:
-        """How many of `ids` these first messages make up; 0 where the template refuses to stop after them."""
+        """Number of `ids` that belong to these first messages; 0 when the template cannot end after them."""
         try:
             suffix = self.base.after(messages, generation=False, before=before)
         except TemplateRefusal:

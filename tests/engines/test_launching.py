@@ -7,7 +7,7 @@ import torch
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import UserError
-from agentrl.engines.opening import check_addresses, engine_name
+from agentrl.engines.launching import check_addresses, engine_name
 
 URL = "http://127.0.0.1:30000"
 

@@ -1,9 +1,9 @@
-"""A long conversation that is rendered again each turn, encoded and decoded by parts.
+"""Encodes and decodes a growing conversation part by part, so that each turn costs only its new text.
 
-Invariants, proven over all templates by test:
-- ids and text are those of encoding and decoding the whole: a part begins with a control token, at which every
-  tokenizer starts afresh; where that is not certain, the whole is encoded and decoded;
-- a memory holds the parts of one conversation as it was last rendered, and nothing of older renders.
+Invariants, tested over all templates:
+- ids and text equal those of encoding and decoding the whole: a part begins with a control token, at which every
+  tokenizer starts again; where that is not certain, the whole is encoded and decoded;
+- a cache has the parts of the last rendering of one conversation, and nothing of older ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from agentrl.chat.template import Template
 
 
 @dataclass
-class Memory:
-    """What one conversation came to so far; kept by its owner from turn to turn."""
+class RenderCache:
+    """The last rendering of one conversation; its owner keeps it from turn to turn."""
 
     parts: dict[str, tuple[list[int], str]] = field(default_factory=dict)
     """Text of a part -> its ids, and these as text."""
@@ -24,8 +24,8 @@ class Memory:
     count: int = 0
 
 
-class Parts:
-    """Cuts texts and ids of one template in front of the tokens that end turns. Stateless."""
+class IncrementalCodec:
+    """Splits texts and ids of one template before the tokens that end turns. Stateless."""
 
     def __init__(self, template: Template, ends: Sequence[str]) -> None:
         self.template = template
@@ -42,14 +42,14 @@ class Parts:
         self._end_ids = frozenset(self._ends.values())
         self._additive = self._decodes_by_parts()
 
-    def encode(self, text: str, memory: Memory) -> list[int]:
-        """`Template.encode`, at the cost of the parts that `memory` does not have."""
+    def encode(self, text: str, memory: RenderCache) -> list[int]:
+        """`Template.encode`; only parts that are not in `memory` are encoded."""
         parts = list(self._cut(text))
         memory.parts = {part: memory.parts.get(part) or self._read(part) for part in parts}
         return list(chain.from_iterable(memory.parts[part][0] for part in parts))
 
-    def decode(self, ids: Sequence[int], memory: Memory) -> str:
-        """`Template.decode` of a ledger, which has only grown since the last call with this memory."""
+    def decode(self, ids: Sequence[int], memory: RenderCache) -> str:
+        """`Template.decode` of a ledger that has only grown since the last call with this `memory`."""
         if not self._additive:
             return self.template.decode(ids)
         at = next((i for i in range(len(ids) - 1, memory.count, -1) if ids[i] in self._end_ids), memory.count)
@@ -57,8 +57,8 @@ class Parts:
         memory.count = at
         return memory.text + self.template.decode(ids[at:])
 
-    def restart(self, text: str, memory: Memory) -> None:
-        """A new ledger begins with the ids of `text`, which was the last to be encoded with this memory."""
+    def restart(self, text: str, memory: RenderCache) -> None:
+        """Start a new ledger with the ids of `text`, the last text that was encoded with this `memory`."""
         known = [memory.parts[part] for part in list(self._cut(text))[:-1]] if self._additive else []
         memory.text, memory.count = "".join(shown for _, shown in known), sum(len(ids) for ids, _ in known)
 
@@ -70,7 +70,7 @@ class Parts:
         """The text's parts; each but the first begins with a token that ends turns."""
         parts = [text]
         for end in self._ends:
-            parts = [piece for part in parts for piece in _cut_before(part, end)]
+            parts = [segment for part in parts for segment in _cut_before(part, end)]
         return filter(None, parts)
 
     def _decodes_by_parts(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where engines' own environments lie, so that runs find them without being told.
+"""Finds the Python interpreters of installed engines.
 
 `agentrl engine install NAME` makes NAME/ under `$AGENTRL_ENGINES`, or else under `$XDG_DATA_HOME/agentrl/engines`
 (`~/.local/share/agentrl/engines`).

@@ -1,4 +1,4 @@
-"""What a test script holds in place of the solution's names and objects; sent into the referee's sandbox as text.
+"""Remote objects: they replace the solution's names and objects in a test script; sent to its sandbox as text.
 
 Invariant: what a stand-in gives is plain data or another stand-in. Operators act on no object of the solution's, unless
 the test made it by calling a class: else an object that claims to equal everything would.
@@ -120,7 +120,7 @@ class Named:
 
 
 class Unknown:
-    """What a guess has in place of an answer: whatever a test asks of it seems right."""
+    """The unknown result of a call in a guess: every assertion about it passes."""
 
 
 def _always(value: Any) -> Any:
@@ -135,7 +135,7 @@ def _always(value: Any) -> Any:
 UNKNOWN = Unknown()
 ASKED = itertools.count()
 PATIENCE = 20_000
-"""Operations on what is unknown; a loop that follows it never ends by itself."""
+"""Limit of operations on unknown values: a loop over one would never end."""
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 SEEMS: dict[str, Any] = {"len": 0, "int": 0, "float": 0.0, "index": 0, "hash": 0, "str": "", "iter": iter(())}
 SEEMS |= dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "contains", "bool"], True)

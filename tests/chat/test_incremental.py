@@ -5,7 +5,7 @@ import random
 import pytest
 
 from agentrl.chat import Append, Split
-from agentrl.chat.memory import Memory
+from agentrl.chat.incremental import RenderCache
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import PAIRS, Pair, by_name, case_id, chat_for
 
@@ -45,8 +45,8 @@ def a_conversation(rng: random.Random, pair: Pair) -> list[dict]:
 @pytest.mark.parametrize("pair", PAIRS, ids=case_id)
 def test_parts_make_the_whole(pair: Pair) -> None:
     chat, rng = chat_for(pair), random.Random(0)
-    messages, memory, read = a_conversation(rng, pair), Memory(), Memory()
-    parts = chat._parts
+    messages, memory, read = a_conversation(rng, pair), RenderCache(), RenderCache()
+    parts = chat._codec
     for end in range(1, len(messages) + 1):
         if messages[end - 1]["role"] == "assistant":
             continue
@@ -58,17 +58,17 @@ def test_parts_make_the_whole(pair: Pair) -> None:
         assert parts.encode(whole, memory) == ids
         for cut in sorted(rng.sample(range(1, len(ids)), 3)):
             assert parts.decode(ids[:cut], read) == chat.template.decode(ids[:cut])
-        read = Memory()
+        read = RenderCache()
         parts.encode(whole, read)
         parts.restart(whole, read)
         assert parts.decode([*ids, *ids], read) == chat.template.decode([*ids, *ids])
-        read = Memory()
+        read = RenderCache()
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=case_id)
 def test_a_memory_changes_no_step(pair: Pair) -> None:
     """A conversation of several turns, with what the engine samples played by odd tokens."""
-    chat, rng, memory = chat_for(pair), random.Random(1), Memory()
+    chat, rng, memory = chat_for(pair), random.Random(1), RenderCache()
     tools = None if "tools" in pair.refused else pair.tools("tools")
     messages = [user("x")]
     ids = chat.prompt(messages, tools)
@@ -79,11 +79,11 @@ def test_a_memory_changes_no_step(pair: Pair) -> None:
         messages = [*messages, {"role": "assistant", "content": reply.message["content"]}, user(text(rng) + "!")]
         step = chat.continuation(ids, messages, tools, memory)
         assert step == chat.continuation(ids, messages, tools)
-        ids = step.ids if isinstance(step, Split) else [*ids, *(i for _, piece in step.pieces for i in piece)]
+        ids = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step.segments for i in segment)]
 
 
 def test_only_what_is_new_is_encoded_and_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat, memory, work = by_name("qwen3"), Memory(), []
+    chat, memory, work = by_name("qwen3"), RenderCache(), []
     encode, decode = chat.template.encode, chat.template.decode
     monkeypatch.setattr(chat.template, "encode", lambda text: work.append(len(text)) or encode(text))
     monkeypatch.setattr(chat.template, "decode", lambda ids: work.append(len(ids)) or decode(ids))
@@ -103,10 +103,10 @@ def test_only_what_is_new_is_encoded_and_decoded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_older_renders_are_forgotten() -> None:
-    chat, memory = by_name("qwen2_5"), Memory()
+    chat, memory = by_name("qwen2_5"), RenderCache()
     messages = [user("x"), calls("1"), result("1")]
     ids = chat.transcript(messages, TOOLS).ids
     assert isinstance(chat.continuation(ids, messages, TOOLS, memory), Append)
-    chat._parts.encode("<|im_start|>user\nx<|im_end|>", memory)
-    chat._parts.encode("other<|im_end|>", memory)
+    chat._codec.encode("<|im_start|>user\nx<|im_end|>", memory)
+    chat._codec.encode("other<|im_end|>", memory)
     assert set(memory.parts) == {"other", "<|im_end|>"}

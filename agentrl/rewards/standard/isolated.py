@@ -1,7 +1,7 @@
-"""Calls a function in another process, for at most some seconds: symbolic algebra may take forever, or all memory.
+"""Calls a function in another process with a time limit: symbolic algebra may take for ever, or all memory.
 
-Invariants: the caller waits for at most the time limit, start-up not counted; a process that overstays or dies is
-killed and replaced; processes end with this one.
+Invariants: the caller waits at most for the time limit, not counting the start; a process that exceeds it or dies is
+killed and replaced; the processes end with this one.
 """
 
 import os
@@ -19,10 +19,10 @@ from agentrl.rewards.processes import LENGTH, result
 AT_ONCE = 4
 """Processes for one function."""
 START = 300.0
-"""Seconds in which a process must have loaded its function, on a busy machine too."""
+"""Seconds for a process to load its function, on a busy machine too."""
 
 
-class Apart:
+class IsolatedFunction:
     """The function `name` of `module`, called from any thread."""
 
     def __init__(self, module: str, name: str, *, timeout: float) -> None:

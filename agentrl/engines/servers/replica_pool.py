@@ -1,7 +1,7 @@
-"""Which replica serves a request, and what happens when one dies.
+"""Chooses the replica of a request, and restarts replicas that died.
 
-Invariants: a key stays on its replica while that serves; a replica that came back serves again only with the present
-weights; a server that keeps dying ends the run instead of being started for ever.
+Invariants: a key stays on its replica while that serves; a restarted replica serves again only with the current
+weights; a server that died `MAX_STARTS` times ends the run.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from agentrl.engines.servers.replica import Replica
 
 log = logging.getLogger(__name__)
 
-MOST_STARTS = 5
+MAX_STARTS = 5
 
 
-class Pool:
+class ReplicaPool:
     """Replicas of one model."""
 
     def __init__(
         self, replicas: Sequence[Replica], refresh: Callable[[Replica], Awaitable[None]], *, start_timeout: float
     ) -> None:
-        """`refresh` gives a replica that came back the present weights."""
+        """`refresh` sends the current weights to a restarted replica."""
         self.replicas, self.refresh, self.start_timeout = list(replicas), refresh, start_timeout
         self._keys: dict[str, Replica] = {}
         self._load: Counter[Replica] = Counter()
@@ -35,7 +35,7 @@ class Pool:
         return [replica for replica in self.replicas if replica.serving]
 
     async def pick(self, key: str) -> Replica:
-        """The replica of `key`: its own, or the least loaded. Waits while none serves. Raises InfraError."""
+        """The replica of `key`: the one before, or the least loaded. Waits while none serves. Raises InfraError."""
         while True:
             own = self._keys.get(key)
             if own is not None and own.serving:
@@ -51,7 +51,7 @@ class Pool:
             self._load[replica] -= 1
 
     def lost(self, replica: Replica) -> None:
-        """A request found the replica gone: bring it back in the background."""
+        """Restart a replica that did not answer, in the background."""
         if replica in self._revivals:
             return
         replica.serving = False
@@ -59,12 +59,12 @@ class Pool:
         self._revivals[replica] = asyncio.get_running_loop().create_task(self._revive(replica))
 
     async def whole(self) -> None:
-        """Wait until every replica serves. Raises what keeps one from coming back."""
+        """Wait until every replica serves. Raises the error that prevents it."""
         while len(self.serving) < len(self.replicas):
             await self._revived()
 
     async def find_lost(self) -> None:
-        """Ask each replica whether it is there, and bring back those that are not."""
+        """Ask each replica for a sign of life, and restart those that give none."""
         for replica in self.serving:
             if not await replica.answers():
                 self.lost(replica)
@@ -77,7 +77,7 @@ class Pool:
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _revived(self) -> None:
-        """Wait for the first revival to end; raises what ended it."""
+        """Wait until a restart ends; raises its error."""
         if not self._revivals:
             raise InfraError("no engine serves: start() comes first, and nothing after close()")
         done, _ = await asyncio.wait(self._revivals.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -93,8 +93,8 @@ class Pool:
 
     async def _revive(self, replica: Replica) -> None:
         await replica.http.close()
-        if replica.starts >= MOST_STARTS:
-            raise InfraError(f"{replica.url} died {MOST_STARTS} times; its log says why")
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
         answers = await replica.answers()
         if replica.server is None or not answers:
             if replica.server is not None:

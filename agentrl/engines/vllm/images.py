@@ -1,6 +1,7 @@
-"""Requests with images: vLLM's call for tokens in and tokens out, which the server has with --enable-scale-out.
+"""Requests with images: vLLM's call for token ids, which a server started with --enable-scale-out has.
 
-The server draws the images' placeholders out itself, and tells the tokens that it read, which are compared.
+The server expands the images' placeholders itself and returns the tokens that it read; they are compared with the
+request's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ def takes_images(api: Mapping[str, Any]) -> bool:
 
 
 def question(ids: Sequence[int], media: Sequence[Medium], drawing: Mapping[str, Any]) -> dict[str, Any]:
-    """Its body; `drawing`: vLLM's sampling parameters. Raises UserError for videos."""
+    """The body of a request; `drawing`: vLLM's sampling parameters. Raises UserError for videos."""
     if any(medium.kind != "image" for medium in media):
         raise UserError("rollout.name=vllm gets no videos: it would choose and size their frames itself; use hf")
     return {
@@ -32,10 +33,10 @@ def question(ids: Sequence[int], media: Sequence[Medium], drawing: Mapping[str, 
 
 
 def read(answer: Mapping[str, Any], ids: Sequence[int], candidates: int) -> Answer:
-    """What was drawn after `ids`. Raises UserError where the server read other tokens."""
-    told = answer.get("prompt_token_ids")
-    if told != list(ids):
-        count = "unknown" if told is None else len(told)
+    """The tokens drawn after `ids`. Raises UserError when the server read another prompt."""
+    prompt = answer.get("prompt_token_ids")
+    if prompt != list(ids):
+        count = "unknown" if prompt is None else len(prompt)
         raise UserError(
             f"vLLM read other tokens than it was sent ({count} of {len(ids)}): it sizes images otherwise, or cannot "
             "place them among these tokens; set rollout.name=sglang or hf"

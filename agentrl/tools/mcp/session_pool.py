@@ -1,4 +1,4 @@
-"""The sessions with one MCP server, seen from the run.
+"""The sessions with one MCP server.
 
 Invariant: a trajectory that has a session of its own has it from its first call until all of its tools are released.
 """
@@ -16,7 +16,7 @@ from agentrl.tools.mcp.spec import ServerSpec
 T = TypeVar("T")
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class Loop:
         self._thread.join(timeout=5)
 
 
-class Pool:
-    """Some sessions that all trajectories share, or one for each trajectory that calls."""
+class SessionPool:
+    """Sessions that all trajectories share, or one for each trajectory that calls."""
 
-    def __init__(self, spec: ServerSpec, loop: Loop, sessions: int) -> None:
-        """`sessions` 0: one a trajectory."""
+    def __init__(self, spec: ServerSpec, loop: LoopThread, sessions: int) -> None:
+        """`sessions`: number of shared sessions; 0: one for each trajectory."""
         self.spec = spec
         self.loop = loop
         self.sessions = sessions
@@ -47,7 +47,7 @@ class Pool:
         self._users: dict[int, set[str]] = {}
 
     def tools(self) -> list[Any]:
-        """What the server offers: starts it. Raises InfraError."""
+        """The server's tools; starts the server. Raises InfraError."""
         return self.loop.submit(self._first().tools()).result()
 
     async def call(self, tool: str, arguments: dict[str, Any], owner: Any, instance_id: str) -> Any:
