@@ -101,7 +101,7 @@ def test_a_critic_read_in_bfloat16_learns_in_float32(folder: Path, lora_rank: in
 
 
 @pytest.mark.parametrize("computed", ["bfloat16", "float16", "float32"])
-def test_one_process_computes_in_what_it_is_told(folder: Path, computed: str) -> None:
+def test_one_process_computes_in_the_configured_dtype(folder: Path, computed: str) -> None:
     batch = random_batch(LENGTHS)
     exact = actor_of(policy(folder, "float32")).logprobs(batch)[0]
     found = actor_of(policy(folder, "float32", computed=computed)).logprobs(batch)[0]
@@ -109,7 +109,7 @@ def test_one_process_computes_in_what_it_is_told(folder: Path, computed: str) ->
     assert {"bfloat16": 1e-3 < error < 0.5, "float16": 1e-5 < error < 0.05, "float32": error < 1e-5}[computed]
 
 
-def test_a_base_in_bfloat16_computes_in_float32_where_that_is_asked_for(folder: Path) -> None:
+def test_a_bfloat16_base_computes_in_float32_if_configured(folder: Path) -> None:
     batch = random_batch(LENGTHS)
     exact = actor_of(policy(folder, "float32", lora_rank=4)).logprobs(batch)[0]
     found = actor_of(policy(folder, "bfloat16", computed="float32", lora_rank=4)).logprobs(batch)[0]
