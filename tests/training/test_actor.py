@@ -1,4 +1,4 @@
-"""The policy update: the right gradient however it is cut, figures that mean what they say, exact continuation."""
+"""The policy update: the same gradient for every split, correct metrics, exact resume."""
 
 import copy
 from dataclasses import replace

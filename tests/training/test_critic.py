@@ -1,4 +1,4 @@
-"""The critic's update: the gradient of the loss written out, figures that mean what they say, exact continuation."""
+"""The critic's update: the written-out gradient, correct metrics, exact resume."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Packing: columns in step, rewards on the right tokens, what may not teach left out."""
+"""Packing: aligned columns, rewards on the right tokens, no untrainable ledgers."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What is lost to rounding, and what is not: float32 masters, loss scales, the output layer in float32."""
+"""Rounding: float32 parameters, loss scales, the output layer in float32."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference: the policy of the start, whatever becomes of the policy."""
+"""The reference keeps the initial policy while the policy trains."""
 
 import copy
 

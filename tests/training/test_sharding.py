@@ -1,4 +1,4 @@
-"""When a sharded model stays whole between the passes of a step."""
+"""When a sharded model stays gathered between micro-batches."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Cuts: nothing lost, nothing twice, limits kept, passes evenly filled, the same every time."""
+"""Splits: complete, without repeats, within limits, evenly filled, deterministic."""
 
 import random
 
