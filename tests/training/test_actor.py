@@ -143,11 +143,11 @@ def test_sequences_without_advantage_cost_no_backward_pass_and_change_nothing():
 
 def test_mini_batches_without_gradient_are_no_optimizer_steps():
     batch, module = random_batch([6, 6, 6, 6]), tiny()
-    teaching = actor_of(copy.deepcopy(module)).update(batch.select([0, 1]))
+    alone = actor_of(copy.deepcopy(module)).update(batch.select([0, 1]))
     batch.advantages[batch.tokens_of([2, 3])] = 0.0
     metrics = actor_of(module, ppo_mini_batch_size=1).update(batch)
     assert metrics["actor/optimizer_steps"] == 1
-    assert metrics["actor/grad_norm"] == pytest.approx(teaching["actor/grad_norm"])
+    assert metrics["actor/grad_norm"] == pytest.approx(alone["actor/grad_norm"])
 
 
 def test_a_batch_without_gradient_leaves_the_weights_unchanged():

@@ -131,10 +131,10 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
     trainable = actor_of(policy(folder, "bfloat16"))
     trainable.update(random_batch(LENGTHS))
     state = trainable.state_dict()
-    half = {n: replace(piece, values=piece.values.bfloat16()) for n, piece in state["parameters"].items()}
+    half = {n: replace(chunk, values=chunk.values.bfloat16()) for n, chunk in state["parameters"].items()}
     moments = {
-        name: {n: replace(piece, values=piece.values.bfloat16()) for n, piece in pieces.items()}
-        for name, pieces in state["optimizer"]["moments"].items()
+        name: {n: replace(chunk, values=chunk.values.bfloat16()) for n, chunk in chunks.items()}
+        for name, chunks in state["optimizer"]["moments"].items()
     }
     other = actor_of(policy(folder, "bfloat16"))
     other.load_state_dict(state | {"parameters": half, "optimizer": state["optimizer"] | {"moments": moments}})
