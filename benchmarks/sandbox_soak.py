@@ -33,7 +33,7 @@ from agentrl_sandbox.job import CommandResult, Job, Limits
 
 LIMITS = Limits(wall=10.0, memory_mb=256, output_bytes=1 << 18, processes=32, disk_mb=8, inodes=500)
 BRIEF = Limits(wall=0.5, memory_mb=256, processes=16, disk_mb=8, inodes=500)
-WARDENS = 4 * (os.cpu_count() or 1)
+JOB_SUPERVISORS = 4 * (os.cpu_count() or 1)
 """That may wait for another job, idle, and be counted at the end."""
 Verdict = Callable[[CommandResult, int], bool]
 
@@ -170,7 +170,7 @@ def show(console: Console, counts: dict[str, Counter[str]], taken: list[Census],
 def sound(counts: dict[str, Counter[str]], taken: list[Census], alive: list[int]) -> bool:
     """No wrong verdict, no error of the sandbox's own, nothing left, nothing growing."""
     first, last = taken[min(1, len(taken) - 1)], taken[-1]
-    grown = last.server_mib > 1.1 * first.server_mib or last.processes > taken[0].processes + WARDENS
+    grown = last.server_mib > 1.1 * first.server_mib or last.processes > taken[0].processes + JOB_SUPERVISORS
     verdicts = sum(count["wrong"] + count["infra"] for count in counts.values())
     return not (verdicts or alive or grown)
 

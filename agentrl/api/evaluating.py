@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.api.sampling import chosen_rows, sampler
-from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, put, settings
+from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, is_files, set_key, settings
 from agentrl.config import ANSWERING
 from agentrl.config.overrides import plain
 from agentrl.config.schema.evaluation import EvalConfig
@@ -33,7 +33,7 @@ def evaluate(
     n: int | None = None,
     limit: int | None = None,
 ) -> dict[str, Report]:
-    """Score a model's answers to rows, or answers that the rows bring along; `agentrl eval` does the same from files.
+    """Score a model's answers to rows, or answers that are in the rows; `agentrl eval` does the same from files.
 
     Args:
         config: Settings, as for `train`, and those of `agentrl eval`; with `model.path` the model answers the rows,
@@ -46,7 +46,7 @@ def evaluate(
         "all" where there are several.
 
     Raises:
-        UserError: for whatever is wrong with settings, rows or tools, in one line, or where nothing scores.
+        UserError: in one line, for a mistake in settings, rows or tools, or where nothing scores.
         InfraError: where all answers failed.
 
     Example:
@@ -55,7 +55,7 @@ def evaluate(
     """
     settled = settings(config, EvalConfig, preset=preset, config_dir=config_dir)
     if n is not None:
-        put(settled, "rollout.n", n)
+        set_key(settled, "rollout.n", n)
     if rows is not None and is_files(rows):
         settled.data.path, rows = plain(rows), None
     stored = settled.model.path is None

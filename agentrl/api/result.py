@@ -1,4 +1,4 @@
-"""What a training run leaves in the caller's hands."""
+"""The result of a training run."""
 
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from agentrl.trajectory.trajectory import Trajectory
 
 @dataclass
 class Result:
-    """What came of `agentrl.train`.
+    """The result of `agentrl.train`.
 
     Example: `result.metrics["rollout/reward_mean"]`, `result.model.generate(...)`, `result.save_model("models/mine")`.
     """
@@ -39,7 +39,7 @@ class Result:
     def model(self) -> Any:
         """The trained model, of transformers' own class, on the CPU in eval mode; an adapter is folded in.
 
-        It is loaded when it is first asked for. Raises UserError where there is no checkpoint.
+        It is loaded when it is first read. Raises UserError where there is no checkpoint.
         """
         from transformers import AutoConfig
 

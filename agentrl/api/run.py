@@ -1,8 +1,8 @@
-"""A training run whose loop is in the caller's hands.
+"""A training run whose loop the caller writes.
 
-Invariants: while it is open, nobody else writes to its folder; who leaves the loop early, by `break` or by an error of
-their own, finds the last step saved; what it has started ends with it; signals ask for a stop while a step runs, and
-do in the caller's own code what they did before.
+Invariants: while it is open, no other run writes to its folder; a loop that ends early, by `break` or by an exception
+of the caller's, leaves the last step saved; closing ends every thread and process of the run; signals ask for a stop
+while a step runs, and keep their former effect in the caller's own code.
 """
 
 from collections.abc import Iterator
@@ -134,7 +134,7 @@ class TrainingRun:
     def _steps_of(self, trainer: Trainer, pauses: bool) -> Iterator[Step]:
         with closing(trainer.steps()) as steps:  # type: ignore[type-var]  # a generator
             for number, metrics in steps:
-                trainer.start = number  # a loop that begins anew takes the steps that are left
+                trainer.start = number  # a second loop takes the steps that are left
                 self.trajectories = trainer.tracker.sampled
                 try:
                     with trainer.stop.paused() if pauses else nullcontext():

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, put, settings, tell
+from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, set_key, settings
 from agentrl.config import SAMPLING
 from agentrl.config.schema import Config
 from agentrl.data import load_dataset
@@ -41,7 +41,7 @@ def rollout(
         Without anything that scores, each reward is 0.
 
     Raises:
-        UserError: for whatever is wrong with settings, rows or tools, in one line.
+        UserError: in one line, for a mistake in settings, rows or tools.
         InfraError: where all trajectories failed.
 
     Example:
@@ -50,7 +50,7 @@ def rollout(
     """
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
     if n is not None:
-        put(settled, "rollout.n", n)
+        set_key(settled, "rollout.n", n)
     parts = experiment(settled, Given(tools, interactions, reward, rows), SAMPLING)
     with sampler(settled, parts) as runtime:
         chosen = chosen_rows(settled, parts, runtime, settled.data.train_files, limit)
@@ -59,8 +59,8 @@ def rollout(
 
 @contextmanager
 def sampler(config: Config, parts: Parts) -> Iterator[Runtime]:
-    """A runtime whose engine has the model's weights; it scores with what there is. Raises UserError."""
-    tell(preflight(config))
+    """A runtime whose engine has the model's weights; it scores where something does. Raises UserError."""
+    log_notes(preflight(config))
     scored = config if parts.reward is not None else scoring_something(config)
     with closing(open_runtime(untrained(scored), parts)) as runtime:
         runtime.publish_weights(0)
@@ -68,6 +68,6 @@ def sampler(config: Config, parts: Parts) -> Iterator[Runtime]:
 
 
 def chosen_rows(config: Config, parts: Parts, runtime: Runtime, files: Any, limit: int | None) -> Sequence[Row]:
-    """The first `limit` of the rows that were handed in, or that lie in `files`."""
+    """The first `limit` of the rows that were passed, or of those in `files`."""
     rows = parts.rows if parts.rows is not None else load_dataset(config.data, files, runtime.tokenizer)
     return [rows[i] for i in range(len(rows) if limit is None else min(limit, len(rows)))]

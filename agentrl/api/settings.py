@@ -1,6 +1,6 @@
 """From the arguments of the Python API to settings, and objects beside them.
 
-Invariant: an object replaces all that the settings name in its place, and leaves a name there (`config.given`).
+Invariant: an object replaces the files that the settings name, and the settings keep a name for it (`config.given`).
 """
 
 import hashlib
@@ -42,12 +42,12 @@ Reward = str | Callable[..., Any]
 """A function, `file.py:name`, or `module:name`."""
 
 FIRST = 100
-"""Rows that a data set is recognised by."""
+"""Rows that a digest reads."""
 
 
 @dataclass
 class Given:
-    """What a caller hands in besides settings; None: the settings say it."""
+    """What a caller passes besides settings; None: the settings say it."""
 
     tools: Any = None
     interactions: Any = None
@@ -67,7 +67,7 @@ def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str
     texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
     folder = None if config_dir is None else str(config_dir)
     resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
-    tell(resolved.notes)
+    log_notes(resolved.notes)
     return cast(C, resolved.config)
 
 
@@ -82,17 +82,17 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> Parts:
         validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
     )
     _score_by_source(settled, parts)
-    tell(validate(settled, checks))
+    log_notes(validate(settled, checks))
     return parts
 
 
-def tell(notes: Iterable[str]) -> None:
-    """What a person should hear about the settings."""
+def log_notes(notes: Iterable[str]) -> None:
+    """Log the notes on the settings as warnings."""
     for note in notes:
         log.warning("%s", note)
 
 
-def put(config: Any, key: str, value: Any) -> None:
+def set_key(config: Any, key: str, value: Any) -> None:
     """Set `key`, such as rollout.n."""
     *sections, name = key.split(".")
     setattr(reduce(getattr, sections, config), name, value)
@@ -112,12 +112,12 @@ def _tools(config: Any, tools: Any) -> list[Any] | None:
         return None
     items = path_or_list(tools, "tools")
     yaml, functions = "rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path"
-    put(config, functions, None)
+    set_key(config, functions, None)
     if len(items) == 1 and isinstance(items[0], str | Path):
         key, other = (functions, yaml) if str(items[0]).endswith(".py") else (yaml, functions)
-        put(config, key, str(items[0]))
-        put(config, other, None)
-        put(config, "rollout.multi_turn.enable", True)
+        set_key(config, key, str(items[0]))
+        set_key(config, other, None)
+        set_key(config, "rollout.multi_turn.enable", True)
         return None
     check_given(items)
     return _listed(config, yaml, items)
@@ -129,17 +129,17 @@ def _interactions(config: Any, interactions: Any) -> list[Any] | None:
     items = path_or_list(interactions, "interactions")
     key = "rollout.multi_turn.interaction_config_path"
     if len(items) == 1 and isinstance(items[0], str | Path):
-        put(config, key, str(items[0]))
-        put(config, "rollout.multi_turn.enable", True)
+        set_key(config, key, str(items[0]))
+        set_key(config, "rollout.multi_turn.enable", True)
         return None
     return _listed(config, key, items)
 
 
 def _listed(config: Any, key: str, items: list[Any]) -> list[Any] | None:
     """Name the objects under `key`; an empty list means that there are none."""
-    put(config, key, given(", ".join(map(given_name, items))) if items else None)
+    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
     if items:
-        put(config, "rollout.multi_turn.enable", True)
+        set_key(config, "rollout.multi_turn.enable", True)
     return items or None
 
 
@@ -183,13 +183,13 @@ def is_files(rows: Rows) -> bool:
 
 
 def digest(rows: Sequence[Row]) -> str:
-    """What tells these rows from others: the prompts and the ground truth of the first."""
+    """A digest of the prompts and the ground truth of the first rows: another data set has another."""
     first = [[rows[i].prompt, rows[i].ground_truth] for i in range(min(len(rows), FIRST))]
     return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
 
 
 def _score_by_source(config: Any, parts: Parts) -> None:
-    """Rows of a well-known data set bring their reward function, where nothing else is named."""
+    """Score rows of a well-known data set by its own reward function, where no other is named."""
     named = config.reward.custom_reward_function
     if parts.rows is None or named.path or named.name != DEFAULT_NAME:
         return

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from agentrl.api.settings import Rows, is_files, settings, tell
+from agentrl.api.settings import Rows, is_files, log_notes, settings
 from agentrl.config import SUPERVISED
 from agentrl.config.overrides import plain
 from agentrl.config.schema.sft import SftConfig
@@ -19,7 +19,7 @@ from agentrl.training.checkpoint.run_start import supervise
 from agentrl.training.sft.contract import SftResult
 
 FOLDER = "rows"
-"""Where rows that were handed in lie, in the folder of the model."""
+"""Folder of the rows that were passed as objects, in the folder of the model."""
 
 
 def sft(
@@ -46,7 +46,7 @@ def sft(
         Where the model is (`path`), the last loss, and how many conversations it learned from.
 
     Raises:
-        UserError: for whatever is wrong with settings, rows or the folder, in one line.
+        UserError: in one line, for a mistake in settings or rows, or where the folder is in use.
         KeyboardInterrupt: where Ctrl-C or SIGTERM stops the run; a checkpoint is saved first.
 
     Example:
@@ -58,7 +58,7 @@ def sft(
         if given is not None:
             files = plain(given) if is_files(given) else _written(settled, cast(Iterable[Any], given))
             setattr(settled.data, name, files)
-    tell(validate(settled, SUPERVISED))
+    log_notes(validate(settled, SUPERVISED))
     preflight_sft(settled)
 
     def on_each(step: int, total: int, metrics: dict[str, float]) -> None:
@@ -69,7 +69,7 @@ def sft(
 
 
 def _written(config: SftConfig, rows: Iterable[Any]) -> str:
-    """The file of the rows, named after what they say: another set never takes its place."""
+    """Write the rows to a file that is named after their content; its path."""
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         raise UserError(f"rows is a {type(rows).__name__}: pass a list of conversations")
     lines = [to_json(dict(row)) + "\n" for row in rows]

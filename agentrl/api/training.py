@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.api.result import Result
 from agentrl.api.run import Step, TrainingRun
-from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, settings, tell
+from agentrl.api.settings import Given, Overrides, Reward, Rows, experiment, log_notes, settings
 from agentrl.config.schema import Config
 from agentrl.doctor.preflight import check_enough_rows, preflight_training
 from agentrl.rewards.checks import RUN
@@ -24,7 +24,7 @@ def train(
     validation_rows: Rows | None = None,
     on_step: Callable[[Step], object] | None = None,
 ) -> Result:
-    """Train a model and return what came of it. The same as `agentrl train`, in a script, a notebook or a test.
+    """Train a model and return the result. The same as `agentrl train`, in a script, a notebook or a test.
 
     Args:
         config: Settings: a `Config`, a list of "key=value", or a dict, nested or dotted.
@@ -38,7 +38,7 @@ def train(
         on_step: Called with each `Step` when it is done. An exception ends the run, with that step saved.
 
     Raises:
-        UserError: for whatever is wrong with settings, rows, tools or the run's folder, in one line.
+        UserError: in one line, for a mistake in settings, rows or tools, or where the folder is in use.
         InfraError: where tools, engines or sandboxes fail too often.
         KeyboardInterrupt: where Ctrl-C or SIGTERM stops the run; what is learned is saved first.
 
@@ -83,7 +83,7 @@ def training(
     """
     settled = settings(config, Config, preset=preset, config_dir=config_dir)
     parts = experiment(settled, Given(tools, interactions, reward, rows, validation_rows), RUN)
-    tell(preflight_training(settled))
+    log_notes(preflight_training(settled))
     if parts.rows is not None and not settled.trainer.val_only:
         check_enough_rows(settled, len(parts.rows))
     return TrainingRun(settled, parts)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentrl.core.dtypes import STORED
+
 HELP = "write a checkpoint as a model folder that other programs load"
 
 
@@ -12,9 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("checkpoint", help="global_step_<n>, or a run's folder: its newest one; a URL is fetched first")
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="of the weights; default: as they were trained"
-    )
+    parser.add_argument("--dtype", choices=STORED, help="of the weights; default: as they were trained")
     parser.add_argument(
         "--merge-adapter", action="store_true", help="fold a LoRA adapter into its base model and write that"
     )

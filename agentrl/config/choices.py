@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core import points
+from agentrl.core.dtypes import COMPUTED, STORED
 from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
 from agentrl.core.registry import Registry, is_path
 
-DTYPES = ("float32", "bfloat16")
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
 
@@ -17,8 +17,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "actor.loss_agg_mode": LOSS_AGG_MODES,
     "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),
-    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "actor.fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
+    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "actor.fsdp_config.mixed_precision.reduce_dtype": STORED,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
@@ -27,18 +27,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "critic.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "critic.checkpoint.save_contents": ("model", "optimizer", "extra"),
     "critic.loss_agg_mode": LOSS_AGG_MODES,
-    "critic.model.dtype": DTYPES,
+    "critic.model.dtype": STORED,
     "data.truncation": ("error", "left", "right", "middle"),
-    "fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
-    "model.dtype": DTYPES,
+    "fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "fsdp_config.mixed_precision.reduce_dtype": STORED,
+    "model.dtype": STORED,
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
-    "reward.reward_model.model.dtype": DTYPES,
+    "reward.reward_model.model.dtype": STORED,
     "reward.reward_manager.source": ("register", "importlib"),
     "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
-    "rollout.dtype": ("auto", "bfloat16", "float16", "float32"),
+    "rollout.dtype": ("auto", *COMPUTED),
     "rollout.weight_check": ("first", "always", "never"),
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),

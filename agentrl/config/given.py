@@ -1,7 +1,7 @@
 """Settings whose value is a Python object of the caller's.
 
-The object itself reaches the run beside the settings. In them stands a name for it, `<python: NAME>`, so that the
-settings that a run leaves behind say what it was, and a run that resumes notices another object.
+The run gets the object itself beside the settings. The settings have a name for it, `<python: NAME>`, so that a run's
+config.yaml shows it, and a resumed run notices another object.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows that the caller has as Python objects: lists of dicts, data sets of Hugging Face's, anything to iterate.
+"""Rows as Python objects: lists of dicts, data sets of Hugging Face, any iterable.
 
 Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart.
 """

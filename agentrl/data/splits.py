@@ -24,7 +24,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads and filters the rows that `config.data` names, or takes those that the caller has."""
+    """Reads the rows that `config.data` names, or takes the caller's, and filters them."""
 
     config: Config
     tokenizer: Any
@@ -33,7 +33,7 @@ class Reader:
     load_processor: Callable[[], Any] = lambda: None
     """The model's processor, for a dataset class of the user's own."""
     train: Sequence[Row] | None = None
-    """Training rows that the caller has; None: those of `data.train_files`."""
+    """Training rows of the caller's; None: those of `data.train_files`."""
     val: Sequence[Row] | None = None
     """The same for validation."""
 

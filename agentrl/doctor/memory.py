@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Config
+from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
@@ -22,7 +23,6 @@ from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MASTER = 4
 """Bytes of a parameter that is trained, whatever `model.dtype` says, and of its gradient and each moment."""
 TIGHT = 0.85

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema import Config, Rollout
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.points import ENGINES, WEIGHT_TRANSPORTS, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
@@ -27,7 +28,6 @@ from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.perf.device import DTYPES
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ SentWeights = PolicyWeights | AdapterWeights
 
 def sent_weights(config: Config, module: Any, way: str, device: torch.device) -> SentWeights:
     """What servers get of `module`: all of it, or by the way "adapter" its adapter."""
-    dtype = DTYPES[server_dtype(config, device)]
+    dtype = torch_dtype(server_dtype(config, device))
     return AdapterWeights(module, dtype=dtype) if way == "adapter" else PolicyWeights(module, dtype=dtype)
 
 

@@ -162,11 +162,14 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, 
     )
 
 
-def _reward_function(named: RewardFunction, given: Callable[..., Any] | None, *, batch: bool) -> RewardFn | None:
+def _reward_function(
+    custom_reward_function: RewardFunction, given: Callable[..., Any] | None, *, batch: bool
+) -> RewardFn | None:
     """The function that is `given`, or else the one that the settings name."""
+    arguments = custom_reward_function.reward_kwargs
     if given is not None:
-        return reward_function(given, named.reward_kwargs, batch=batch)
-    return load_reward_function(named.path, named.name, named.reward_kwargs, batch=batch)
+        return reward_function(given, arguments, batch=batch)
+    return load_reward_function(custom_reward_function.path, custom_reward_function.name, arguments, batch=batch)
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:

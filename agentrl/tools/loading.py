@@ -188,7 +188,7 @@ def check_given(tools: Iterable[Any]) -> None:
 
 
 def given_name(item: Any) -> str:
-    """What a tool or interaction that is handed in is called in settings and messages."""
+    """The name of a tool or interaction object in settings and messages."""
     if isinstance(item, str | Path):
         return str(item)
     named = item if isinstance(item, type) or isroutine(item) else type(item)

@@ -1,6 +1,7 @@
 """Every policy loss against a scalar definition, value and gradient, and against itself under every cut."""
 
 from math import exp, inf
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,7 +85,12 @@ def chosen_by(name: str, old: Tensor, adv: Tensor, mask: Tensor, seed: int = 0) 
     return loss.choose(old, adv, mask, torch.Generator().manual_seed(seed)) if loss.chooses else torch.zeros_like(mask)
 
 
-@pytest.mark.parametrize("name", list(POLICY_LOSSES))
+def test_each_loss_has_a_definition_here_or_a_test_of_its_own() -> None:
+    others = set(POLICY_LOSSES) - {*TOKENWISE, *SEQUENCEWISE}
+    assert not [name for name in others if not Path(__file__).with_name(f"test_{name}.py").exists()]
+
+
+@pytest.mark.parametrize("name", [*TOKENWISE, *SEQUENCEWISE])
 @given(packing=packings(), seed=st.integers(0, 99))
 def test_value_and_gradient(name, packing, seed):
     logp, old, adv = columns(packing, seed)

@@ -50,7 +50,7 @@ def attribute_accesses() -> frozenset[tuple[str, str]]:
 
 def receiver(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
-        return node.attr
+        return node.attr.lstrip("_")
     return node.id if isinstance(node, ast.Name) else ""
 
 

@@ -33,7 +33,7 @@ async def test_a_batch_answers_in_order(pool: Pool) -> None:
     assert [answer.stdout for answer in result.runs] == [f"{2 * n}\n".encode() for n in range(100)]
 
 
-async def test_a_batch_stops_at_the_first_failure_if_told(pool: Pool) -> None:
+async def test_stop_on_failure_ends_a_batch_at_the_first_failure(pool: Pool) -> None:
     job = Job("python", "print(1 // int(input()))", [b"1\n", b"0\n", b"1\n"], run_limits=LONG, stop_on_failure=True)
     assert [answer.return_code for answer in (await pool.run(job)).runs] == [0, 1]
     assert (await run(pool, "print(input())", b"next\n")).stdout == b"next\n"
@@ -151,7 +151,7 @@ async def test_earlier_slow_jobs_do_not_make_a_caller_busy() -> None:
     await waiting
 
 
-async def test_a_cancelled_job_ends_and_frees_its_place(pool: Pool) -> None:
+async def test_a_cancelled_job_ends_and_frees_its_slot(pool: Pool) -> None:
     jobs = [
         asyncio.ensure_future(pool.run(Job("python", "import time; time.sleep(60)", run_limits=LONG))) for _ in range(2)
     ]

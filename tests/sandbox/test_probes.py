@@ -107,7 +107,7 @@ def test_advice(
     assert advice in fixes.fix_for(tier, why)
 
 
-async def test_where_nothing_isolates_the_error_names_every_tier_and_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_isolation_the_error_names_every_tier_and_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(self: Pool, name: str) -> probes.Probe:
         return probes.refused(name, f"{name} is out of order")
 

@@ -111,7 +111,7 @@ async def test_each_cell_has_its_own_cpu_time(pool: Pool) -> None:
     assert (await session.run("while True: pass")).limit_hit == "cpu"
 
 
-async def test_sessions_take_a_place_only_while_a_cell_runs(pool: Pool) -> None:
+async def test_a_session_holds_a_slot_only_while_a_cell_runs(pool: Pool) -> None:
     sessions = [await pool.session(Limits(wall=60)) for _ in range(5)]
     for number, session in enumerate(sessions):
         await session.run(f"x = {number}")

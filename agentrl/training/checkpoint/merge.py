@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import fold_adapter, model_files, save_adapter
 from agentrl.training.model.loading import language_head
-from agentrl.training.perf.device import DTYPES
 
 TRAINED = ("policy", "model")
 """The model's name in a checkpoint: of `agentrl train`, of `agentrl sft`."""
@@ -42,7 +42,7 @@ def merge(
         if (described / CONFIG).is_file():
             _write_adapter(described, weights, draft)
             if adapter:
-                fold_adapter(draft, DTYPES[dtype] if dtype else None)
+                fold_adapter(draft, torch_dtype(dtype) if dtype else None)
         else:
             _write_model(described, weights, draft)
         AutoTokenizer.from_pretrained(described).save_pretrained(draft)
@@ -71,4 +71,4 @@ def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> No
 
 
 def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
-    return tensor if dtype is None else tensor.to(DTYPES[dtype])
+    return tensor if dtype is None else tensor.to(torch_dtype(dtype))

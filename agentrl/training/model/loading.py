@@ -21,9 +21,9 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media import Processor
 from agentrl.chat.media.loading import load_processor as processor_of
-from agentrl.config.choices import DTYPES as STORED
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.core import resources
+from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
@@ -31,7 +31,6 @@ from agentrl.training.model.adapter import base_and_adapter, first_line, new_ada
 from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.float32_head import in_float32
 from agentrl.training.model.liger import use_liger_kernels
-from agentrl.training.perf.device import DTYPES
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -219,7 +218,7 @@ def folder_or_id(path: str | None, key: str) -> str:
 def _dtype(name: str, section: str) -> torch.dtype:
     if name not in STORED:
         raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
-    return DTYPES[name]
+    return torch_dtype(name)
 
 
 def _drop_dropout(module: PreTrainedModel) -> None:

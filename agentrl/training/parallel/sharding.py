@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
+from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
-from agentrl.training.perf.device import DTYPES
 
 ROOM = 0.2
 """Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
@@ -57,7 +57,7 @@ def shard(
     if ranks.seq_world > 1:
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
     filler = fsdp.WeightLoader(skeleton, source, ranks, device)
-    dtypes = compute_dtype(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
+    dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
     resharded = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
     fsdp_config = replace(fsdp_config, reshard_after_forward=resharded)
     offload = fsdp_config.offload_policy and device.type == "cuda"
@@ -102,7 +102,7 @@ def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | 
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
-    return DTYPES[param_dtype]
+    return torch_dtype(param_dtype)
 
 
 def set_compute_dtype(module: Any, dtype: torch.dtype | None) -> None:

@@ -1,10 +1,8 @@
-"""Devices and dtypes by their names in the configuration."""
+"""Which device a name in the configuration means."""
 
 import torch
 
 from agentrl.core.errors import UserError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def device_for(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Reading a request's body within bounds: bytes a request, bytes of all requests together, seconds."""
+"""Reads a request's body within bounds: bytes per request, bytes of all requests together, seconds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,15 +39,15 @@ async def receive(request: Request, body: bytearray, service: Service) -> None:
     except TimeoutError:
         raise HTTPException(408, "the request took too long to arrive; send it faster or in parts") from None
     except ClientDisconnect:
-        raise HTTPException(499, "the client hung up") from None
+        raise HTTPException(499, "the client disconnected") from None
 
 
 def check_size(size: int, service: Service) -> None:
-    """Raise HTTPException 413 for one request that is too large, Busy where all together are."""
+    """Raise HTTPException 413 for one request that is too large, Busy if all together are."""
     settings = service.settings
     if size > settings.max_body_mb * MIB:
         raise HTTPException(
             413, f"the request has more than {settings.max_body_mb} MiB; send less or serve with --max-body-mb"
         )
     if service.pending_bytes > settings.max_pending_mb * MIB:
-        raise Busy(f"requests of {settings.max_pending_mb} MiB are already waiting; ask again later")
+        raise Busy(f"requests of {settings.max_pending_mb} MiB are already waiting; retry later")

@@ -1,4 +1,4 @@
-"""A request's own extraction logic: Python that a stranger wrote, so it runs inside the sandbox."""
+"""A request's own extraction logic: Python of unknown origin, which runs inside the sandbox."""
 
 import json
 from importlib.resources import files
@@ -23,7 +23,7 @@ LIMITS = Limits(wall=10, memory_mb=512)
 
 
 async def extract_by_logic(service: Service, completion: str, logic: str, call: Call) -> list[CodeBlock]:
-    """The blocks that the logic submits. Raises HTTPException 400 where it fails, Busy, SandboxError."""
+    """The blocks that the logic submits. Raises HTTPException 400 if it fails, Busy, SandboxError."""
     job = Job(
         language="python",
         code=PROGRAM,

@@ -17,7 +17,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Counters of one server; its labels come from closed sets, never from what clients write."""
+    """Counters of one server. Labels come from closed sets, never from clients."""
 
     def __init__(self) -> None:
         self._counters: dict[str, dict[Labels, float]] = {}
@@ -36,7 +36,7 @@ class Metrics:
         self._histograms[path] = buckets, total + seconds
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """All of it, and gauges that are read at this moment."""
+        """All counters, and gauges with their present values."""
         lines: list[str] = []
         for name, counter in self._counters.items():
             lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]

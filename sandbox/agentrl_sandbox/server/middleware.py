@@ -1,6 +1,6 @@
-"""What every request passes: the token, the log line, the counters, and the answer to what no one foresaw.
+"""Middleware of every request: the token, the log line, the counters, and the answer to unexpected errors.
 
-Invariant: the log and the counters hold no word that a client wrote, but for what `log_code` asks for.
+Invariant: the log and the counters hold no text of a client, unless `log_code` is set.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from agentrl_sandbox.server.service import Service
 
 LOGGER = logging.getLogger("agentrl_sandbox.server")
 OPEN = frozenset({"/v1/ping", "/health"})
-"""Paths that need no token: they are for those who watch whether the server lives."""
+"""Paths that need no token: health checks."""
 PATHS = frozenset(
     {
         *("/", "/v1/ping", "/health", "/metrics", "/run_code", "/run_jupyter", "/submit", "/get_prompts"),
@@ -29,7 +29,7 @@ PATHS = frozenset(
 
 
 class Answer(Response):
-    """JSON in ASCII: what programs print may hold anything."""
+    """JSON in ASCII: the output of programs may hold anything."""
 
     media_type = "application/json"
 

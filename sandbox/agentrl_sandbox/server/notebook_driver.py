@@ -1,8 +1,8 @@
-"""Runs notebook cells one after the other, inside the sandbox: the program behind /run_jupyter.
+"""Runs notebook cells one after another, inside the sandbox: the program of /run_jupyter.
 
-Reads {"cells": [...], "cell_timeout": seconds} from standard input and writes one line of JSON a cell to what was
-standard output when it began. IPython runs the cells where it is installed, plain `exec` elsewhere. Standard library
-only, and no import from agentrl: it is sent as source.
+Reads {"cells": [...], "cell_timeout": seconds} from standard input and writes one line of JSON per cell to the original
+standard output. IPython runs the cells if it is installed, else `exec`. Uses the standard library only, because it is
+sent as source.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Replaces the work folder's path wherever an interpreter that was started with it keeps it.
 
-Without mounts the runs have different work folders. In a fork of the zygote, the path of the fork's slot is written
-over the path that the zygote was started with, which has the same length. Only memory that the interpreter or the
-kernel points to is written to: other memory that looks like the path may be anything.
+Without mounts the runs have different work folders. In a fork of the zygote, the path of its slot is written over
+the path that the zygote was started with, which has the same length. Only memory that the interpreter or the kernel
+points to is written to: other memory that looks like the path may be anything.
 """
 
 import ctypes

@@ -15,11 +15,32 @@ from agentrl_sandbox.errors import SandboxError, UsageError
 from agentrl_sandbox.isolation import children
 from agentrl_sandbox.job import CommandResult, Job, Result, Unavailable
 from agentrl_sandbox.pool import Pool
-from tests.sandbox.attacks import appetites, choices, docker, inputs, reach, rights, stays, views
+from tests.sandbox.attacks import (
+    docker,
+    fake_failures,
+    foreign_access,
+    hostile_inputs,
+    leftovers,
+    network_and_traces,
+    privileges,
+    resource_exhaustion,
+)
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.scene import Scene, linger, lingering
 
-ATTACKS = [attack for part in (views, reach, rights, appetites, stays, inputs, choices) for attack in part.ATTACKS]
+ATTACKS = [
+    attack
+    for part in (
+        foreign_access,
+        network_and_traces,
+        privileges,
+        resource_exhaustion,
+        leftovers,
+        hostile_inputs,
+        fake_failures,
+    )
+    for attack in part.ATTACKS
+]
 AT_ONCE = 3
 
 

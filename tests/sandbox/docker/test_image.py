@@ -152,7 +152,7 @@ def status_of(served: Served, headers: dict[str, str]) -> int:
         return error.code
 
 
-def test_it_stops_when_told(engine: Engine, image: str) -> None:
+def test_sigterm_stops_the_container(engine: Engine, image: str) -> None:
     with run(engine, *ANY_PORT) as served:
         assert ask(served, "python", "print(6 * 7)") == "42\n"
         engine.docker("stop", "--time", "20", served.name)

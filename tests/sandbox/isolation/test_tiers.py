@@ -35,7 +35,7 @@ def test_signals_where_landlock_does_not_keep_them_inside(abi: int, signals: boo
     assert set(profiles.NO_SIGNALS).isdisjoint(rules) == signals
 
 
-def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
+def test_programs_run_without_signals_and_modes(tmp_path: Path) -> None:
     script = """
         import errno, os, shutil, signal, subprocess
         from agentrl_sandbox.kernel import profiles, seccomp
@@ -55,7 +55,7 @@ def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "meant"), [(0, 0), (1, 1), (128, 128), (139, -11), (137, -9), (192, -64), (193, 193), (255, 255)]
 )
-def test_bwraps_word_for_a_signal(told: int, meant: int) -> None:
+def test_the_exit_code_of_bwrap_after_a_signal(told: int, meant: int) -> None:
     assert Bwrap().exit_code(told) == meant
 
 
@@ -95,7 +95,7 @@ except ChildProcessError:
 """
 
 
-def test_the_sweep_outruns_processes_that_replace_themselves() -> None:
+def test_kill_descendants_ends_processes_that_replace_themselves() -> None:
     begin = time.monotonic()
     environment = {"PYTHONPATH": SANDBOX, "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, env=environment, check=False)

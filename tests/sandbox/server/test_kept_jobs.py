@@ -57,7 +57,7 @@ async def test_equal_requests_at_once_are_jobs_of_their_own():
     assert ([status for status, _ in again], pool.jobs) == ([200] * 4, 4)
 
 
-async def test_who_names_the_seconds_in_the_queue_waits_for_the_answer():
+async def test_a_request_with_a_queue_timeout_waits_for_its_answer():
     """Our own client: its request has no other end than the one it names."""
     pool = Slow()
     service = Service(pool, Settings(patience=0.1))

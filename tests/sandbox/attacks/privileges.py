@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - programs
-"""Families 8, 21 and 22: rights that a program could get, system calls that lead out, descriptors left open."""
+"""Families 8, 21 and 22: privileges to gain, system calls that lead out, open descriptors."""
 
 from tests.sandbox.attacks.attack import Attack, Check, Limits, last, prints
 

@@ -1,4 +1,4 @@
-"""Families 13 to 16 and 25: disk, output and time beyond the limits, and processes that stay."""
+"""Families 13 to 16 and 25: disk, output and time beyond the limits, and processes that outlive the run."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Families 1 to 5 of what hostile programs try: look at and touch processes and files that are not theirs."""
+"""Families 1 to 5: programs that read and change processes and files of others."""
 
 from tests.sandbox.attacks.attack import Attack, prints
 

@@ -1,4 +1,4 @@
-"""Families 17 to 20 and 23: files, names, input and source texts that are themselves the attack."""
+"""Families 17 to 20 and 23: files, names, input and source texts that attack the sandbox itself."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Families 9 to 12: programs that take more processes and memory than their share."""
+"""Families 9 to 12: programs that use more processes and memory than they may."""
 
 from dataclasses import replace
 

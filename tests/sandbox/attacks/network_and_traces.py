@@ -1,4 +1,4 @@
-"""Families 6 and 7: reach the network, and change what lies outside or is left to the next run."""
+"""Families 6 and 7: programs that use the network, change the host, or leave traces for the next run."""
 
 from tests.sandbox.attacks.attack import Attack, prints
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a program stands on a line of its own
-"""Family 26: programs that try to look like trouble of the sandbox, which would take a bad sample out of the training.
+"""Family 26: programs that imitate a failure of the sandbox, which would mask a bad sample.
 
 All that is asked of each: a verdict comes, and it comes in time. What the verdict is, the program chose.
 """
