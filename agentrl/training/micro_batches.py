@@ -40,25 +40,25 @@ class MicroBatching:
         lengths = batch.lengths
         sequences = list(range(batch.num_sequences)) if sequences is None else sequences
         if self.ranks.data_world == 1:
-            return self._cut(lengths, sequences)
+            return self._micro_batches(lengths, sequences)
         if batch.media is not None and not all(batch.media.held):
             raise UserError(
                 "rows with and without images cannot be trained together on several ranks: use separate runs"
             )
         dealt = rank_shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
-        held = [[sequences[i] for i in share] for share in dealt]
-        most = max(len(self._cut(lengths, share)) for share in held)
-        cuts = [self._cut(lengths, share, at_least=most) for share in held]
-        mine = cuts[self.ranks.data_rank]
-        return mine + [[]] * (max(map(len, cuts)) - len(mine))
+        shares = [[sequences[i] for i in share] for share in dealt]
+        most = max(len(self._micro_batches(lengths, share)) for share in shares)
+        parts = [self._micro_batches(lengths, share, at_least=most) for share in shares]
+        mine = parts[self.ranks.data_rank]
+        return mine + [[]] * (max(map(len, parts)) - len(mine))
 
-    def _cut(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
+    def _micro_batches(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
         # Sequence-parallel ranks split the tokens of a micro-batch, so it may have `seq_world` times as many.
         tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
-        cut = micro_batches(
+        parts = micro_batches(
             [lengths[i] for i in sequences], max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least
         )
-        return [[sequences[i] for i in rows] for rows in cut]
+        return [[sequences[i] for i in rows] for rows in parts]
 
 
 def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
@@ -75,14 +75,14 @@ def micro_batching_like(
     return MicroBatching(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
 
 
-def for_ranks(cut: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
+def for_ranks(micro_batching: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
     """The same limits for a model that is sharded over `ranks`."""
     if ranks.world == 1:
-        return cut
+        return micro_batching
     # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.
-    sequences = cut.max_sequences if is_packed(module) else 1
+    sequences = micro_batching.max_sequences if is_packed(module) else 1
     hidden = module.config.get_text_config().hidden_size
-    return replace(cut, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
+    return replace(micro_batching, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
 
 
 def micro_batch(batch: Batch, rows: list[int]) -> Batch:
@@ -91,11 +91,11 @@ def micro_batch(batch: Batch, rows: list[int]) -> Batch:
 
 
 @torch.no_grad()
-def score_batch(score: Score, batch: Batch, cut: MicroBatching, *, columns: int) -> Tensor:
+def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, columns: int) -> Tensor:
     """`score` of every token, computed in micro-batches on all ranks: f32 [columns, T] on each rank."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    for rows in cut.split(batch):
+    for rows in micro_batching.split(batch):
         scored = torch.stack(score(micro_batch(batch, rows)))
         if rows:
             table[:, batch.tokens_of(rows)] = scored
-    return cut.ranks.total(table)
+    return micro_batching.ranks.total(table)

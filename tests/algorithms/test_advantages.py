@@ -224,7 +224,7 @@ def test_turn_level_grpo_without_turn_rewards_is_grpo(packing):
     torch.testing.assert_close(ADVANTAGES["grpo_turn"](*columns), ADVANTAGES["grpo"](*columns))
 
 
-def test_a_tools_reward_teaches_the_turns_up_to_it():
+def test_a_tools_reward_counts_for_the_turns_up_to_it():
     # two turns each; in the first trajectory the first turn's call earned something
     def two_turns(first: float, second: float):
         return [(0.0, False), (first, True), (0.0, False), (second, True)]
@@ -304,7 +304,7 @@ def test_unknown_names_list_the_known_ones_and_columns_are_asked_for():
 
 
 @pytest.mark.parametrize("name", [name for name in GROUPED if name != "grpo_turn"])
-def test_equal_scores_that_were_earned_elsewhere_teach_nothing(name):
+def test_equal_scores_from_different_turns_have_no_advantage(name):
     # 10.1 and 20.2 on two turns are 30.3 on one; in float32 they differ by two millionths, which is no difference.
     rewards = torch.tensor([0.0, 10.1, 0.0, 20.2, 0.0, 0.0, 0.0, 30.3])
     mask = torch.tensor([False, True, False, True] * 2)

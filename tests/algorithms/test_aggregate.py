@@ -45,7 +45,7 @@ def test_weights_give_the_aggregate(packing, seed, mode, by_trajectory):
 
 
 @given(packing=packings(), data=st.data())
-def test_any_cut_into_micro_batches_sums_to_the_whole(packing, data):
+def test_any_split_into_micro_batches_sums_to_the_whole(packing, data):
     mode = data.draw(st.sampled_from(LOSS_AGG_MODES))
     weights = token_weights(packing.mask, packing.cu_seqlens, mode, trajectory=packing.trajectory, norm=NORM)
     losses = torch.arange(len(packing.mask), dtype=torch.float32)

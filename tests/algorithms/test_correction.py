@@ -43,7 +43,7 @@ def test_weights(sequences, cap, level, mode):
         assert capped.tolist() == outside
 
 
-def test_what_another_policy_drew_has_the_trainers_expectation():
+def test_importance_weights_give_the_trainers_expectation():
     torch.manual_seed(0)
     engine, trainer = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.4, 0.2])
     value = torch.tensor([1.0, 5.0, -2.0])

@@ -112,7 +112,7 @@ def test_value_and_gradient(name, packing, seed):
 
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))
 @given(packing=packings(), data=st.data())
-def test_any_cut_into_micro_batches_is_the_whole(name, packing, data):
+def test_any_split_into_micro_batches_gives_the_whole_loss(name, packing, data):
     logp, old, adv = columns(packing, 3)
     loss, chosen = bind_loss(name, **OPTIONS), chosen_by(name, old, adv, packing.mask)
     whole = loss(logp, old, adv, mask=packing.mask, cu_seqlens=packing.cu_seqlens, chosen=chosen)[0]

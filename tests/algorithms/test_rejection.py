@@ -116,7 +116,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "threshold", "message"), WRONG)
-def test_what_makes_no_sense_is_named(options, threshold, message):
+def test_invalid_options_are_errors(options, threshold, message):
     with pytest.raises(UserError, match=message):
         criteria_of(options, threshold)
 

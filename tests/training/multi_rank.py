@@ -136,7 +136,7 @@ ALL = CASES | FURTHER
 
 def batch_of(case: Case, step: int) -> Any:
     batch = random_batch(case.lengths, seed=step)
-    batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence that teaches nothing
+    batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence without gradient
     if case.actor.get("use_kl_loss"):
         batch.ref_logprobs = batch.mask * torch.linspace(-4, -3, batch.num_tokens)
     return batch

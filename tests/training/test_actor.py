@@ -1,4 +1,4 @@
-"""The policy update: the right gradient however it is cut, figures that mean what they say, exact continuation."""
+"""The policy update: the same gradient for every split, correct metrics, exact resume."""
 
 import copy
 from dataclasses import replace
@@ -141,16 +141,16 @@ def test_sequences_without_advantage_cost_no_backward_pass_and_change_nothing():
     assert metrics["actor/entropy"] > 0
 
 
-def test_mini_batches_that_teach_nothing_are_no_optimizer_steps():
+def test_mini_batches_without_gradient_are_no_optimizer_steps():
     batch, module = random_batch([6, 6, 6, 6]), tiny()
-    teaching = actor_of(copy.deepcopy(module)).update(batch.select([0, 1]))
+    alone = actor_of(copy.deepcopy(module)).update(batch.select([0, 1]))
     batch.advantages[batch.tokens_of([2, 3])] = 0.0
     metrics = actor_of(module, ppo_mini_batch_size=1).update(batch)
     assert metrics["actor/optimizer_steps"] == 1
-    assert metrics["actor/grad_norm"] == pytest.approx(teaching["actor/grad_norm"])
+    assert metrics["actor/grad_norm"] == pytest.approx(alone["actor/grad_norm"])
 
 
-def test_a_batch_that_teaches_nothing_leaves_the_weights_alone():
+def test_a_batch_without_gradient_leaves_the_weights_unchanged():
     batch, module = random_batch(LENGTHS), tiny()
     before = copy.deepcopy(module.state_dict())
     actor = actor_of(module)
@@ -187,7 +187,7 @@ def test_it_learns_what_is_rewarded():
     assert share[-1] > 0.85
 
 
-def test_logprobs_do_not_depend_on_the_passes():
+def test_logprobs_do_not_depend_on_the_micro_batches():
     batch, module = random_batch(LENGTHS), tiny()
     whole = actor_of(module).logprobs(batch)
     parts = actor_of(module, ppo_max_token_len_per_gpu=20).logprobs(batch)

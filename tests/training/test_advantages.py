@@ -59,7 +59,7 @@ def test_without_pf_ppo_the_batch_stays():
     assert ComputeAdvantages(Algorithm(), seed=0).filtered(batch, 1) is batch
 
 
-def test_pf_ppo_draws_whole_trajectories_and_numbers_them_anew():
+def test_pf_ppo_draws_whole_trajectories_and_renumbers_them():
     batch = batch_of(1.0, 0.0, 0.0, 3.0)
     weigh = ComputeAdvantages(Algorithm(use_pf_ppo=True, pf_ppo=PFPPO("max_min")), seed=0)
     weigh.estimate(batch)

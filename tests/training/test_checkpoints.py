@@ -45,7 +45,7 @@ def test_the_latest_is_the_highest_step_and_pruning_keeps_the_newest(tmp_path):
     assert checkpoints.latest(tmp_path).name == "global_step_10"
 
 
-def test_a_failed_save_leaves_what_was_there(tmp_path):
+def test_a_failed_save_keeps_the_old_checkpoint(tmp_path):
     def fail(path):
         raise OSError("disk full")
 

@@ -1,4 +1,4 @@
-"""The critic's update: the gradient of the loss written out, figures that mean what they say, exact continuation."""
+"""The critic's update: the written-out gradient, correct metrics, exact resume."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_micro_batches_do_not_change_the_gradient() -> None:
         assert_same(gradient_of(module, batch, **limits), whole)
 
 
-def test_it_learns_what_to_expect() -> None:
+def test_the_critic_learns_the_returns() -> None:
     batch = place_rewards()
     batch.returns = batch.mask * (batch.ids % 3).float()
     critic = critic_of(value_model(), cliprange_value=9.0, optim=Optim(lr=1e-2))
@@ -87,7 +87,7 @@ def test_it_learns_what_to_expect() -> None:
     assert figures[-1]["critic/values"] == pytest.approx(figures[-1]["critic/returns"], abs=0.2)
 
 
-def test_it_foresees_what_it_has_not_seen() -> None:
+def test_explained_variance_is_of_unseen_returns() -> None:
     """Answers to one prompt succeed nine times of ten, to another one time of ten. Of such returns a critic can explain
     0.64, and one that only knows the mean nothing: the figure is of values from before the step.
     """
@@ -104,14 +104,14 @@ def test_it_foresees_what_it_has_not_seen() -> None:
     assert 0.5 < sum(figures[-4:]) / 4 < 0.8
 
 
-def test_what_it_does_not_say_the_actor_says() -> None:
+def test_null_critic_settings_are_the_actors() -> None:
     batch = place_rewards()
     actor = Actor(ppo_mini_batch_size=1, ppo_epochs=2)
     assert critic_of(value_model(), actor=actor, ppo_mini_batch_size=None).update(batch)["critic/optimizer_steps"] == 8
     assert critic_of(value_model(), actor=actor).update(batch)["critic/optimizer_steps"] == 2
 
 
-def test_values_do_not_depend_on_the_passes() -> None:
+def test_values_do_not_depend_on_the_micro_batches() -> None:
     batch, module = place_rewards(), value_model()
     whole = critic_of(module).values(batch)
     for limits in ({"forward_max_token_len_per_gpu": 20}, {"forward_micro_batch_size_per_gpu": 1}):

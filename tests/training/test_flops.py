@@ -35,7 +35,7 @@ def test_passes() -> None:
     assert flops_of_module(lora(tiny())).update([3], 1) == 2 * flops_of_module(tiny()).forward([3], 1)
 
 
-def test_what_teaches_nothing_has_no_backward_pass() -> None:
+def test_sequences_without_gradient_have_no_backward_pass() -> None:
     batch = random_batch([4, 5, 6, 7])
     actor = PolicyActor(tiny(), actor=Actor(), temperature=1.0, device=CPU, total_steps=3)
     whole = actor.flops(batch)

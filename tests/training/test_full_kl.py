@@ -60,7 +60,7 @@ def test_values_and_gradients_equal_the_plain_way(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_the_loss_holds_the_policy_to_the_reference(adapter):
+def test_the_kl_loss_keeps_the_policy_near_the_reference(adapter):
     module, start = (lora(tiny(), std=0.2), tiny()) if adapter else (tiny(), tiny(seed=3))
     batch = random_batch(LENGTHS)
     batch.advantages = torch.zeros(batch.num_tokens)  # nothing but the KL moves it

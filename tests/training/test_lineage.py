@@ -139,7 +139,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
     assert whole(tmp_path) == {2: "old", 4: "old"}
 
 
-def test_damage_that_a_rank_found_is_told_by_the_others(tmp_path):
+def test_damage_found_by_one_rank_is_raised_on_all(tmp_path):
     found = checkpoints.DamagedCheckpoint(tmp_path / "state.pt")
     copy = pickle.loads(pickle.dumps(found))
     assert (str(copy), copy.trouble) == (str(found), f"{tmp_path / 'state.pt'} is damaged")
@@ -156,7 +156,7 @@ def test_where_none_is_whole_nothing_is_begun_in_silence(tmp_path):
     assert visible(tmp_path) == {}
 
 
-def test_another_versions_checkpoint_is_not_passed_over(tmp_path):
+def test_another_versions_checkpoint_is_not_skipped(tmp_path):
     write(tmp_path, 2, 4)
     manifest = tmp_path / "global_step_4" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(checkpoints.FORMAT, "agentrl-checkpoint-9"))

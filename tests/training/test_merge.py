@@ -87,7 +87,7 @@ def test_an_adapter_stays_one_or_is_folded_in(base, tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path, capsys):
+def test_a_path_that_is_no_checkpoint_is_an_error(tmp_path, capsys):
     assert main(["merge", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "has none; name a folder global_step_<n>" in capsys.readouterr().err
     checkpoints.save(tmp_path, 1, {"policy": {}})

@@ -27,7 +27,7 @@ def test_with_nothing_set_the_device_decides(device: torch.device, tokens: int) 
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
-def test_what_is_set_stays(device: torch.device) -> None:
+def test_set_sizes_are_kept(device: torch.device) -> None:
     actor: Any = Actor(ppo_max_token_len_per_gpu=50)
     assert (
         actor_micro_batching(actor, device)
@@ -42,5 +42,5 @@ def test_what_is_set_stays(device: torch.device) -> None:
     assert micro_batch_tokens(7, device) == 7
 
 
-def test_supervised_passes_follow_the_device_too() -> None:
+def test_sft_micro_batches_have_device_defaults() -> None:
     assert sft.MICRO_BATCH_TOKENS == {"cpu": 2048, "cuda": 4096}

@@ -120,7 +120,7 @@ def trained_adapter(folder):
     return module
 
 
-def test_an_adapter_is_written_alone_and_goes_on_from_there(folder, tmp_path):
+def test_an_adapter_is_written_alone_and_resumes(folder, tmp_path):
     module, batch = trained_adapter(folder), random_batch([5, 8])
     before = TokenLogprobs(module)(batch)[0]
     save_pretrained(module, tokenizer(), tmp_path / "adapter")
@@ -132,7 +132,7 @@ def test_an_adapter_is_written_alone_and_goes_on_from_there(folder, tmp_path):
         load(tmp_path / "adapter", lora_rank=8)
 
 
-def test_merging_writes_a_plain_model_that_says_the_same(folder, tmp_path):
+def test_merging_writes_a_plain_model_with_the_same_logits(folder, tmp_path):
     module, batch = trained_adapter(folder), random_batch([5, 8])
     before = TokenLogprobs(module)(batch)[0]
     save_pretrained(module, tokenizer(), tmp_path / "merged", merge=True)

@@ -108,12 +108,12 @@ def last_step(found):
 
 
 @pytest.mark.parametrize("name", multi_rank.RESUMED)
-def test_two_go_on_from_what_one_wrote(name, results, alone):
+def test_two_ranks_resume_a_checkpoint_of_one(name, results, alone):
     assert_agree(loaded(results, f"{name}-resumed", 0), last_step(alone(name)))
 
 
 @pytest.mark.parametrize("name", multi_rank.RESUMED)
-def test_one_goes_on_from_what_two_wrote(name, results, models, alone):
+def test_one_process_resumes_a_checkpoint_of_two_ranks(name, results, models, alone):
     loaded(results, f"{name}-wrote", 0)
     found = multi_rank.resume(multi_rank.ALL[name], models, results / f"many-{name}", ALONE)
     assert_agree(found, last_step(alone(name)))
@@ -129,11 +129,11 @@ def test_further_ways_to_train(name, further, alone):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", multi_rank.FURTHER_RESUMED)
 def test_further_checkpoints(name, further, models, alone):
-    test_two_go_on_from_what_one_wrote(name, further, alone)
-    test_one_goes_on_from_what_two_wrote(name, further, models, alone)
+    test_two_ranks_resume_a_checkpoint_of_one(name, further, alone)
+    test_one_process_resumes_a_checkpoint_of_two_ranks(name, further, models, alone)
 
 
-def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, models):
+def test_checkpoints_of_two_ranks_are_pruned_and_have_a_loadable_model(results, models):
     path = checkpoints.latest(results / "many-fsdp2")
     assert [p.name for p in path.parent.iterdir()] == ["global_step_2"]
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
@@ -144,7 +144,7 @@ def test_checkpoints_of_two_are_pruned_and_hold_a_model_that_loads(results, mode
         assert torch.equal(parameter, state["policy"]["parameters"][name].whole())
 
 
-def test_two_pass_a_damaged_checkpoint_over_and_begin_a_branch_together(results):
+def test_two_ranks_skip_a_damaged_checkpoint_and_start_a_branch(results):
     found = [loaded(results, "lineage", rank) for rank in range(multi_rank.WORLD)]
     left = ["damaged_1/global_step_3", "global_step_1", "superseded_1/global_step_2"]
     assert found == [{"steps": [2, 1], "left": left}] * multi_rank.WORLD

@@ -212,7 +212,7 @@ def test_normalised_weights_have_a_mean_of_one_over_the_whole_batch():
     assert other.importance is None
 
 
-def test_everything_rejected_moves_nothing_and_says_so():
+def test_rejecting_every_token_changes_no_weight_and_is_reported():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own + 5.0 * batch.mask
     correction = RolloutCorrection(rollout_is=None, rollout_rs="geometric", rollout_rs_threshold=1.01)

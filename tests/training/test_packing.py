@@ -1,4 +1,4 @@
-"""Packing: columns in step, rewards on the right tokens, what may not teach left out."""
+"""Packing: aligned columns, rewards on the right tokens, no untrainable ledgers."""
 
 import torch
 
@@ -62,7 +62,7 @@ def test_a_reward_of_an_untrained_turn_goes_to_the_turn_before():
     assert rewards_by_token(packed(trajectory(ledger(2, 2), reward=0.0, turn_rewards=earned))) == {8: 0.5}
 
 
-def test_what_may_not_teach_is_left_out_and_numbers_stay():
+def test_untrainable_trajectories_are_left_out_and_indices_stay():
     batch = packed(
         trajectory(ledger(2), reward=None),
         trajectory(ledger(2), uid="a"),
@@ -93,7 +93,7 @@ def test_select_takes_every_column_along():
     assert picked.old_logprobs is None
 
 
-def test_what_ended_at_the_length_limit_is_marked():
+def test_trajectories_truncated_at_the_length_limit_are_marked():
     cut, ended = trajectory(ledger(3), ledger(2), uid="a"), trajectory(ledger(4), uid="b")
     cut.finish = "length"
     assert pack_tokens([cut, ended]).truncated.tolist() == [True, True, False]

@@ -1,4 +1,4 @@
-"""What is lost to rounding, and what is not: float32 masters, loss scales, the output layer in float32."""
+"""Rounding: float32 parameters, loss scales, the output layer in float32."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_critic_read_in_bfloat16_learns_in_float32(folder: Path, lora_rank: in
 
 
 @pytest.mark.parametrize("computed", ["bfloat16", "float16", "float32"])
-def test_one_process_computes_in_what_it_is_told(folder: Path, computed: str) -> None:
+def test_one_process_computes_in_the_configured_dtype(folder: Path, computed: str) -> None:
     batch = random_batch(LENGTHS)
     exact = actor_of(policy(folder, "float32")).logprobs(batch)[0]
     found = actor_of(policy(folder, "float32", computed=computed)).logprobs(batch)[0]
@@ -109,7 +109,7 @@ def test_one_process_computes_in_what_it_is_told(folder: Path, computed: str) ->
     assert {"bfloat16": 1e-3 < error < 0.5, "float16": 1e-5 < error < 0.05, "float32": error < 1e-5}[computed]
 
 
-def test_a_base_in_bfloat16_computes_in_float32_where_that_is_asked_for(folder: Path) -> None:
+def test_a_bfloat16_base_computes_in_float32_if_configured(folder: Path) -> None:
     batch = random_batch(LENGTHS)
     exact = actor_of(policy(folder, "float32", lora_rank=4)).logprobs(batch)[0]
     found = actor_of(policy(folder, "bfloat16", computed="float32", lora_rank=4)).logprobs(batch)[0]
@@ -131,10 +131,10 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
     trainable = actor_of(policy(folder, "bfloat16"))
     trainable.update(random_batch(LENGTHS))
     state = trainable.state_dict()
-    half = {n: replace(piece, values=piece.values.bfloat16()) for n, piece in state["parameters"].items()}
+    half = {n: replace(chunk, values=chunk.values.bfloat16()) for n, chunk in state["parameters"].items()}
     moments = {
-        name: {n: replace(piece, values=piece.values.bfloat16()) for n, piece in pieces.items()}
-        for name, pieces in state["optimizer"]["moments"].items()
+        name: {n: replace(chunk, values=chunk.values.bfloat16()) for n, chunk in chunks.items()}
+        for name, chunks in state["optimizer"]["moments"].items()
     }
     other = actor_of(policy(folder, "bfloat16"))
     other.load_state_dict(state | {"parameters": half, "optimizer": state["optimizer"] | {"moments": moments}})

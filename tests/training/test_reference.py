@@ -1,4 +1,4 @@
-"""The reference: the policy of the start, whatever becomes of the policy."""
+"""The reference keeps the initial policy while the policy trains."""
 
 import copy
 
@@ -15,7 +15,7 @@ LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_it_stays_what_the_policy_was(adapter: bool) -> None:
+def test_the_reference_keeps_the_initial_policy(adapter: bool) -> None:
     batch = random_batch(LENGTHS)
     module = lora(tiny(), std=0.0) if adapter else tiny()
     actor = PolicyActor(module, actor=Actor(optim=Optim(lr=1e-2)), temperature=0.7, device=CPU, total_steps=9)
@@ -28,7 +28,7 @@ def test_it_stays_what_the_policy_was(adapter: bool) -> None:
     assert not torch.allclose(actor.logprobs(batch)[0], start)
 
 
-def test_offloaded_it_says_the_same_and_lies_on_the_cpu() -> None:
+def test_an_offloaded_reference_gives_the_same_and_is_on_the_cpu() -> None:
     batch = random_batch(LENGTHS)
     there, away = (
         Reference(tiny(), temperature=1.0, micro_batching=MicroBatching(), device=CPU, offload=o) for o in (False, True)
@@ -37,7 +37,7 @@ def test_offloaded_it_says_the_same_and_lies_on_the_cpu() -> None:
     assert all(parameter.device == CPU for parameter in away.module.parameters())
 
 
-def test_its_passes_are_its_own_or_the_policys() -> None:
+def test_reference_micro_batches_are_its_own_or_the_policys() -> None:
     actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
     assert ref_micro_batching(Ref(), actor, CPU) == MicroBatching(50, 3)
     own = Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2)

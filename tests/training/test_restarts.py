@@ -34,13 +34,13 @@ class Run:
             raise WorkerDied("rank 1 died")
 
 
-def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
     run = Run(deaths=2)
     run_with_restarts(run, config(tmp_path), tmp_path / "checkpoints")
     assert run.seen == [("auto", None)] * 3
 
 
-def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
+def test_restarts_from_its_own_checkpoints_only(tmp_path: Path) -> None:
     """However new the old run's are, and whatever the clocks of the machines say."""
     folder = tmp_path / "checkpoints"
     (folder / "global_step_9").mkdir(parents=True)

@@ -51,7 +51,7 @@ def scores(worker: RewardWorker, trajectories: list[Trajectory]) -> list[float]:
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("qwen2", {}), ("gemma2", {"attn_logit_softcapping": 5.0})])
-def test_a_score_is_what_transformers_says_of_the_conversation_alone(kind: str, fields: dict, tmp_path: Path) -> None:
+def test_a_score_equals_transformers_score_of_the_conversation(kind: str, fields: dict, tmp_path: Path) -> None:
     module = classifier(tmp_path, kind, **fields)
     judge = Judge(settings(tmp_path), device=CPU)
     assert judge.packed == (kind == "qwen2")
@@ -62,7 +62,7 @@ def test_a_score_is_what_transformers_says_of_the_conversation_alone(kind: str, 
     assert max(alone) - min(alone) > 0.01
 
 
-def test_what_waits_shares_a_pass_within_the_budget(tmp_path: Path) -> None:
+def test_waiting_conversations_share_a_batch_within_the_budget(tmp_path: Path) -> None:
     classifier(tmp_path)
     worker = worker_of(settings(tmp_path, forward_max_token_len_per_gpu=30))
     passes: list[list[int]] = []
@@ -123,7 +123,7 @@ def test_of_a_long_conversation_it_reads_the_end() -> None:
     assert read(made) == made.ledgers[0].ids[-4:]
 
 
-def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
+def test_models_with_other_labels_or_vocabularies_are_refused(tmp_path: Path) -> None:
     classifier(tmp_path, labels=2)
     with pytest.raises(UserError, match="has 2 labels; a reward model has 1"):
         Judge(settings(tmp_path), device=CPU)

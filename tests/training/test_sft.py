@@ -185,7 +185,7 @@ def test_a_part_of_the_rows_and_arguments_for_the_template(home, tmp_path):
     assert run.tokenizer.decode(run.held_out[0].ids).startswith("carry on")
 
 
-def test_held_out_conversations_are_measured_and_not_learnt(home, tmp_path):
+def test_held_out_conversations_are_validated_not_trained_on(home, tmp_path):
     (tmp_path / "held.jsonl").write_text("\n".join(json.dumps(conversation(i)) for i in range(30, 39)))
     settings = config(home)
     settings.data.val_files = str(tmp_path / "held.jsonl")
@@ -216,7 +216,7 @@ def test_what_is_due_after_each_epoch(home, tmp_path):
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank):
+def test_a_resumed_run_ends_like_an_unbroken_one(home, tmp_path, lora_rank):
     def run(name, stop_at=None):
         settings = config(home)
         settings.model.lora_rank = lora_rank
@@ -249,7 +249,7 @@ def test_a_run_that_goes_on_ends_like_an_unbroken_one(home, tmp_path, lora_rank)
     assert finished.steps == 6
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(home, tmp_path, caplog):
+def test_ctrl_c_saves_and_the_same_command_resumes(home, tmp_path, caplog):
     settings = config(home)
     settings.trainer.output_dir = str(tmp_path)
     settings.trainer.total_training_steps = 4

@@ -1,4 +1,4 @@
-"""When a sharded model stays whole between the passes of a step."""
+"""When a sharded model stays gathered between micro-batches."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_units_stay_where_there_is_room(megabytes, settings, world, device, lets
     assert found == lets_go
 
 
-def test_what_does_not_learn_needs_no_room_for_gradients(monkeypatch) -> None:
+def test_frozen_models_need_no_memory_for_gradients(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=11_000_000))
     frozen = torch.nn.Linear(1000, 1000, bias=False).requires_grad_(False)
     assert not reshards_after_forward(FsdpConfig(), frozen, DTYPES, Ranks(world=2), torch.device("cuda"))

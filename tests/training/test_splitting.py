@@ -1,4 +1,4 @@
-"""Cuts: nothing lost, nothing twice, limits kept, passes evenly filled, the same every time."""
+"""Splits: complete, without repeats, within limits, evenly filled, deterministic."""
 
 import random
 
@@ -36,7 +36,7 @@ def test_micro_batches_are_few_and_even(lengths, budget):
     assert len(sizes) <= 1 + sum(lengths) / (budget - max(lengths) + 1)
 
 
-def test_mini_batches_are_cut_by_prompts():
+def test_mini_batches_are_split_by_prompts():
     batch = random_batch([3] * 10, per_group=3)  # prompts of 3, 3, 3 and 1 trajectories: two of the last dropped
     assert mini_batches(batch, 2) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
     assert mini_batches(batch, 9) == [list(range(10))]
@@ -69,7 +69,7 @@ def test_shuffling_moves_whole_prompts_and_repeats_itself():
     assert all(flat[i + 1] == flat[i] + 1 for i in range(0, 12, 2))
 
 
-def test_shares_are_of_the_same_work_and_hold_everything():
+def test_rank_shares_have_equal_work_and_all_sequences():
     draw = random.Random(0)
     lengths = [draw.randint(10, 4000) for _ in range(64)]
     dealt = rank_shares(lengths, 8, hidden=64)
@@ -94,7 +94,7 @@ def test_shares_of_one_rank_are_everything_in_order():
     assert rank_shares([3, 1, 2], 1, hidden=8) == rank_shares([3, 1, 2], 1, hidden=None) == [[0, 1, 2]]
 
 
-def test_ranks_make_the_same_number_of_passes():
+def test_ranks_get_the_same_number_of_micro_batches():
     batch = random_batch([30, 1, 1, 1, 1, 1, 9, 3])
     cuts = [MicroBatching(max_tokens=24, ranks=Ranks(rank, 3), hidden=64).split(batch) for rank in range(3)]
     assert len({len(cut) for cut in cuts}) == 1

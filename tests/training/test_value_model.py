@@ -49,7 +49,7 @@ def test_a_value_is_that_of_the_tokens_before_and_packing_does_not_change_it(tmp
         torch.testing.assert_close(values[span], shifted, atol=1e-5, rtol=1e-5)
 
 
-def test_what_was_trained_is_found_again_and_is_transformers_own_kind(tmp_path: Path) -> None:
+def test_a_trained_value_model_reloads_as_a_transformers_class(tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path / "policy")
     module = with_a_head(value_model(tmp_path / "policy"))
     module.save_pretrained(tmp_path / "critic")
@@ -59,7 +59,7 @@ def test_what_was_trained_is_found_again_and_is_transformers_own_kind(tmp_path: 
     assert torch.equal(theirs.score.weight, module.score.weight)
 
 
-def test_the_head_learns_beside_an_adapter(tmp_path: Path) -> None:
+def test_the_head_is_trained_beside_an_adapter(tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path)
     module = value_model(tmp_path, lora_rank=2)
     batch = random_batch(LENGTHS)

@@ -18,15 +18,15 @@ def ppo_clip_loss(
     The ratio is clipped to [1 - low, 1 + high]; a `high` above `low` is clip-higher. Where the advantage is negative,
     `c` times its size bounds the loss (dual clip).
     """
-    free, cut, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
-    clipped = torch.maximum(free, cut)
+    unclipped, clipped, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
+    losses = torch.maximum(unclipped, clipped)
     bound = -advantages * c
-    bounded = (advantages < 0) & (clipped > bound)
-    return torch.where(bounded, bound, clipped), details | {"clipped_dual": bounded.float()}
+    bounded = (advantages < 0) & (losses > bound)
+    return torch.where(bounded, bound, losses), details | {"clipped_dual": bounded.float()}
 
 
 def clipped_terms(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> tuple[Tensor, Tensor, Details]:
     """(loss, loss of the clipped ratio, diagnostics): f32 [T] each; PPO takes the larger loss."""
-    free = -advantages * ratio
-    cut = -advantages * ratio.clamp(1 - low, 1 + high)
-    return free, cut, {"ratio": ratio.detach(), "clipped": (cut > free).float()}
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - low, 1 + high)
+    return unclipped, clipped, {"ratio": ratio.detach(), "clipped": (clipped > unclipped).float()}

@@ -1,7 +1,7 @@
 """Losses that keep entropy high by treating the few tokens of high covariance differently (arXiv 2505.22617).
 
 A token's covariance is (advantage - mean) * (log-prob - mean). Which tokens those are is chosen once for the whole
-mini-batch, from the log-probs before the step: so no cut into micro-batches changes the loss.
+mini-batch, from the log-probs before the step: so the split into micro-batches does not change the loss.
 """
 
 import torch
@@ -62,9 +62,9 @@ def clip_cov(
     `chosen` bool [T] names them. `clip_cov_ratio` of the tokens are drawn from those whose covariance lies between
     `clip_cov_lb` and `clip_cov_ub`.
     """
-    free, cut, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
+    unclipped, clipped, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
     details["clipped"] = torch.maximum(details["clipped"], chosen.float())
-    return torch.where(chosen, 0.0, torch.maximum(free, cut)), details
+    return torch.where(chosen, 0.0, torch.maximum(unclipped, clipped)), details
 
 
 @policy_loss("kl_cov", choose=choose_largest)

@@ -31,8 +31,8 @@ def gspo(
     """
     mean = sequence_mean((logprobs - old_logprobs).detach(), mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = mean.exp() * (logprobs - logprobs.detach()).exp()
-    free, cut, details = clipped_terms(ratio, advantages, low=low, high=high)
-    return torch.maximum(free, cut), details
+    unclipped, clipped, details = clipped_terms(ratio, advantages, low=low, high=high)
+    return torch.maximum(unclipped, clipped), details
 
 
 @policy_loss("geo_mean", by_sequence=True)
@@ -53,8 +53,8 @@ def geo_mean(
     """
     gap = logprobs - old_logprobs
     sign = advantages.sign()
-    cut = gap.clamp(-low, high)
-    kept = sign * torch.minimum(sign * gap, sign * cut)
+    bounded = gap.clamp(-low, high)
+    kept = sign * torch.minimum(sign * gap, sign * bounded)
     ratio = sequence_mean(kept, mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     clipped = (kept != gap) & (sign != 0)
     return -advantages * ratio, {"ratio": ratio.detach(), "clipped": clipped.float()}

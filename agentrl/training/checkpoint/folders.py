@@ -209,7 +209,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """A manifest: format, step, files (name -> stamp), automatic."""
     file = path / MANIFEST
     if not file.is_file():
-        raise DamagedCheckpoint(path, f"is no complete checkpoint of agentrl: it has no {MANIFEST}")
+        raise DamagedCheckpoint(path, f"is no checkpoint of agentrl, or an incomplete one: it has no {MANIFEST}")
     try:
         manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT

@@ -169,7 +169,7 @@ def _fitted(ledger: Ledger, data: SftData, *, where: str) -> Ledger | None:
 def _select(ledger: Ledger, kept: Sequence[int]) -> Ledger:
     """The `kept` tokens. The first is part of the prompt, because no token before it predicts it."""
     columns: dict[str, Any] = {name: [getattr(ledger, name)[i] for i in kept] for name in COLUMNS}
-    cut = Ledger(**columns)
-    cut.prompt_length = max(1, cut.sources.count(Source.PROMPT))
-    cut.mask[0], cut.logprobs[0], cut.sources[0], cut.versions[0] = 0, 0.0, Source.PROMPT, NO_VERSION
-    return cut
+    part = Ledger(**columns)
+    part.prompt_length = max(1, part.sources.count(Source.PROMPT))
+    part.mask[0], part.logprobs[0], part.sources[0], part.versions[0] = 0, 0.0, Source.PROMPT, NO_VERSION
+    return part

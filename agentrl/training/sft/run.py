@@ -1,8 +1,8 @@
-"""Supervised fine-tuning: the policy's own pieces (packing, chunked log-probs, optimizer) with another loss.
+"""A supervised run: the policy's packing, log-probs and optimizer with a cross-entropy loss.
 
-Invariants: only what the assistant says is trained on, its end-of-turn included; the loss of a step is the mean over
-its assistant tokens, however they are cut into forward passes and dealt out to ranks; a run that goes on from a
-checkpoint takes the steps that an unbroken one would have taken.
+Invariants: only assistant tokens are trained on, the end of turn included; a step's loss is the mean over its assistant
+tokens, for every split into micro-batches and every number of ranks; a resumed run takes the steps that an unbroken one
+would have taken.
 """
 
 import os
