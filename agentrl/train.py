@@ -17,7 +17,7 @@ from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.data.splits import Reader, Splits
 from agentrl.rollout.sampler import Sampler
 from agentrl.runtime import Runtime, open_runtime
-from agentrl.runtime.observed import Observed
+from agentrl.runtime.tracked import TrackedRuntime
 from agentrl.tracking import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, load_processor, pack_tokens
@@ -37,7 +37,7 @@ class Trainer:
     """The steps of a run."""
 
     config: Config
-    runtime: Observed
+    runtime: TrackedRuntime
     splits: Splits
     take_groups: Sampler
     compute_advantages: ComputeAdvantages
@@ -117,7 +117,7 @@ def open_trainer(config: Config, runtime: Runtime) -> Iterator[Trainer]:
         StopRequest(lambda: tracker.view.note(STOPPING)) as stop,
     ):
         advantages.on_advantages = tracker.trained
-        observed = Observed(runtime, tracker, stop)
+        observed = TrackedRuntime(runtime, tracker, stop)
         sampler = Sampler(config, observed, splits.train, tracker)
         yield Trainer(config, observed, splits, sampler, advantages, checkpoints, tracker, stop, start)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.core.user_errors import reported_as
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -81,7 +81,7 @@ def blamed(function: Callable[..., Any], where: str) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with blaming(where):
+        with reported_as(where):
             return function(*args, **kwargs)
 
     return call

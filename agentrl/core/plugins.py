@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from agentrl.core.blaming import blaming, one_line
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.resources import find, load_module, read_text, share
+from agentrl.core.user_errors import one_line, reported_as
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Entry:
     def make(self, *args: Any) -> Any:
         """An object of it. Raises UserError."""
         kind = self.load_class()
-        with blaming(f"{self.where}: {self.class_name}(...)"):
+        with reported_as(f"{self.where}: {self.class_name}(...)"):
             return kind(*args)
 
 
@@ -87,7 +87,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
 def load_user_file(file: Path, *, where: str) -> ModuleType:
     """Run a user's Python file; it may import its neighbours. Raises UserError."""
     _widen_import_path(file.parent)
-    with blaming(where):
+    with reported_as(where):
         return load_module(file, package=next(filter(None, (layer.package_of(file) for layer in layers())), None))
 
 
@@ -103,7 +103,7 @@ def load_attribute(path: str, name: str | None, *, what: str) -> Any:
         module = load_user_file(find(path, what=f"{what}.path"), where=where)
     else:
         _widen_import_path(Path.cwd())
-        with blaming(where):
+        with reported_as(where):
             module = importlib.import_module(path.removeprefix("pkg://"))
     if not hasattr(module, name):
         raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
@@ -122,7 +122,7 @@ def import_external(name: str | None, section: str) -> None:
         load_user_file(find(name, what=f"{section}.external_lib"), where=where)
     else:
         _widen_import_path(Path.cwd())
-        with blaming(where):
+        with reported_as(where):
             importlib.import_module(name)
     for layer in layers():
         layer.adopt_registered()
@@ -141,7 +141,9 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
     missing = not _is_there(name)
     for reason in filter(None, (layer.missing(name) for layer in layers() if missing)):
         raise UserError(f"{where}: {reason}")
-    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where):
+    with reported_as(
+        f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where
+    ):
         return importlib.import_module(name)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
 from agentrl.core.user_code import Cleanup
+from agentrl.core.user_errors import reported_as
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
 from agentrl.tools.options import check_in_thread, check_timeout
 
@@ -85,7 +85,7 @@ def _make_runner(entry: Entry) -> InteractionRunner:
     name = entry.fields.get("name") or _default_name(entry.class_name)
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
     in_thread = entry.config.get("in_thread", False)
-    with blaming(entry.where):
+    with reported_as(entry.where):
         check_timeout(timeout)
         check_in_thread(in_thread)
     interaction = entry.make({**entry.config, "name": name})

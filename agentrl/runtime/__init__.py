@@ -1,4 +1,4 @@
-"""Where the work of a run happens: this process, or Ray workers."""
+"""Runs the work in this process or on Ray workers."""
 
 from agentrl.runtime.local import LocalRuntime
 from agentrl.runtime.opening import open_runtime

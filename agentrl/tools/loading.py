@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
+from agentrl.core.user_errors import reported_as
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tools_in
@@ -104,7 +104,7 @@ def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterato
         return
     check_options(entry)
     for tool in mcp_tools(entry, servers):
-        with blaming(entry.where):
+        with reported_as(entry.where):
             options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
         yield _runner(tool, tool.tool_schema, options, entry.where)
 
@@ -128,7 +128,7 @@ def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
         raise UserError(
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: derive it from agentrl.tools.BaseTool"
         )
-    with blaming(f"{entry.where}: {entry.class_name}"):
+    with reported_as(f"{entry.where}: {entry.class_name}"):
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)
     check_schema(schema, entry.where)
@@ -136,7 +136,7 @@ def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
         tool.sandbox = NO_SANDBOX if entry.config.get("in_thread") is True else sandboxes.of(entry.config)
     # A tool may have other defaults than ToolOptions: it says so in the config that it hands to BaseTool.
     config = getattr(tool, "config", None)
-    with blaming(entry.where):
+    with reported_as(entry.where):
         options = ToolOptions.read(config if isinstance(config, dict) else entry.config)
     return _runner(tool, schema, options, entry.where)
 

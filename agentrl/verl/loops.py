@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_code import made
+from agentrl.core.user_errors import reported_as
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import Ledger, Source
@@ -53,7 +53,7 @@ class VerlLoop(AgentLoop):
         manager = ServerManager(self.env, trajectory, sampling)
         if not self.shared:
             self.shared.update(self._given())
-        with blaming(f"agent loop {self.kind.__name__}(...)"):
+        with reported_as(f"agent loop {self.kind.__name__}(...)"):
             loop = made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
         async with AsyncExitStack() as partings:
             if isinstance(loop, ToolAgentLoop):

@@ -11,9 +11,9 @@ from typing import Any
 
 from agentrl.chat.parsers.calls import Malformed, broken, typed_call
 from agentrl.chat.template import Tools
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.core.user_errors import reported_as
 from agentrl.trajectory.message import Call, Parsed
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def load_parser(format: str) -> "OwnParser":
     """The parser that a path names. Raises UserError where there is none, or none that can parse."""
     path, _, name = format.rpartition(":") if ":" in format else format.rpartition(".")
     found = load_attribute(path, name, what=KEY)
-    with blaming(f"{KEY}: {format}"):
+    with reported_as(f"{KEY}: {format}"):
         made = found() if isinstance(found, type) else found
     parse = getattr(made, METHOD, None if isinstance(found, type) else made)
     if not callable(parse):
