@@ -1,4 +1,4 @@
-"""`agentrl data`: write ready-to-train rows for a task."""
+"""`agentrl data`: write training rows for a task."""
 
 import argparse
 from pathlib import Path
@@ -9,19 +9,19 @@ from agentrl.core.plurals import plural
 if TYPE_CHECKING:
     from agentrl.tasks.demo import Task
 
-HELP = "write ready-to-train rows for a task, and demonstrations"
+HELP = "write training rows and demonstrations for a task"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the common options, and each task's own in a group of its own."""
+    """Add the common options, and a group of options for each task."""
     from agentrl.tasks.demo import TASKS
 
     parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training rows (default: %(default)s)")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation rows (default: %(default)s)")
     parser.add_argument("--demos", type=int, default=0, metavar="N", help="demonstrations for agentrl sft (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same files (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same files (default: %(default)s)")
     for name in TASKS:
         _add_task_options(parser, name)
 
@@ -34,7 +34,7 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
     for key, option in task.OPTIONS.items():
         group.add_argument(
             f"--{key.replace('_', '-')}",
-            default=argparse.SUPPRESS,  # so that run() sees which were given
+            default=argparse.SUPPRESS,  # run() sees which options were given
             type=option.type,
             choices=option.choices,
             metavar=None if option.choices else option.metavar,
@@ -43,7 +43,7 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate, then say what lies where and how to train on it."""
+    """Generate the files; print their names and the command to train on them."""
     from rich.console import Console
 
     from agentrl.core.outputs import check_folder

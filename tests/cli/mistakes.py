@@ -473,7 +473,7 @@ OTHER_COMMANDS = [
         "reward.py cannot be written",
         "name another folder",
     ),
-    Mistake("eval without answers", f"eval {SCORE}", "data.path is not set", "name stored answers"),
+    Mistake("eval without answers", f"eval {SCORE}", "data.path is not set", "stored answers"),
     Mistake(
         "eval of rows without answers",
         f"eval data.path=rows.jsonl {SCORE}",
