@@ -1,7 +1,7 @@
-"""From a YAML entry to an object of the class it names: shared by tools and interactions.
+"""Creates objects from YAML entries that name a class; used by tools and interactions.
 
-Other people's modules are imported here and their constructors run here; whatever goes wrong becomes a
-UserError of one line that names the YAML file and the entry.
+Users' modules are imported and their constructors called here. Each error becomes a UserError of one line that names
+the YAML file and the entry.
 """
 
 import importlib
@@ -31,7 +31,7 @@ class Entry:
     where: str
     """`<file>: tools[0]`, for messages."""
     class_name: str
-    """Empty where an MCP server, not a class, is the tool."""
+    """Empty if the tool is an MCP server."""
     config: dict[str, Any]
     fields: dict[str, Any]
     """The item as written."""
@@ -41,7 +41,7 @@ class Entry:
         return find_class(self.class_name, beside=self.file.parent, where=self.where)
 
     def make(self, *args: Any) -> Any:
-        """An object of it. Raises UserError."""
+        """Create the object. Raises UserError."""
         kind = self.load_class()
         with reported_as(f"{self.where}: {self.class_name}(...)"):
             return kind(*args)
@@ -72,7 +72,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
     else:
         module_name, _, class_name = name.rpartition(".")
         if not module_name:
-            raise UserError(f"{where}: class_name {name!r} names no module: write it as module.Class")
+            raise UserError(f"{where}: class_name {name!r} has no module: write module.Class")
         with ExitStack() as stack:
             for layer in layers():
                 stack.enter_context(layer.importing())

@@ -69,7 +69,7 @@ class Loader:
         if state["rows"] != len(self.rows):
             raise UserError(
                 f"data.train_files has {plural(len(self.rows), 'row')} now, {state['rows']} when the checkpoint was "
-                "made; bring them back, or start anew with trainer.resume_mode=disable"
+                "made; restore them, or start over with trainer.resume_mode=disable"
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
         self._order = self._shuffled()

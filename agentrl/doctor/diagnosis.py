@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import sections_for
-from agentrl.core.blocking import IMPATIENCE, LoopWatch
+from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.doctor import conversations, engines, memory, reward, rows, services, template
@@ -106,7 +106,7 @@ async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], s
     diagnosis.note("template", template.format_found(chat, config.rollout.multi_turn.format))
     diagnosis.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
-    watch = LoopWatch(IMPATIENCE, report=lambda _: None)
+    watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
     with watch.watching():
         results = await _tools(diagnosis, env, first)
         await diagnosis.listen("user", services.user_answers(env.interactions, first))

@@ -18,7 +18,7 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], *, confidence: float, resamples: int, seed: int) -> tuple[float, float] | None:
-    """Bounds of the mean by the bootstrap's percentiles: rows are drawn anew, with replacement.
+    """Bounds of the mean by the bootstrap's percentiles: rows are resampled, with replacement.
 
     None with `resamples` 0 or fewer than two values: nothing could vary.
     """

@@ -32,7 +32,7 @@ def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
 
 
 def dump_file(folder: str, step: int) -> Path:
-    """Where the trajectories of a step lie."""
+    """The file with the trajectories of a step."""
     return Path(folder) / f"{step}.jsonl"
 
 

@@ -3,7 +3,7 @@
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
 sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
 beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
-costs a warning: it is counted, and the run goes on.
+costs a warning: it is counted, and the run continues.
 """
 
 import logging
@@ -30,7 +30,7 @@ Metrics = dict[str, float]
 log = logging.getLogger(__name__)
 
 GOES_ON = (
-    "the run goes on without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
+    "the run continues without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
     "trainer.rollout_data_dir and trainer.validation_data_dir to null"
 )
 
@@ -41,7 +41,7 @@ class RunTracker:
     def __init__(
         self, config: Config, total_steps: int, resume_step: int, decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """`resume_step` is the step of the checkpoint that the run goes on from, 0 for a new run."""
+        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode

@@ -1,4 +1,4 @@
-"""What a run shows at its end: held-out figures before and after, and where everything lies."""
+"""The summary at the end of a run: validation results before and after, and the run's files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
 
 
 def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = None) -> Table:
-    """Where the parts of a run lie, as far as they exist. `dumps`: further folders by what they hold."""
+    """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for what, path in _places(run_dir, dumps or {}):
         table.add_row(Text(what, "dim"), Text(_short(path), overflow="fold"))

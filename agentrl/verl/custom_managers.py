@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from agentrl.core.errors import InfraError
-from agentrl.core.user_code import UserFunction, made
+from agentrl.core.user_code import UserFunction, construct
 from agentrl.core.user_errors import reported_as
 from agentrl.rewards.arguments import num_turns, reward_scores
 from agentrl.rewards.function import RewardFn
@@ -31,13 +31,13 @@ def custom_manager(
     given |= {"config": config, "num_examine": 0}
     with reported_as(f"{SECTION}.name: {kind.__name__}(...)"):
         if not hasattr(kind, "run_single"):
-            manager = made(kind, given)
+            manager = construct(kind, given)
 
-            def arrange(told: Sequence[Arguments]) -> dict[str, Any]:
-                return {"data": as_batch(told, reward_fn_key, tokenizer)}
+            def arrange(arguments: Sequence[Arguments]) -> dict[str, Any]:
+                return {"data": as_batch(arguments, reward_fn_key, tokenizer)}
 
             return Together(partial(_asked, manager), arrange, timeout=timeout)
-        return OneByOne(partial(made, kind, given), reward_fn_key, tokenizer, timeout, workers)
+        return OneByOne(partial(construct, kind, given), reward_fn_key, tokenizer, timeout, workers)
 
 
 class OneByOne:

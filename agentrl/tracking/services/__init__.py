@@ -11,6 +11,6 @@ __all__ = ["SERVICES", "RunInfo", "Service", "open_service"]
 
 
 def open_service(name: str, info: RunInfo) -> Service:
-    """Begin, or go on with, the run at the service. Raises UserError where it is not installed or refuses."""
+    """Begin or continue the run at the service. Raises UserError if it is not installed or refuses."""
     service: type[Service] = getattr(import_module(f"agentrl.tracking.services.{name}"), SERVICES[name])
     return service(name, info)

@@ -24,7 +24,7 @@ class Mlflow(Service):
     """A run of the experiment that is called like the project."""
 
     package = "mlflow"
-    mend = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
+    fix = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
 
     def begin(self, info: RunInfo) -> None:
         folder = info.folder.resolve()

@@ -11,7 +11,7 @@ class Swanlab(Service):
     """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
 
     package = "swanlab"
-    mend = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
+    fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 
     def begin(self, info: RunInfo) -> None:
         folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")

@@ -11,7 +11,7 @@ class Wandb(Service):
     """Files under <run>/wandb, or where WANDB_DIR says."""
 
     package = "wandb"
-    mend = "log in with `wandb login`, or set WANDB_MODE=offline"
+    fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 
     def begin(self, info: RunInfo) -> None:
         folder = None if os.environ.get("WANDB_DIR") else str(info.folder)
