@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -81,6 +82,11 @@ def model_folder(out: Path, what: str, *, first: bool = True) -> Iterator[Path]:
     finally:
         if first:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def superseded_path(folder: Path, before: str = "", suffix: str = "") -> Path:
+    """A free name `<before>superseded_<k><suffix>` in a folder, for files that new ones would replace."""
+    return next(path for k in count(1) if not (path := folder / f"{before}superseded_{k}{suffix}").exists())
 
 
 def append_line(file: IO[bytes], line: bytes) -> None:

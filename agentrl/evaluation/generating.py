@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.outputs import append_line, writing
+from agentrl.core.outputs import append_line, superseded_path, writing
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.arguments import solution
 from agentrl.runtime.runtime import Runtime
@@ -222,8 +221,7 @@ def set_aside(out: Path) -> None:
     """Rename finished answers: a new part would replace them."""
     if not out.exists():
         return
-    names = (out.with_name(f"{out.stem}.superseded_{k}{out.suffix}") for k in count(1))
-    aside = next(name for name in names if not name.exists())
+    aside = superseded_path(out.parent, f"{out.stem}.", out.suffix)
     out.rename(aside)
     log.warning("%s held finished answers: they are now in %s", out, aside)
 

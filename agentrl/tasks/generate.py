@@ -11,13 +11,12 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
-from agentrl.core.outputs import writing
+from agentrl.core.outputs import superseded_path, writing
 from agentrl.tasks.demo.base import Problem, Task, row
 
 # A task that repeats itself this often has run out of questions.
@@ -68,7 +67,7 @@ def _draft(file: Path) -> Path:
 def _publish(out: Path, files: Sequence[Path]) -> None:
     """Give drafts their names."""
     if any(file.exists() and not _equal(file, _draft(file)) for file in files):
-        aside = next(path for k in count(1) if not (path := out / f"superseded_{k}").exists())
+        aside = superseded_path(out)
         aside.mkdir()
         for old in filter(Path.exists, (out / name for name in FILES)):
             old.rename(aside / old.name)

@@ -448,7 +448,7 @@ ENGINE_AND_TRAINER = [
         "run folder below a file",
         f"{TRAIN} trainer.default_local_dir=runs/mine",
         "trainer.default_local_dir: runs/mine",
-        "name another folder",
+        "name a writable folder",
         before=block("runs"),
     ),
     Mistake(
@@ -471,7 +471,7 @@ OTHER_COMMANDS = [
         "sft into a file",
         f"sft {MODEL} data.train_files=rows.jsonl trainer.output_dir=reward.py",
         "reward.py cannot be written",
-        "name another folder",
+        "name a writable folder",
     ),
     Mistake("eval without answers", f"eval {SCORE}", "data.path is not set", "stored answers"),
     Mistake(
