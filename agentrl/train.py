@@ -2,32 +2,35 @@
 
 Invariants: step k samples with the weights that step k - 1 published; a step whose groups have nothing to learn from
 leaves the weights alone, and its metrics say so; a checkpoint of step k holds all that step k + 1 depends on; a step
-that loses too many trajectories to infrastructure, or that has to stop while it samples, changes nothing, and the
-checkpoint of the step before is written.
+that loses too many trajectories, or that has to stop while it samples, changes nothing and leaves the checkpoint of the
+step before.
 """
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
-from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
-from agentrl.data.splits import Reader, Splits
+from agentrl.core.stopping import STOPPING, StopRequest
+from agentrl.data.splits import Splits
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.sampler import Sampler
-from agentrl.runtime import Runtime, open_runtime
-from agentrl.runtime.tracked import TrackedRuntime
-from agentrl.tracking import rollout_metrics, validation_metrics
+from agentrl.rollout.validation import Validation
+from agentrl.runtime import Observed, Runtime, open_runtime, read_splits
+from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training import ComputeAdvantages, load_processor, pack_tokens
+from agentrl.training import ComputeAdvantages, pack_tokens
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 
 
-def train(config: Config) -> None:
-    """Run the experiment that `config` describes, from its start or its last checkpoint. Raises UserError."""
-    with closing(open_runtime(config)) as runtime, open_trainer(config, runtime) as trainer:
+def train(config: Config, parts: Parts = NO_PARTS) -> None:
+    """Run the experiment that `config` describes, from its start or its last checkpoint.
+
+    `parts`: objects in place of files. Raises UserError.
+    """
+    with closing(open_runtime(config, parts)) as runtime, open_trainer(config, runtime, parts) as trainer:
         for _ in trainer.steps():
             pass
 
@@ -41,6 +44,7 @@ class Trainer:
     splits: Splits
     take_groups: Sampler
     compute_advantages: ComputeAdvantages
+    validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
     stop: StopRequest
@@ -57,14 +61,6 @@ class Trainer:
         self.runtime.publish_weights(step)
         return rollout_metrics(groups.rolled) | groups.metrics | metrics
 
-    def validate(self, step: int) -> Metrics:
-        """`val/` metrics of the current weights; none without validation rows."""
-        total = sum(map(len, self.splits.validation)) * self.config.rollout.val_kwargs.n
-        with self.tracker.rolling("validate", total) as on_done:
-            trajectories = [t for rows in self.splits.validation for t in self.runtime.validate(rows, step, on_done)]
-        self.tracker.validated(step, trajectories)
-        return validation_metrics(trajectories) if trajectories else {}
-
     def save(self, step: int, *, last: bool) -> None:
         """Write the checkpoint of `step`; the `last` one is on the disk when this returns."""
         self.tracker.written()  # a checkpoint vouches for the trajectories that it was made from
@@ -77,55 +73,39 @@ class Trainer:
         Raises TooManyDrops, and Interrupted where the run is asked to stop.
         """
         trainer, last = self.config.trainer, self.splits.total_steps
-        with recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
+        with self.stop, recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.validate(self.start))
+                self.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
                     metrics = self.train_step(step)
                 if step == last or (trainer.test_freq > 0 and step % trainer.test_freq == 0):
-                    metrics |= self._validate_unless_stopped(step)
+                    metrics |= self.validate(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
-                self.tracker.step(step, metrics)
-                stopping = self.stop.requested  # read once: a later request is saved for by the next step
+                metrics = self.tracker.step(step, metrics)
+                stopping = self.stop.requested  # read once: the next step saves for a later request
                 if step == last or stopping or self.checkpoints.due(step):
                     self.save(step, last=step == last or stopping)
                 if stopping and step < last:
                     self.stop.check()
                 yield step, metrics
 
-    def _validate_unless_stopped(self, step: int) -> Metrics:
-        try:
-            return self.validate(step)
-        except Interrupted:
-            self.tracker.view.note(f"The validation of step {step} is left out: trainer.val_only=true repeats it.")
-            return {}
-
 
 @contextmanager
-def open_trainer(config: Config, runtime: Runtime) -> Iterator[Trainer]:
+def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Iterator[Trainer]:
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
-    splits = read_splits(config, runtime)
+    splits = read_splits(config, runtime, parts)
     runtime.prepare(splits.total_steps)
     corrects = cut_distribution(config.rollout) is None
     advantages = ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
     start = checkpoints.resume()
     runtime.publish_weights(start)
-    with (
-        RunTracker(config, splits.total_steps, start, runtime.decode) as tracker,
-        StopRequest(lambda: tracker.view.note(STOPPING)) as stop,
-    ):
+    with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.trained
-        observed = TrackedRuntime(runtime, tracker, stop)
+        stop = StopRequest(lambda: tracker.view.note(STOPPING))
+        observed = Observed(runtime, tracker, stop)
         sampler = Sampler(config, observed, splits.train, tracker)
-        yield Trainer(config, observed, splits, sampler, advantages, checkpoints, tracker, stop, start)
-
-
-def read_splits(config: Config, runtime: Runtime) -> Splits:
-    """The rows of the run. Raises UserError."""
-
-    def processor() -> Any:
-        return load_processor(config.model, runtime.tokenizer).processor
-
-    return Reader(config, runtime.tokenizer, runtime.prompt_length, processor).splits()
+        validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
+        yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)

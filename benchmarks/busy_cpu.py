@@ -1,4 +1,4 @@
-"""A run beside other programs that keep cores busy: PyTorch's own threads, and those that agentrl chooses.
+"""A run on busy cores: PyTorch's default threads beside agentrl's choice of threads.
 
     python benchmarks/busy_cpu.py --busy 0 1 2 --rounds 3
 
@@ -72,7 +72,7 @@ def ratio(rounds: list[dict[str, list[float]]], way: str, work: int) -> str:
 
 
 def timed(threads: str, environment: dict[str, str]) -> list[float]:
-    """Seconds of decoding and of an update, in a process of its own."""
+    """Seconds of decoding and of an update, in its own process."""
     unset = {name: value for name, value in os.environ.items() if name not in (*CHOSEN, "OMP_NUM_THREADS")}
     command = [sys.executable, "-c", WORK, threads]
     done = subprocess.run(command, env=unset | environment, capture_output=True, text=True, check=True)
@@ -81,7 +81,7 @@ def timed(threads: str, environment: dict[str, str]) -> list[float]:
 
 @contextmanager
 def others(count: int) -> Iterator[None]:
-    """So many processes that keep a core busy each."""
+    """Processes that keep one core busy each."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

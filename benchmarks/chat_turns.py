@@ -1,8 +1,8 @@
-"""What a turn's tokens around the sampled ones cost, early and late in a long conversation.
+"""The cost of the tokens around a sampled turn, early and late in a long conversation.
 
 Two ways, over several real templates: the fixed base (the default), and the whole conversation rendered again
-(`rollout.multi_turn.use_inference_chat_template`). Read the ratios, turn 50 over turn 5 in one run; `from scratch` is
-the whole rendered, decoded and encoded without a memory of earlier turns.
+(`rollout.multi_turn.use_inference_chat_template`). Read the ratios, turn 50 over turn 5 in one run; `from scratch`
+renders, decodes and encodes everything without a cache.
 
     python benchmarks/chat_turns.py --turns 50 --tokens 30000
 """

@@ -1,4 +1,4 @@
-"""What the demo teaches, over seeds: held-out success before and after, by the same commands as `make demo`.
+"""Held-out success of the demo before and after training, over seeds, with the commands of `make demo`.
 
     python benchmarks/demo_seeds.py --preset demo --seeds 0 1 2
     python benchmarks/demo_seeds.py --preset tiny --seeds 0 1 2 --train "actor.optim.lr=2e-4"
@@ -85,7 +85,7 @@ def run_seed(preset: str, seed: int, folder: Path, base: Path | None, extra: Ext
 
 
 def table(results: list[Result], preset: str) -> Table:
-    """A row a seed, then mean and spread."""
+    """One row per seed, then mean and spread."""
     shown = Table("seed", "before", "after", "sft min", "train min", title=f"{preset}: held-out success")
     for r in results:
         minutes = [f"{r.minutes[name]:.1f}" for name in ("sft", "train")]

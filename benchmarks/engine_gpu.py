@@ -1,12 +1,12 @@
-"""An engine in a server of its own: throughput beside the bare server, weights, memory, log-probs.
+"""An engine's server: throughput with and without agentrl's loop, weight sync, memory, log-probs.
 
     python benchmarks/engine_gpu.py --model MODEL [--engine vllm] [--parts load,lockstep,weights,memory,gap]
     python benchmarks/engine_gpu.py --model large --tokenizer MODEL --set rollout.tensor_model_parallel_size=2
 
-`load` and `lockstep` run agentrl's multi-turn loop (tools of zero latency) and then the very same requests with nothing
-around them; in `lockstep` all turns have one length, so that all conversations wait in the same instant. `weights`
-changes the policy, and shows that the server follows only after the sync. `--model large` has the shape of
-Qwen3-1.7B, with random weights. With GPUs to spare the server gets one of its own and weights travel by NCCL.
+`load` and `lockstep` run agentrl's multi-turn loop (tools without latency), then the same requests without the loop; in
+`lockstep` all turns have the same length, so all conversations wait at the same moment. `weights` changes the policy,
+and shows that the server follows only after the sync. `--model large` has the shape of Qwen3-1.7B, with random weights.
+With several GPUs the server has its own, and weights are sent by NCCL.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROWS: list[tuple[str, str]] = []
 
 
 def report(what: str, value: str) -> None:
-    """Keep a figure for the table, and show it at once."""
+    """Store a figure for the table, and print it."""
     ROWS.append((what, value))
     console.print(f"{what}: {value}", highlight=False)
 
@@ -79,7 +79,7 @@ def copied(flat: torch.Tensor) -> float:
 
 
 def gap(runtime: LocalRuntime, count: int = 32, new: int = 64) -> torch.Tensor:
-    """|engine's log-prob - trainer's| of drawn tokens."""
+    """|engine's log-prob - trainer's| of sampled tokens."""
     return differences(runtime, count, new).abs()
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/from_verl.py ~/verl-0.5.0 ~/verl-0.7.0
 
-Each folder is a checkout of verl. Its YAML files are used as they are, and its `verl/utils/reward_score` scores the
+Each folder is a checkout of verl. Its YAML files are used unchanged, and its `verl/utils/reward_score` scores the
 dumped answers; only model, data, sizes and addresses are overridden. The rows have the columns of verl's data
 scripts. A tiny model is warmed up on conversations that end with a right answer or a wrong one, so that rewards differ.
-geo3k goes without its pictures, for the tiny model reads text, and takes `pip install mathruler` for verl's scorer.
+geo3k has no images, because the tiny model reads text only; verl's scorer for it needs `pip install mathruler`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Example:
-    """One of verl's examples: its YAML files, how its answers look, and what the model calls on its way."""
+    """One of verl's examples: its YAML files, the form of its answers, and the model's tool calls."""
 
     config: str
     data_source: str
@@ -51,7 +51,7 @@ class Example:
 
 
 def passage(query: str) -> str:
-    """What the retrieval server knows."""
+    """A passage of the retrieval server."""
     a, b = map(int, re.findall(r"\d+", query)[:2] if len(re.findall(r"\d+", query)) > 1 else (0, 0))
     return f'"Sums"\n{a} and {b} make {a + b}.'
 
@@ -125,7 +125,7 @@ def row(example: Example, number: int) -> dict[str, Any]:
 
 
 def conversation(example: Example, number: int, said: int, tools: list[Any]) -> dict[str, Any]:
-    """One to warm up on: a call and its answer, or a first try and the user's word, then an answer of `said`."""
+    """A demonstration: a call and its answer, or a first try and the user's reply, then the answer `said`."""
     a, b = SUMS[number]
     messages = list(row(example, number)["prompt"])
     if example.tool:
@@ -241,7 +241,7 @@ SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>")
 
 
 def words_of(trajectory: dict[str, Any]) -> tuple[str, str]:
-    """(the model's own words, all that follows the prompt), both without special tokens."""
+    """(the model's own text, all text after the prompt), both without special tokens."""
     segments = [s for s in trajectory["samples"][-1]["segments"] if s["source"] != "prompt"]
     own = [SPECIAL.sub("", segment["text"]).strip() for segment in segments if segment["source"] == "model"]
     return "\n".join(own), SPECIAL.sub("", "".join(segment["text"] for segment in segments))

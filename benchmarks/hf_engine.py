@@ -5,7 +5,7 @@
 Each of n requests continues a random 150-token prompt by exactly 64 tokens, at temperature 1, with log-probs.
 `generate` takes the n prompts as one batch; `generate_batch` is transformers' continuous batching; `vllm` is agentrl's
 vLLM engine over HTTP, its server under the given interpreter, eager on a CPU. Engines take turns within a round, and
-the best of `--rounds` counts, so that a busy machine hurts them alike.
+the best of `--rounds` counts, so that a busy machine affects all of them.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""A LoRA policy that reaches the engine as an adapter, beside one that reaches it merged: the same run, twice.
+"""A LoRA policy sent to the engine as an adapter, beside one sent merged: the same run, twice.
 
     python benchmarks/lora_sync.py --data DATA --model MODEL [--engine vllm] [--device cpu] [--rank 32]
 
-DATA: a folder with rows (`agentrl data arithmetic`); MODEL: a chat model. Of the steps after the first: seconds and
-bytes of a sync, seconds of a rollout, and how far the engine's log-probs are from the trainer's.
+DATA: a folder with rows (`agentrl data arithmetic`); MODEL: a chat model. For the steps after the first: seconds
+and bytes of a sync, seconds of a rollout, and the gap between the engine's and the trainer's log-probs.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def train(args: argparse.Namespace, run: Path, *, merge: bool) -> dict[str, floa
 
 
 def dtype_of(args: argparse.Namespace) -> str:
-    """What the base model is stored in, and the server computes in."""
+    """The dtype of the base model and of the server's arithmetic."""
     return "bfloat16" if args.device == "cuda" else "float32"
 
 

@@ -1,9 +1,10 @@
-"""Mistakes that newcomers make: exit code, seconds and the line that answers, each in a process of its own.
+"""Mistakes of newcomers: exit code, seconds and the printed line, each in its own process.
 
     python benchmarks/mistakes.py                 # all of them, as a table
-    python benchmarks/mistakes.py --only "CSV"    # those whose kind has this word
+    python benchmarks/mistakes.py --only "CSV"    # kinds with this word
 
-`tests/cli/mistakes.py` lists them, and `tests/cli/test_mistakes.py` checks each line's culprit and fix.
+`tests/cli/mistakes.py` lists them, and `tests/cli/test_mistakes.py` checks that each line names the mistake and the
+fix.
 """
 
 import argparse

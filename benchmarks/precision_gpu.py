@@ -1,4 +1,4 @@
-"""What precision costs and gives on one GPU with SGLang: a run for each setting, one table.
+"""Precision settings on one GPU with SGLang: one run per setting, one table.
 
     python benchmarks/precision_gpu.py --data DATA --model MODEL [--steps 6]
 

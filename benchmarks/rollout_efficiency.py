@@ -1,7 +1,7 @@
-"""How close the scheduler comes to the ideal, and what a turn costs the framework.
+"""The scheduler's wall time over the ideal, and the framework's CPU time per turn.
 
-The engine here has a fixed token speed and no cost of its own, so what is left is agentrl: the chat format, the
-ledger, the tools' runner, the scheduler. The ideal wall time is the longest chain (a trajectory's own generation
+The engine has a fixed token speed and costs nothing, so agentrl's own time remains: chat format, ledger, tool runner,
+scheduler. The ideal wall time is the longest chain (a trajectory's own generation
 and tool latencies, hung tools counted with their timeout), or all tokens over the engine's speed, whichever is
 larger.
 
@@ -64,7 +64,7 @@ TEMPLATE = "configs/templates/chatml_tools_compact.jinja"
 
 @dataclass
 class FixedSpeedEngine:
-    """Draws scripted tokens at `speed` tokens/s a request, `slots` requests at a time; costs nothing."""
+    """Samples scripted tokens at `speed` tokens/s a request, `slots` requests at a time; costs nothing."""
 
     scripts: dict[str, list[list[int]]]
     speed: float
@@ -85,7 +85,7 @@ class FixedSpeedEngine:
 
 @dataclass
 class Plan:
-    """What one trajectory will do: a tool call with a latency per turn, then an answer."""
+    """The plan of one trajectory: a tool call with a latency per turn, then an answer."""
 
     latencies: list[float]
     script: list[list[int]]
@@ -181,7 +181,7 @@ def efficiency(chat: Chat, tools: Any, counts: list[int], speed: float) -> Table
 
 
 def cost_by_turns(chat: Chat, tools: Any) -> Table:
-    """Framework CPU per turn where nothing else takes time: it must not grow with the conversation."""
+    """Framework CPU per turn, with instant tools and engine: it must not grow with the conversation."""
     table = Table("turns", "CPU ms a turn", title="64 trajectories, instant tools and engine")
     for turns in (2, 5, 10, 20, 50):
         run = measure(chat, tools, trajectories=64, turns=turns, slots=64, speed=1e9, quick=True)

@@ -1,4 +1,4 @@
-"""What the sandbox contains: every class of attack, in every tier that starts on this host, as root and as a user.
+"""Attacks on the sandbox: every class of attack, in every tier that starts on this host, as root and as a user.
 
     python benchmarks/sandbox_attacks.py [--quick]
 
@@ -53,9 +53,9 @@ def column(cells: dict[str, list[str]], index: int, attacks: list[dict[str, Any]
 
 
 def remarks(name: str, start: dict[str, Any], attacks: list[dict[str, Any]]) -> list[str]:
-    """What the table has no room for: tiers that did not start, attacks not tried, attacks not contained."""
+    """Notes below the table: tiers that did not start, attacks not tried, attacks not contained."""
     if not start["started"]:
-        return [f"{name}: does not start: {start['why']}; mend: {start['mend']}"]
+        return [f"{name}: does not start: {start['why']}; fix: {start['fix']}"]
     words = {None: "not tried", False: "NOT CONTAINED"}
     open_ones = [attack for attack in attacks if attack["contained"] in words]
     lines = [f"{name}: {words[a['contained']]}: {a['family']}: {a['name']}: {a['why']}" for a in open_ones]

@@ -1,10 +1,10 @@
-"""What isolation costs: runs a second and CPU time a run of the pool, beside a bare `python main.py` a run.
+"""The cost of isolation: runs per second and CPU time per run of the pool, beside a plain `python main.py` per run.
 
     python benchmarks/sandbox_core.py [--seconds 3] [--rounds 3] [--isolation auto]
 
-Both ways take turns, round by round, so that a busy machine slows both. CPU time is that of everything that works for
-a run: pool, supervisor, servers, wardens and the program itself, or parent and child. It is read from a cgroup, where
-root may make one; else it is left out.
+Both alternate, round by round, so that a busy machine slows both. CPU time is that of all processes of a run: pool,
+supervisor, zygotes, job supervisors and the program, or parent and child. It is read from a cgroup, where root may make
+one; else it is left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Once = Callable[[], Awaitable[int]]
 
 
 class Meter:
-    """CPU seconds of this process and all it starts."""
+    """CPU seconds of this process and its children."""
 
     def __init__(self) -> None:
         self.usage: Path | None = None
@@ -78,7 +78,7 @@ def bare(python: str, file: str) -> Once:
 
 
 def ways(pool: Pool, file: str) -> dict[str, Once]:
-    """What is compared: each call does some runs, checks them and says how many."""
+    """The compared ways: each call does some runs, checks them and returns their number."""
 
     def sandboxed(code: str, count: int) -> Once:
         async def once() -> int:

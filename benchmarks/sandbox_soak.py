@@ -1,9 +1,9 @@
-"""A long mixed load on the sandbox: good, failing and hostile runs, many at once; what it costs, what it leaves.
+"""A long mixed load on the sandbox: good, failing and hostile runs, many at once; its cost, and its leftovers.
 
     python benchmarks/sandbox_soak.py [--runs 20000] [--concurrent 64] [--isolation auto] [--only sum,exception]
 
-Goes through the HTTP server, started as its own process, and so counts what a user would see. Each kind of run knows
-its verdict; a wrong one is counted, and so are errors of the sandbox's own. Memory, descriptors and processes of the
+Uses the HTTP server, in its own process. Each kind of run has a known verdict; wrong verdicts and errors of the sandbox
+are counted. Memory, descriptors and processes of the
 server and all below it are read before, ten times on the way, and after. The exit code is 1 where a verdict was wrong,
 the sandbox itself failed, something was left, or memory grew by more than a tenth between the first reading on the way
 and the end: a leak of a hundred bytes a run shows in 100,000 runs. `--only` leaves out the slow kinds for that.
@@ -33,7 +33,7 @@ from agentrl_sandbox.job import CommandResult, Job, Limits
 
 LIMITS = Limits(wall=10.0, memory_mb=256, output_bytes=1 << 18, processes=32, disk_mb=8, inodes=500)
 BRIEF = Limits(wall=0.5, memory_mb=256, processes=16, disk_mb=8, inodes=500)
-WARDENS = 4 * (os.cpu_count() or 1)
+JOB_SUPERVISORS = 4 * (os.cpu_count() or 1)
 """That may wait for another job, idle, and be counted at the end."""
 Verdict = Callable[[CommandResult, int], bool]
 
@@ -83,7 +83,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Census:
-    """What the server and its processes hold."""
+    """Resources of the server and its processes."""
 
     server_mib: float
     all_mib: float
@@ -170,7 +170,7 @@ def show(console: Console, counts: dict[str, Counter[str]], taken: list[Census],
 def sound(counts: dict[str, Counter[str]], taken: list[Census], alive: list[int]) -> bool:
     """No wrong verdict, no error of the sandbox's own, nothing left, nothing growing."""
     first, last = taken[min(1, len(taken) - 1)], taken[-1]
-    grown = last.server_mib > 1.1 * first.server_mib or last.processes > taken[0].processes + WARDENS
+    grown = last.server_mib > 1.1 * first.server_mib or last.processes > taken[0].processes + JOB_SUPERVISORS
     verdicts = sum(count["wrong"] + count["infra"] for count in counts.values())
     return not (verdicts or alive or grown)
 
@@ -198,7 +198,7 @@ def main() -> int:
 
 
 async def drive(pid: int, options: argparse.Namespace) -> Any:
-    client = Client(f"http://127.0.0.1:{options.port}", patience=600.0)
+    client = Client(f"http://127.0.0.1:{options.port}", queue_timeout=600.0)
     for _ in range(600):
         try:
             await client.start()

@@ -1,10 +1,10 @@
-"""Runs a second of the sandbox's server over HTTP with its full isolation, beside a bare subprocess a run.
+"""Runs per second of the sandbox's server over HTTP with full isolation, beside a plain subprocess per run.
 
     python benchmarks/sandbox_throughput.py [--seconds 5] [--concurrency 1,8,64,256] [--rounds 3]
 
 The job reads standard input, adds, prints; its number differs from run to run, and every answer is checked. The server
 is a process of its own, as people start it; the client is a process of its own, too, and writes HTTP/1.1 by hand over
-kept connections, so that little of what is measured is the client's. Rows are measured in turn, round after round, and
+kept connections, so that the client costs little. Rows are measured in turn, round after round, and
 the median round is shown: a machine's other work hits all of them alike. CPU is that of the server, its executor and
 the programs (for subprocesses: of the programs and of what starts them), user and system time together.
 """
@@ -92,7 +92,7 @@ async def measure(args: argparse.Namespace, levels: list[int], server: "Served")
 
 
 def make_rows(levels: list[int], http: "Http", served_cpu: Callable[[], float]) -> list[Row]:
-    """What is compared with what."""
+    """The compared rows."""
     rows = []
     for level in levels:
         rows.append(Row("server", level, lambda n: http.run(CODE, n), served_cpu))
@@ -140,7 +140,7 @@ def table(rows: list[Row]) -> Table:
 
 
 async def bare(code: str, number: int) -> int:
-    """A fresh interpreter without any isolation: what a careless reward function does."""
+    """A fresh interpreter without isolation."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -149,7 +149,7 @@ async def bare(code: str, number: int) -> int:
 
 
 class Http:
-    """Just enough of HTTP/1.1 for this, with connections that are kept."""
+    """A minimal HTTP/1.1 client with persistent connections."""
 
     def __init__(self, url: str) -> None:
         self.host, _, port = url.removeprefix("http://").partition(":")

@@ -1,10 +1,10 @@
-"""CPU time of a run in each tier of the sandbox, in ratio to a bare `python main.py`.
+"""CPU time of a run in each tier of the sandbox, in ratio to a plain `python main.py`.
 
     python benchmarks/sandbox_tiers.py [--seconds 1] [--rounds 7] [--tiers namespace landlock bwrap] [--callers 1]
 
-So many calls at a time, a new program or a bare process each. All ways take turns, round by round, and each ratio is
-one of two neighbours in time, so that a busy machine changes the milliseconds more than the ratios. CPU time is that
-of everything that works for a run, as in sandbox_core.py. It needs root: a cgroup tells it.
+Each call is a new program or a plain process. All ways alternate, round by round, and each ratio compares two
+neighbours in time, so that a busy machine changes the milliseconds more than the ratios. CPU time is that of everything
+that works for a run, as in sandbox_core.py. It needs root: a cgroup tells it.
 """
 
 import argparse

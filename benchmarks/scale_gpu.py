@@ -1,12 +1,12 @@
-"""Runs on several GPUs under Ray: where engine and trainer may stand, what a step costs there, and a killed rank.
+"""Runs on several GPUs under Ray: each placement of engine and trainer, the cost of a step, and a killed rank.
 
     python benchmarks/scale_gpu.py --data DATA --model MODEL --places colocated tensor apart killed
     python benchmarks/scale_gpu.py --data DATA --tokenizer MODEL --large --places alone colocated
 
 DATA: a folder with rows (`agentrl data arithmetic --difficulty tiny`); MODEL: a model that knows the task, after
 `agentrl sft --config-name tiny_sft`. `--large` takes random weights of Qwen3-1.7B's shape and a reward that differs
-between its answers. Each run is the command that a person types; SGLang's weights are checked by log-probs after every
-sync, and what the run's metrics say is printed. `--device cpu` tries it all with processes.
+between its answers. Each run is a normal command; SGLang's weights are checked by log-probs after every sync, and
+the run's metrics are printed. `--device cpu` tries everything with CPU processes.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def settings(args: argparse.Namespace, folder: Path, place: str) -> list[str]:
 
 
 def large(args: argparse.Namespace, folder: Path) -> list[str]:
-    """What differs for a model that knows nothing: its answers are as long as they may be."""
+    """Settings for a model with random weights: answers of the maximum length."""
     (folder / "reward.py").write_text(REWARD)
     return [
         f"data.max_response_length={args.tokens}",
@@ -88,7 +88,7 @@ def large(args: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def run(args: argparse.Namespace, folder: Path, place: str) -> None:
-    """One run, and what came of it."""
+    """One run and its results."""
     words, steps = settings(args, folder, place), folder / place / "metrics.jsonl"
     out = folder / f"{place}.log"
     start, first, killed = time.monotonic(), None, None
@@ -127,7 +127,7 @@ def kill_rank(pid: int) -> str:
 
 
 def title(pid: int) -> str:
-    """What a process calls itself."""
+    """The title of a process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
@@ -135,7 +135,7 @@ def title(pid: int) -> str:
 
 
 def figures(place: str, lines: list[dict[str, Any]]) -> None:
-    """What the metrics of a run say; the first step warms up."""
+    """Figures from a run's metrics; the first step is a warm-up."""
     train = [line for line in lines if "time/rollout" in line]
     usual = train[1:] or train
     report(f"{place}: steps", " ".join(f"{line['step']:.0f}" for line in train))
@@ -157,7 +157,7 @@ def median(lines: list[dict[str, Any]], name: str) -> float:
 
 
 def memory(words: list[str], lines: list[dict[str, Any]]) -> str:
-    """What doctor expects beside what was seen."""
+    """The doctor's estimate beside the measured memory."""
     from agentrl.doctor.memory import parts, size_of
     from agentrl.training import device_for
 

@@ -1,4 +1,4 @@
-"""agentrl's multi-turn loop over a server, and the very same requests with nothing around them, for engine_gpu.py."""
+"""agentrl's multi-turn loop over a server, and the same requests without the loop, for engine_gpu.py."""
 
 import argparse
 import asyncio
@@ -36,14 +36,14 @@ TEMPLATE = "configs/templates/chatml_tools_terse.jinja"
 
 
 class Scripted:
-    """Draws on the real engine, and tells the loop that it drew a tool call of the same length.
+    """Samples on the real engine, and returns a tool call of the same length to the loop.
 
-    So the work is fixed beforehand, and every part of agentrl's loop still runs. `asked` keeps the requests: prompt,
+    So the work is fixed in advance, and every part of agentrl's loop still runs. `asked` stores the requests: prompt,
     new tokens.
     """
 
     def __init__(self, engine: Any, encode: Any, turns: int, new: int, *, vary: bool) -> None:
-        """`vary`: lengths lie around `new`, as they do in life."""
+        """`vary`: lengths vary around `new`."""
         self.engine, self.turns, self.new, self.vary = engine, turns, new, vary
         self.call, self.last, self.filler = encode(CALL), encode(" That is all.<|im_end|>"), encode(" so")[0]
         assert max(len(self.call), len(self.last)) <= new // 2, "turns are too short for a tool call"
@@ -68,7 +68,7 @@ class Scripted:
 
 
 async def bare(args: argparse.Namespace, url: str, chains: list[list[tuple[list[int], int]]]) -> float:
-    """Seconds for the same requests with nothing around them, as many chains at once."""
+    """Seconds for the same requests without the loop, with as many chains at once."""
     waiting = iter(chains)
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -87,7 +87,7 @@ async def bare(args: argparse.Namespace, url: str, chains: list[list[tuple[list[
 
 
 def request(engine: str, ids: list[int], new: int) -> tuple[str, dict[str, Any]]:
-    """What a load script asks of the engine: path and body."""
+    """A request of the load script: path and body."""
     if engine == "sglang":
         sampling = {"max_new_tokens": new, "ignore_eos": True, "temperature": 1.0}
         return "/generate", {"input_ids": ids, "return_logprob": True, "sampling_params": sampling}

@@ -1,9 +1,9 @@
-"""The demo task on a GPU with SGLang beside the trainer, and a server that is killed in the middle of a step.
+"""The demo task on one GPU with SGLang and the trainer, and a server killed in the middle of a step.
 
     python benchmarks/sglang_gpu.py --data DATA --model MODEL
 
 DATA: a folder with rows (`agentrl data arithmetic`); MODEL: a chat model after `agentrl sft --config-name demo_sft`.
-What the engine costs beside a bare server, and its weights and memory, are measured by engine_gpu.py.
+engine_gpu.py measures the engine's throughput, weights and memory.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def mean(values: Any) -> float:
 
 
 def run_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
-    """What every benchmark that trains is told: task, place, size, and settings."""
+    """The arguments of every benchmark that trains: task, folder, size, settings."""
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
     parser.add_argument("--device", default="cuda")

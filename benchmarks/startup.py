@@ -1,8 +1,8 @@
-"""Seconds from the command to the first optimizer step, and the most memory a run takes.
+"""Seconds from the command to the first optimizer step, and the peak memory of a run.
 
     python benchmarks/startup.py --model MODEL [further words for agentrl train]
 
-The step itself is subtracted: what is left is imports, loading the model, reading rows, checks.
+The step itself is subtracted: imports, model loading, rows and checks remain.
 """
 
 import argparse

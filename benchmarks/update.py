@@ -1,13 +1,13 @@
-"""Speed and memory of one policy update: agentrl's packed way beside a padded loop of plain transformers.
+"""Speed and memory of one policy update: agentrl's packed update beside a padded loop of plain transformers.
 
     python benchmarks/update.py --model models/smollm2
     python benchmarks/update.py --model models/smollm2 --lora-rank 16 --dtype bfloat16
     python benchmarks/update.py --min-tokens 200        # equal lengths: nothing to gain from padding itself
 
-Both take the same sequences, model, loss and optimizer; each runs in a process of its own, so that peak memory is its
-own. The padded loop is what most people write first: right padding, an attention mask, the logits of all tokens, token
-by token PPO loss. Gradient norms of the first step are printed for both: they agree, or the comparison means nothing.
-Tokens/s count real tokens only, padding earns nothing. Speeds drift with the machine's load: read the ratio.
+Both take the same sequences, model, loss and optimizer; each runs in its own process, for its own peak memory. The
+padded loop is the usual first version: right padding, an attention mask, the logits of all tokens, a PPO loss per
+token. The gradient norms of the first step are printed for both, and must agree. Tokens/s count real tokens only.
+Speeds drift with the machine's load: read the ratio.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 
 def title(args: argparse.Namespace) -> str:
-    """What was measured."""
+    """The title of the measurement."""
     lora = f", LoRA rank {args.lora_rank}" if args.lora_rank else ""
     return f"{args.sequences} sequences of {args.min_tokens} to {args.max_tokens} tokens, {args.dtype}{lora}"
 

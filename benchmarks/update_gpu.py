@@ -5,10 +5,10 @@
     python benchmarks/update_gpu.py --tiny --gpus 1 2   # the same on a CPU with a small model, to see that it runs
 
 A random model of Qwen3-1.7B's shape takes PPO updates over random sequences, half prompt and half model tokens, in
-passes of 8k tokens; float32 parameters and AdamW, bf16 arithmetic. The plain loop is what most people write first:
-right padding, an attention mask, all logits. Each way runs in processes of its own; gradient norms of the first step
-are printed for all: they agree, or the comparison means nothing. Tokens/s count real tokens; MFU counts what the
-mathematics needs (agentrl/training/perf/flops.py), of the GPU's dense bf16 peak.
+passes of 8k tokens; float32 parameters and AdamW, bf16 arithmetic. The plain loop is the usual first version: right
+padding, an attention mask, all logits. Each runs in its own processes; the gradient norms of the first step are printed
+for all, and must agree. Tokens/s count real tokens; MFU is the necessary arithmetic (agentrl/training/perf/flops.py)
+over the GPU's dense bf16 peak.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.liger import use_liger_kernels
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.sharding import place
-from agentrl.training.perf.flops import arithmetic, peak_flops
+from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.perf.flops import model_flops, peak_flops
 
 SHAPES = {
     "qwen3-1.7b": {
@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
 
 
 def title(args: argparse.Namespace) -> str:
-    """What was measured."""
+    """The title of the measurement."""
     place = "CPU" if args.tiny else torch.cuda.get_device_name(0)
     return f"{place}: {args.step_tokens} tokens a step and GPU, sequences of {args.min_tokens} to {args.max_tokens}"
 
@@ -115,7 +115,7 @@ def figures(result: dict[str, Any], alone: float | None) -> list[str]:
 
 
 def measured(way: str, gpus: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Run one way in `gpus` fresh processes; what the first of them found."""
+    """Run one way in `gpus` fresh processes; returns the result of the first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -156,7 +156,7 @@ def measure(way: str, ranks: Ranks, device: torch.device, args: argparse.Namespa
         profiled(step, f"{args.profile}/{way}.txt")
     middle = statistics.median(seconds)
     skeleton = model(config, torch.device("meta"), args)
-    cost = arithmetic({name: tuple(p.shape) for name, p in skeleton.named_parameters()}, config)
+    cost = model_flops({name: tuple(p.shape) for name, p in skeleton.named_parameters()}, config)
     needed = cost.update(batch.lengths, int(batch.mask.sum()))
     peak = peak_flops(device)
     return {
@@ -178,7 +178,7 @@ def timed(step: Callable[[], float], device: torch.device) -> float:
 
 
 def profiled(step: Callable[[], float], file: str) -> None:
-    """Write which kernels a step's time goes to."""
+    """Write a step's time by kernel."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
@@ -240,7 +240,7 @@ def agentrl_step(
 
     compiled = args.way in ("compiled", "alone")
 
-    module = place(
+    module = load_on_ranks(
         load, ranks, FsdpConfig(reshard_after_forward=RESHARD[args.reshard]), device=device, compiled=compiled
     )
     actor = Actor(ppo_max_token_len_per_gpu=args.pass_tokens, optim=Optim(lr=1e-6))

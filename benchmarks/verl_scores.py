@@ -18,7 +18,7 @@ from tests.rewards.standard.reference import outcome
 
 
 def main() -> None:
-    """A line a scorer, then the cases that differ."""
+    """One line per scorer, then the cases that differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300, help="random cases beside the table (300)")
     parser.add_argument("--seed", type=int, default=0)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def compare(name: str, number: int, seed: int) -> tuple[int, list[str]]:
-    """How many cases there are, and those that differ."""
+    """The number of cases, and the cases that differ."""
     ours, theirs = scorers()[name]
     asked, differing = 0, []
     for args, kwargs in cases(name, seed=seed, number=number):

@@ -1,11 +1,11 @@
-"""What becomes of all launch scripts of verl: composed, refused with a reason, or read wrongly.
+"""All launch scripts of verl: composed, refused with a reason, or read wrongly.
 
     python benchmarks/verl_scripts.py CHECKOUT [CHECKOUT ...]
 
 Each shell script of each checkout is read by the code of `agentrl config check`, and run by bash in a bubblewrap
-sandbox where `python3`, `torchrun`, `ray` and all that touches the world only note their arguments. Those arguments are
-composed as `agentrl verl` composes them. A verdict is wrong when the words differ from bash's, or when only one of the
-two stops.
+sandbox where `python3`, `torchrun`, `ray` and every program with an outside effect only record their arguments. Those
+arguments are composed as `agentrl verl` composes them. A verdict is wrong when the words differ from bash's, or when
+only one of the two stops.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def study(checkout: Path, jobs: int, known: Known) -> list[Result]:
 
 
 def key_of(checkout: Path, script: Path) -> str:
-    """What a script's result depends on: its text, and the YAML files of its version where it chooses one."""
+    """The inputs of a script's result: its text, and the YAML files of its version if it chooses one."""
     text = script.read_text(errors="replace")
     return f"{checkout.name}: {text}" if "--config-" in text else text
 
@@ -138,7 +138,7 @@ def look(tree: Path, script: Path) -> list[Result]:
 
 
 def compared(script: Path, checked: Sequence[Checked], truth: list[list[str]]) -> Iterator[Result]:
-    """Pair what was read with what bash started, in order."""
+    """Pair the programs that were read with those that bash started, in order."""
     left = list(truth)
     for one in checked:
         source = one.source
@@ -162,7 +162,7 @@ def pairs(source: Source, words: list[str]) -> bool:
 
 
 def differences(one: Checked, words: list[str]) -> Iterator[str]:
-    """Words that bash passes and that were read otherwise, and verdicts that differ."""
+    """Words that bash passes and that were read differently, and verdicts that differ."""
     read, passed = list(one.source.words), words[1:]
     if not alike(read, passed):
         pairs = [(a, b) for a, b in zip(read, passed, strict=False) if not alike([a], [b])]

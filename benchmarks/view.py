@@ -1,8 +1,8 @@
-"""How long `agentrl view` takes to open a run: by default 100,000 trajectories of about 500 tokens.
+"""The time of `agentrl view` to open a run: by default 100,000 trajectories of about 500 tokens.
 
-Writes a made-up run through the same code that a real one is written with, then measures in a fresh process: until the
-first page is answered, a step's table, a conversation, a step's timeline, a filter and a search over all steps; with
-the indices that were written along with the dumps, and (`--rebuild`) without.
+Writes a synthetic run with the code of real runs, then measures in a fresh process: the first page, a step's table, a
+conversation, a step's timeline, a filter and a search over all steps; with the indices of the dumps, and (`--rebuild`)
+without.
 
     python benchmarks/view.py --trajectories 100000 --steps 200 --out /tmp/view-bench
 """
@@ -27,7 +27,7 @@ WORDS = ("so", "we", "add", "the", "two", "and", "take", "what", "is", "left", "
 
 
 def decode(ids: list[int]) -> str:
-    """A token is a character, as far as the files can tell."""
+    """In these files a token is a character."""
     return "".join(map(chr, ids))
 
 
@@ -61,7 +61,7 @@ def made_up(rng: random.Random, step: int, row: int, sample: int, tokens: int) -
 
 
 def moved(rng: random.Random, trajectory: Trajectory, step: int) -> Trajectory:
-    """The same at another step, with a reward and times of its own."""
+    """The same at another step, with another reward and other times."""
     spans = [Span(s.kind, s.start + step * 100, s.end + step * 100) for s in trajectory.spans]
     reward = float(rng.random() < 0.3 + step / 500)
     return replace(trajectory, key=trajectory.key.replace("0/", f"{step}/", 1), spans=spans, reward=reward)
@@ -91,7 +91,7 @@ def ask(url: str) -> tuple[float, bytes]:
 
 
 def measure(run: Path, steps: int) -> dict[str, float]:
-    """Seconds from the command to each answer, in a process that has seen nothing yet."""
+    """Seconds from the command to each answer, in a fresh process."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "agentrl", "view", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
@@ -115,7 +115,7 @@ def measure(run: Path, steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Write the run where it is missing, measure, print."""
+    """Write the run if it is missing, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=200)

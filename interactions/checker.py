@@ -1,9 +1,9 @@
-r"""A user who checks the model's answer: right ends the conversation, wrong earns a hint and another try.
+r"""A simulated user that checks the answer: a right one ends the conversation, a wrong one gets a hint and a retry.
 
-To learn from: state lives in a dict under `instance_id`; `generate_response` says whether to stop, what to say, and
-what the turn was worth. The answer is the last `\boxed{...}`, else what follows `####`, else the last number.
+Shows: state in a dict under `instance_id`; `generate_response` returns whether to stop, the reply, and the turn's
+score. The answer is the last `\boxed{...}`, else what follows `####`, else the last number.
 
-A row says
+A row has
 
     extra_info.interaction_kwargs = {"name": "checker", "ground_truth": "72", "hint": "Mind the units."}
 """
@@ -31,7 +31,7 @@ class Question:
 
 
 class CheckerInteraction(BaseInteraction):
-    """config: `max_attempts` (3; null: no limit), `hint` (said after a wrong answer; a row may bring its own)."""
+    """config: `max_attempts` (3; null: no limit), `hint` (the reply to a wrong answer; a row may set its own)."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -62,7 +62,7 @@ class CheckerInteraction(BaseInteraction):
         return stop, f"{verdict} {question.hint}", 0.0, {"attempts": question.attempts}
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """1.0 where the last answer was right."""
+        """1.0 if the last answer was right."""
         return float(self.questions[instance_id].solved)
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
@@ -71,9 +71,9 @@ class CheckerInteraction(BaseInteraction):
 
 
 class Gsm8kInteraction(BaseInteraction):
-    """verl's interaction of that name, with its words and its verdict: "#### 72", as GSM8K's rows are scored.
+    """verl's interaction of that name, with its replies and scores: "#### 72", as for GSM8K's rows.
 
-    It has no limit of its own: `max_user_turns` is one.
+    Its only limit is `max_user_turns`.
     """
 
     right, wrong = (

@@ -6,31 +6,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "agentrl"
 
-# Each room may import the rooms before it.
-ROOMS = [
-    "core",
-    "trajectory",
-    "algorithms",
-    "config",
-    "chat",
-    "tools",
-    "interactions",
-    "data",
-    "tracking",
-    "rewards",
-    "tasks",
-    "training",
-    "engines",
-    "rollout",
-    "runtime",
-    "train",
-    "sft",
-    "evaluation",
-    "doctor",
-    "view",
-    "verl",
-    "cli",
-]
+ORDER = """
+core trajectory algorithms config chat tools interactions data tracking rewards tasks training engines rollout runtime
+train sft evaluation doctor view verl api cli
+"""
+"""Each room may import those before it."""
+ROOMS = ORDER.split()
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -53,3 +34,8 @@ def test_no_room_imports_one_above_it() -> None:
             above = ROOMS[ROOMS.index(room) + 1 :]
             upwards += [f"{file.relative_to(PACKAGE)} -> {name}" for name in imported(file) if name in above]
     assert not upwards
+
+
+def test_the_sandbox_imports_nothing_of_agentrl() -> None:
+    for file in (PACKAGE.parent / "sandbox" / "agentrl_sandbox").rglob("*.py"):
+        assert not list(imported(file)), file

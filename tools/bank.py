@@ -1,7 +1,7 @@
-"""Bank accounts: a tool with state of its own for every trajectory, and an opinion on how it went.
+"""Bank accounts: a tool with state for every trajectory, which scores the result.
 
-To learn from: state lives in a dict under `instance_id`. `create` fills it from the row, `execute` changes it,
-`calc_reward` judges it, `release` drops it. A row says
+Shows: state in a dict under `instance_id`. `create` fills it from the row, `execute` changes it, `calc_reward` scores
+it, `release` drops it. A row has
 
     extra_info.tools_kwargs.bank.create_kwargs = {"balances": {"alice": 50, "bob": 0},
                                                   "target": {"alice": 20, "bob": 30}}
@@ -39,12 +39,12 @@ class Branch:
 
     @property
     def solved(self) -> bool:
-        """Whether every account in the target holds what it should."""
+        """Whether every account of the target has its amount."""
         return all(self.balances.get(account) == amount for account, amount in self.target.items())
 
 
 class Bank(BaseTool):
-    """balance, deposit, withdraw and transfer; calc_reward is 1.0 where the accounts end as the row wants them."""
+    """balance, deposit, withdraw and transfer; calc_reward is 1.0 if the accounts end at the row's target."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         super().__init__(config, tool_schema)
@@ -53,13 +53,13 @@ class Bank(BaseTool):
     async def create(
         self, instance_id: str | None = None, balances: Any = None, target: Any = None, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
-        """`balances` opens the accounts, `target` is what they should hold at the end."""
+        """`balances` opens the accounts, `target` has their amounts at the end."""
         instance_id = instance_id or uuid4().hex
         self.branches[instance_id] = Branch(_read(balances, "balances"), _read(target or {}, "target"))
         return instance_id, ToolResponse()
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """One action; the answer shows the balances it touched."""
+        """One action; the answer lists the balances of its accounts."""
         branch = self.branches[instance_id]
         action, account = parameters["action"], parameters["account"]
         touched = [account]

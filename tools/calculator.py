@@ -1,7 +1,7 @@
 """A calculator: the simplest useful tool, without state.
 
-To learn from: `execute` is a plain method, so it runs in a thread and may take its time. It raises ModelError where
-the model is at fault: the model reads the message and can try again, and nothing counts as broken.
+Shows: `execute` is a plain method, so it runs in a thread and may block. It raises ModelError for a mistake of the
+model: the model reads the message and can try again; the sample is not masked.
 """
 
 import ast
@@ -37,7 +37,7 @@ class Calculator(BaseTool):
 
 
 def calculate(expression: str) -> str:
-    """The value of the expression. Raises ModelError where it has none. Nothing is ever passed to eval."""
+    """The value of the expression. Raises ModelError if it has none. Never calls eval."""
     if len(expression) > LONGEST_EXPRESSION:
         raise ModelError(f"Error: the expression is longer than {LONGEST_EXPRESSION} characters.")
     try:
@@ -78,5 +78,5 @@ def _text(value: Any) -> str:
         return str(value)
     if value != value or value in (float("inf"), float("-inf")):
         raise OverflowError
-    # Whole numbers read better without ".0", and ten digits hide what binary fractions add.
+    # Whole numbers without ".0"; ten digits hide the rounding of binary fractions.
     return f"{value:.10g}"

@@ -1,7 +1,7 @@
-"""Code that the model writes, run in the sandbox: as a program of its own at each call, or in a session with state.
+"""Runs the model's code in the sandbox: a new program for each call, or a session with state.
 
-To learn from: `self.sandbox` is there for every tool. What goes wrong in the program is for the model to read; trouble
-of the sandbox itself raises InfraError, which masks the sample.
+Shows: every tool has `self.sandbox`. The model reads an error of its program; a failure of the sandbox raises
+InfraError, which masks the sample.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ NOTHING = "(no output)"
 
 
 class CodeInterpreter(BaseTool):
-    """Runs each call's code afresh and answers with what it printed.
+    """Runs each call's code as a new program and answers with its output.
 
     config: `default_language` (python), `default_timeout` (seconds, 30), `memory_limit_mb` (1024), `num_workers` (calls
     at once, 10), `rate_limit` (the same for all rollout workers together, 10), `enable_global_rate_limit` (true: the
-    smaller of the two counts), `sandbox_fusion_url` (a server; else the run's own sandbox).
+    smaller of the two applies), `sandbox_fusion_url` (a server; default: the run's own sandbox).
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         workers = int(config.get("num_workers", 10))
         if config.get("enable_global_rate_limit", True):
             workers = min(workers, int(config.get("rate_limit", 10)))
-        # No time limit on the call itself: the sandbox has one for the program, and waiting for a turn is no failure.
+        # No time limit on the call: the sandbox limits the program, and a wait in its queue is not a failure.
         super().__init__({"timeout": None, "max_concurrency": workers, **config}, tool_schema)
         self.language = str(config.get("default_language", "python"))
         self.timeout = float(config.get("default_timeout", 30))
         self.memory_mb = int(config.get("memory_limit_mb", 1024))
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """Standard output and standard error, and a word on what ended the program, if something did."""
+        """Standard output and standard error, and the reason if the program was stopped."""
         limits = self.limits(parameters)
         language = str(parameters.get("language") or self.language)
         job = Job(language, _code(parameters), compile_limits=limits, run_limits=limits)
@@ -54,14 +54,14 @@ class CodeInterpreter(BaseTool):
         return self.describe(last, limits)
 
     def limits(self, parameters: dict[str, Any]) -> Limits:
-        """What the program may use; the model may ask for less time than is set, where the schema lets it."""
+        """The limits of the program; the model may ask for less time if the schema has `timeout`."""
         asked = parameters.get("timeout")
         if not isinstance(asked, int | float) or asked <= 0:
             asked = self.timeout
         return Limits(wall=min(asked, self.timeout), memory_mb=self.memory_mb)
 
     def describe(self, run: CommandResult, limits: Limits) -> str:
-        """What the model reads."""
+        """The text for the model."""
         printed = (run.stdout + run.stderr).decode(errors="replace")
         end = _end(run, limits)
         if end is None:
@@ -70,7 +70,7 @@ class CodeInterpreter(BaseTool):
 
 
 class SandboxFusionTool(CodeInterpreter):
-    """CodeInterpreter with the answers of verl's tool of this name, and what classes that derive from it call."""
+    """CodeInterpreter with the answers of verl's tool of this name, and its methods for derived classes."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         super().__init__(config, tool_schema)
@@ -78,12 +78,12 @@ class SandboxFusionTool(CodeInterpreter):
         self.execution_pool = SimpleNamespace(execute=SimpleNamespace(remote=_called))
 
     async def execute_code(self, instance_id: str, code: str, timeout: float = 30, language: str = "python") -> Any:
-        """What a program prints; classes that derive from this one rewrite the model's code first."""
+        """The output of a program; derived classes rewrite the model's code first."""
         parameters = {"code": code, "timeout": timeout, "language": language}
         return await CodeInterpreter.execute(self, instance_id, parameters)
 
     def describe(self, run: CommandResult, limits: Limits) -> str:
-        """verl's: what was printed, or these three words when the program did not end by itself."""
+        """verl's answer: the output, or these three words if the program was stopped."""
         if run.status != "Finished":
             return "no stdout here"
         return (run.stdout + run.stderr).decode(errors="replace")
@@ -91,16 +91,16 @@ class SandboxFusionTool(CodeInterpreter):
 
 @dataclass
 class Notebook:
-    """The session of one trajectory; calls of one turn take it in turns."""
+    """The session of one trajectory; the lock orders the calls of one turn."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: Session | None = None
 
 
 class PythonSession(CodeInterpreter):
-    """Runs each call's code where the last one left off; the value of a last expression is shown. Ended by release.
+    """Runs each call's code in one session; the value of a last expression is shown. Release ends the session.
 
-    config: as CodeInterpreter's; a server that it names has to be agentrl's own.
+    config: as CodeInterpreter's; a server must be agentrl's own.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
@@ -108,7 +108,7 @@ class PythonSession(CodeInterpreter):
         self.notebooks: dict[str, Notebook] = {}
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """What the cell printed. A cell that overstays ends the session, and the next one begins a new one."""
+        """The output of the cell. A cell over its time limit ends the session; the next call starts a new one."""
         notebook = self.notebooks.setdefault(instance_id, Notebook())
         limits = self.limits(parameters)
         async with notebook.lock:
@@ -127,17 +127,17 @@ class PythonSession(CodeInterpreter):
 
 
 def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a Ray actor's method: the pool is the sandbox's own."""
+    """Replaces a Ray actor's method: the sandbox has its own pool."""
     return function(*args, **kwargs)
 
 
 def _code(parameters: dict[str, Any]) -> str:
-    """The code; JSON lets a model write half a surrogate pair, which is no character."""
+    """The code; in JSON a model can write half a surrogate pair, which is not a character."""
     return str(parameters["code"]).encode(errors="replace").decode()
 
 
 def _end(run: CommandResult, limits: Limits) -> str | None:
-    """What ended a program that did not end by itself."""
+    """The reason why a program was stopped; None if it ended by itself."""
     if run.status == "TimeLimitExceeded" or run.limit_hit in ("time", "cpu"):
         return f"Error: stopped after {limits.wall:g} seconds."
     if run.limit_hit == "memory":

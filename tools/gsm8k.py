@@ -1,7 +1,7 @@
-"""Lets the model hand in an answer and hear what it is worth: verl's Gsm8kTool by name and behaviour.
+"""Scores an answer and shows the model its reward: verl's Gsm8kTool by name and behaviour.
 
-To learn from: `execute` returns a reward for the step (a small penalty for an answer that is no better than the one
-before), `calc_reward` one for the whole trajectory. A row says
+Shows: `execute` returns a reward for the step (a small penalty for an answer that is no better than the one before),
+`calc_reward` one for the whole trajectory. A row has
 
     extra_info.tools_kwargs.calc_gsm8k_reward.create_kwargs = {"ground_truth": "72"}
 """
@@ -38,11 +38,11 @@ class Gsm8kTool(BaseTool):
         self.rewards: dict[str, float] = {}
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        """Used where the YAML has no tool_schema."""
+        """Used if the YAML has no tool_schema."""
         return OpenAIFunctionToolSchema.model_validate(SCHEMA)
 
     def score(self, answer: str, truth: Any) -> float:
-        """What an answer is worth: GSM8K's score of its last number."""
+        """GSM8K's score of the answer's last number."""
         marked = answer if answer.startswith("#### ") else f"#### {answer}"
         return gsm8k.compute_score(marked, truth, method="flexible")
 
@@ -70,11 +70,11 @@ class Gsm8kTool(BaseTool):
         return ToolResponse(text=f"Current parsed {answer=} {reward=}"), 0.0 if better else NO_BETTER, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-        """The reward of the last answer handed in."""
+        """The reward of the last answer."""
         return self.rewards[instance_id]
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the question."""
+        """Drop the question."""
         self.truths.pop(instance_id, None)
         self.rewards.pop(instance_id, None)
 

@@ -1,10 +1,10 @@
-"""Search through a retrieval server over HTTP; SearchTool is the same with the answers of verl's tool of that name.
+"""Searches with a retrieval server over HTTP; SearchTool is the same with the answers of verl's tool of that name.
 
-To learn from: a tool that leaves the process. A failing server raises, which masks the sample instead of teaching the
-model something wrong; `retries` and `max_concurrency` in the YAML take care of the rest.
+Shows: a tool that calls a server. A failing server raises, which masks the sample; `retries` and `max_concurrency` in
+the YAML handle the rest.
 
 The server gets {"queries": [...], "topk": 3, "return_scores": true} and answers {"result": [[{"document":
-{"contents": "title, new line, text"}, "score": 1.0}, ...], ...]}, one list a query.
+{"contents": "title, new line, text"}, "score": 1.0}, ...], ...]}, one list per query.
 """
 
 import json
@@ -16,7 +16,7 @@ from agentrl.tools import BaseTool
 
 
 class RetrievalTool(BaseTool):
-    """config: `retrieval_service_url`, `topk` (3), `timeout` (seconds a request may take, 30)."""
+    """config: `retrieval_service_url`, `topk` (3), `timeout` (seconds per request, 30)."""
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         super().__init__(config, tool_schema)
@@ -45,7 +45,7 @@ class RetrievalTool(BaseTool):
 
 
 class SearchTool(RetrievalTool):
-    """verl's SearchTool: the passages as text in JSON, each with its title, the first line, on a line of its own."""
+    """verl's SearchTool: the passages as text in JSON, each below its title (the first line)."""
 
     def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
         """{"result": passages}; the metrics are verl's."""

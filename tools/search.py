@@ -1,8 +1,8 @@
-"""Search in a corpus of your own, ranked by BM25 (Robertson and Zaragoza, 2009) with the bm25s library.
+"""Searches your own corpus, ranked by BM25 (Robertson and Zaragoza, 2009) with the bm25s library.
 
-To learn from: the index is built once, in `__init__`, and shared by all trajectories; `execute` is a plain method, so
-queries run in threads. The corpus is a jsonl file of {"title": ..., "text": ...}; tools/corpus.jsonl describes a
-country that does not exist, so that no model knows the answers by heart.
+Shows: the index is built once, in `__init__`, and shared by all trajectories; `execute` is a plain method, so queries
+run in threads. The corpus is a jsonl file of {"title": ..., "text": ...}; tools/corpus.jsonl describes an invented
+country, so no model knows the answers.
 """
 
 import json
@@ -26,7 +26,7 @@ class Search(BaseTool):
         self.index = build_index(self.passages)
 
     def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        """The passages that fit the query best, best first."""
+        """The passages that match the query best, best first."""
         found = self.find(parameters["query"])
         return "\n\n".join(found) or NOTHING, 0.0, {"passages": len(found)}
 
@@ -65,5 +65,5 @@ def build_index(passages: list[str]) -> Any:
 
 
 def _passage(entry: dict[str, Any]) -> str:
-    # "contents" is how other retrieval corpora write title and text in one.
+    # Other retrieval corpora have title and text in one field, "contents".
     return entry.get("contents") or f"{entry.get('title', '')}\n{entry['text']}".strip()

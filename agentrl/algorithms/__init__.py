@@ -1,10 +1,10 @@
 """The algorithms: pure functions over packed tensors, without I/O and without configuration objects.
 
-T tokens lie in a row; B sequences are bounded by `cu_seqlens` int32 [B+1]. Entry t of every [T] tensor belongs to
+T tokens are in one row; `cu_seqlens` int32 [B+1] has the bounds of B sequences. Entry t of every [T] tensor belongs to
 token t itself: `logprobs[t]` is log p(token t | the tokens before it in its sequence), 0 for a sequence's first.
 """
 
-from agentrl.algorithms.advantages import ADVANTAGES, GROUPED, estimate, reads
+from agentrl.algorithms.advantages import ADVANTAGES, estimate, reads
 from agentrl.algorithms.aggregate import LOSS_AGG_MODES, token_weights
 from agentrl.algorithms.correction import importance_weights
 from agentrl.algorithms.entropy import entropy_from_logits
@@ -15,7 +15,6 @@ from agentrl.algorithms.rejection import criteria_of, kept_by
 
 __all__ = [
     "ADVANTAGES",
-    "GROUPED",
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
     "PF_PPO_METHODS",

@@ -1,7 +1,7 @@
 """How token losses become one number: a weight per token, so that the loss is `sum(weights * losses)`.
 
-The weights are made for the whole mini-batch. Any split of it into micro-batches then sums to the same loss and the
-same gradient, exactly, whatever the lengths. Only model tokens (mask 1) count, in every mode.
+The weights are computed for the whole mini-batch, so every split into micro-batches sums to the same loss and gradient.
+Only model tokens (mask 1) count, in every mode.
 """
 
 from torch import Tensor
@@ -17,13 +17,13 @@ def token_weights(
 ) -> Tensor:
     """Weights f32 [T], 0 off the mask. Raises UserError for an unknown mode.
 
-    - token-mean: every model token alike (DAPO, arXiv 2503.14476);
+    - token-mean: equal weights of all model tokens (DAPO, arXiv 2503.14476);
     - seq-mean-token-sum: mean over sequences of the sum over their tokens;
     - seq-mean-token-mean: mean over sequences of the mean over their tokens (GRPO, arXiv 2402.03300);
     - seq-mean-token-sum-norm: mean over sequences of the sum over their tokens divided by the constant `norm`
       (Dr.GRPO, arXiv 2503.20783).
 
-    `trajectory` int64 [B]: sequences of one trajectory count as one; without it each counts by itself. Sequences
+    `trajectory` int64 [B]: sequences of one trajectory count as one; None: each counts separately. Sequences
     without a model token do not count.
     """
     if mode not in LOSS_AGG_MODES:

@@ -1,7 +1,7 @@
-"""Off-policy correction: tokens were drawn by the engine, whose probabilities are not quite the trainer's.
+"""Off-policy correction: the engine sampled the tokens, with probabilities slightly unlike the trainer's.
 
-Ratios are p(trainer) / p(engine). All results are detached and 0 off the mask; a sequence's ratio is over its model
-tokens, so no cut into micro-batches changes it.
+Ratios are p(trainer) / p(engine). All results are detached and 0 off the mask. A sequence's ratio is over its model
+tokens, so the split into micro-batches does not change it.
 """
 
 import torch
@@ -25,14 +25,14 @@ def importance_weights(
     mode: str,
     lower: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What each token's loss is multiplied by so that its expectation is the trainer's (importance sampling).
+    """Factors of token losses that make their expectation the trainer's (importance sampling).
 
-    The ratio is that of a token, or of all model tokens of its sequence. `truncate` cuts it at `cap` (the truncated
-    importance sampling of arXiv 1802.01561); `mask` makes 0 of what lies outside [`lower`, cap] (IcePop, arXiv
+    The ratio is that of a token, or of all model tokens of its sequence. `truncate` caps it at `cap` (the truncated
+    importance sampling of arXiv 1802.01561); `mask` sets ratios outside [`lower`, cap] to 0 (IcePop, arXiv
     2510.18855); `lower` None: 1 / cap.
 
-    `logprobs`, `rollout_logprobs` f32 [T], `mask` bool [T], `cu_seqlens` int32 [B+1]. Gives (weights f32 [T],
-    whether the cap acted, f32 [T]).
+    `logprobs`, `rollout_logprobs` f32 [T], `mask` bool [T], `cu_seqlens` int32 [B+1]. Returns (weights f32 [T],
+    1 where the cap acts, f32 [T]).
     """
     ratio = _ratio(logprobs, rollout_logprobs, mask, cu_seqlens, level)
     least = 1 / cap if lower is None else lower
@@ -53,7 +53,7 @@ def normalised(weights: Tensor, mask: Tensor, cu_seqlens: Tensor, level: str) ->
     return weights / mean if mean > SMALLEST_MEAN else weights
 
 
-# Weights whose mean is below it are all 0.
+# Weights of a smaller mean are all 0.
 SMALLEST_MEAN = 1e-8
 
 

@@ -1,11 +1,11 @@
-"""Policy filtration: which trajectories an update sees, by their scores (PF-PPO, arXiv 2409.06957)."""
+"""Policy filtration: choose the trajectories of an update by their scores (PF-PPO, arXiv 2409.06957)."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-# Keeps every trajectory possible, so that scores of 0 alone can be drawn from.
+# Every trajectory keeps a chance: torch cannot draw from weights that are all 0.
 FLOOR = 1e-8
 
 
@@ -30,7 +30,7 @@ PF_PPO_METHODS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def draw(scores: Tensor, method: str, *, weight_pow: float, generator: torch.Generator) -> Tensor:
-    """As many trajectories as there are, drawn with replacement by their scores: int64 [N], rising.
+    """As many trajectories as there are, drawn with replacement by their scores: int64 [N], ascending.
 
     Weights: pow, |score| ** `weight_pow`; max_min, only the best and the worst; max_random, the best four times as
     likely as the others.

@@ -1,10 +1,9 @@
-"""KL to a reference policy, estimated from the log-probs of sampled tokens, and the weight of it as a penalty.
+"""KL to a reference policy, estimated from log-probs of sampled tokens, and the controller of its coefficient.
 
 Estimators after "Approximating KL Divergence" (J. Schulman, 2020), with d = logprobs - reference:
 kl (k1) is d, abs is |d|, mse (k2) is d^2 / 2, low_var_kl (k3) is exp(-d) + d - 1, at most 10. A trailing + keeps the
-value and takes k2's gradient, the only one of them that is in expectation the gradient of the KL for on-policy samples.
-Values and gradients are verl's.
-full is no estimate but the KL itself, summed over the vocabulary; `kl_of_logits` is it in the plainest words.
+value and takes k2's gradient, the only one whose expectation is the KL's gradient for on-policy samples. Values and
+gradients are verl's. full is the exact KL, summed over the vocabulary; `kl_of_logits` defines it.
 """
 
 from collections.abc import Callable
@@ -14,57 +13,70 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregate import token_weights
+from agentrl.algorithms.own import blamed, checked_column
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.core.errors import UserError
+from agentrl.core.points import KL_ESTIMATORS, kl_estimator
+
+# Without it, one token far likelier under the reference would outweigh a whole batch.
+MAX_K3 = 10.0
+GRADIENT = "+"
+"""After the name of an estimator: with the gradient of k2."""
 
 
-def _k1(d: Tensor) -> Tensor:
-    return d
+@kl_estimator("kl")
+def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The log-ratio d: unbiased, of high variance."""
+    return logprobs - ref_logprobs
 
 
-def _k2(d: Tensor) -> Tensor:
+@kl_estimator("abs")
+def absolute(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The size of the log-ratio, |d|."""
+    return (logprobs - ref_logprobs).abs()
+
+
+@kl_estimator("mse")
+def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Half the square of the log-ratio."""
+    d = logprobs - ref_logprobs
     return 0.5 * d * d
 
 
-# One token that the reference finds far likelier than the policy would outweigh a whole batch.
-MAX_K3 = 10.0
+@kl_estimator("low_var_kl")
+def bounded_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """exp(-d) + d - 1, at most 10: unbiased but for its bound, of low variance."""
+    return k3(logprobs - ref_logprobs).clamp(max=MAX_K3)
 
 
 def k3(d: Tensor) -> Tensor:
-    """exp(-d) + d - 1 without its bound: for figures, never for a loss."""
+    """exp(-d) + d - 1 without its bound: for metrics, not for a loss."""
     d = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(-d) + d
 
 
-def _bounded_k3(d: Tensor) -> Tensor:
-    return k3(d).clamp(max=MAX_K3)
-
-
-KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "kl": _k1,
-    "abs": torch.abs,
-    "mse": _k2,
-    "low_var_kl": _bounded_k3,
-}
-
-
-def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
-    """KL estimate of each token, f32 [T], in nats. Raises UserError for an unknown kind."""
-    name = kind.removesuffix("+")
-    if name not in KL_ESTIMATORS:
-        raise UserError(f"KL estimator {kind!r} does not exist; it is one of {', '.join(KL_ESTIMATORS)}, or one with +")
-    d = logprobs - ref_logprobs
-    value = KL_ESTIMATORS[name](d)
-    if not kind.endswith("+"):
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str, key: str = "kl_penalty") -> Tensor:
+    """KL estimate of each token, f32 [T], in nats. `kind` is the value of the setting `key`. Raises UserError for an
+    unknown one, and for one of the user's own that fails."""
+    entry = KL_ESTIMATORS.entry(kind.removesuffix(GRADIENT), key)
+    value = entry.value(logprobs, ref_logprobs) if entry.built_in else _own(entry.value, logprobs, ref_logprobs, kind)
+    if not kind.endswith(GRADIENT):
         return value
-    # d times zero with d's gradient: no square that could overflow.
+    d = logprobs - ref_logprobs
+    # d times (d - d), which is 0 with d's gradient: no square can overflow.
     return value.detach() + d.detach() * (d - d.detach())
+
+
+def _own(function: Callable[..., Any], logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
+    where = f"the KL estimator {kind}"
+    value = blamed(function, where)(logprobs, ref_logprobs)
+    return checked_column(value, logprobs, torch.ones_like(logprobs, dtype=torch.bool), where=where, what="estimates")
 
 
 def kl_of_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:
     """KL(softmax(`logits`) || softmax(`ref_logits`)) of [..., V] each, in nats: f32 [...]."""
     logprobs, ref_logprobs = (torch.log_softmax(x.float(), dim=-1) for x in (logits, ref_logits))
-    # A token of probability 0 adds nothing, whatever the reference gives it.
+    # A token of probability 0 adds 0, also where the reference has probability 0.
     return (logprobs.exp() * torch.where(logprobs.exp() > 0, logprobs - ref_logprobs, 0.0)).sum(-1)
 
 
@@ -73,7 +85,7 @@ def penalise(
 ) -> tuple[Tensor, float]:
     """Take `coefficient * kl` off each model token's reward: (rewards f32 [T], mean KL in nats a token).
 
-    The mean is that over sequences of the mean over their model tokens, as verl has it.
+    As in verl, the mean is over sequences, of the mean over each one's model tokens.
     """
     kl = kl * mask
     weights = token_weights(mask, cu_seqlens, "seq-mean-token-mean")
@@ -81,26 +93,26 @@ def penalise(
 
 
 class FixedKL:
-    """A penalty weight that stays."""
+    """A constant coefficient."""
 
     def __init__(self, coefficient: float) -> None:
         self.value = coefficient
 
     def update(self, kl: float, samples: int) -> None:
-        """Nothing to adapt."""
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
+        """The state for a checkpoint."""
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing: the weight is the configuration's."""
+        """Do nothing: the configuration sets the coefficient."""
 
 
 class AdaptiveKL:
-    """A penalty weight that steers the KL to a target (arXiv 1909.08593)."""
+    """A coefficient that adapts to keep the KL at a target (arXiv 1909.08593)."""
 
-    # A single step may move the weight by at most this share per horizon.
+    # A step changes the coefficient by at most this share per horizon.
     MAX_ERROR = 0.2
 
     def __init__(self, coefficient: float, *, target: float, horizon: int) -> None:
@@ -109,18 +121,18 @@ class AdaptiveKL:
         self._horizon = horizon
 
     def update(self, kl: float, samples: int) -> None:
-        """Raise the weight when `kl`, the mean over `samples` trajectories, is above the target; else lower."""
+        """Raise the coefficient when `kl`, a mean over `samples` trajectories, is above the target; else lower it."""
         error = min(max(kl / self._target - 1, -self.MAX_ERROR), self.MAX_ERROR)
-        # Horizon by horizon: in one step a batch of more than five would turn the weight's sign.
+        # Horizon by horizon: a batch of over five horizons in one step would make it negative.
         whole, rest = divmod(samples, self._horizon)
         self.value *= (1 + error) ** whole * (1 + error * rest / self._horizon)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
+        """The state for a checkpoint."""
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint."""
         self.value = float(state["value"])
 
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-# exp() of more than this says nothing but overflow; every clip has long cut the gradient there.
+# A larger exponent only overflows; every clip cuts the gradient long before.
 MAX_LOG_RATIO = 20.0
 
 
 def ratio_of(logprobs: Tensor, others: Tensor) -> Tensor:
-    """exp(logprobs - others), kept finite."""
+    """exp(logprobs - others), bounded to stay finite."""
     return (logprobs - others).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

@@ -1,11 +1,11 @@
-"""Rejection sampling: which tokens the engine drew too far from the trainer's policy, and so do not count.
+"""Rejection sampling: drop tokens that are too unlikely, or too likely, under the trainer's policy.
 
-Two spellings, and both may carry their bounds as a number `u` or as `"l_u"`:
+Two spellings; both take bounds as a number `u` or as `"l_u"`:
 - `token`, `sequence`, `geometric` bound the ratio p(trainer) / p(engine) of a token, or the product or the geometric
-  mean of a sequence's ratios, to [l, u]; a lone `u` stands for [1 / u, u];
-- verl's `<level>_<measure>`, one or a list with commas, all of which must hold. With x = log p(trainer) / p(engine):
+  mean of a sequence's ratios, to [l, u]; `u` alone means [1 / u, u];
+- verl's `<level>_<measure>`, one or a comma-separated list; all must hold. With x = log p(trainer) / p(engine):
   k1 is -x, k2 is x^2 / 2, k3 is exp(x) - 1 - x, of a `token`, or as `seq_sum`, `seq_mean` or `seq_max` of a sequence.
-  The bounds of k1 are on exp(k1), which is the inverse of the ratio; those of k2 and k3 are one upper bound.
+  The bounds of k1 apply to exp(k1), the inverse of the ratio; k2 and k3 have one upper bound.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ KEY = "algorithm.rollout_correction.rollout_rs"
 
 @dataclass(frozen=True)
 class Criterion:
-    """A token is kept where its measure lies within the bounds."""
+    """A token is kept where its measure is within the bounds."""
 
     level: str
     """token, seq_sum, seq_mean or seq_max."""
@@ -64,9 +64,9 @@ def bounds_of(threshold: str | float) -> tuple[float | None, float]:
 def criteria_of(
     options: str | None, threshold: str | float | None = None, lower: float | None = None
 ) -> tuple[Criterion, ...]:
-    """The criteria that `rollout_rs` and its thresholds name: one threshold for all, or a list with as many entries.
+    """The criteria that `rollout_rs` and its thresholds name: one threshold for all, or one for each.
 
-    `lower`: the lower bound of a ratio whose threshold is a lone number. Raises UserError.
+    `lower`: the lower bound of a ratio whose threshold is a single number. Raises UserError.
     """
     names = list(dict.fromkeys(name.strip() for name in (options or "").split(",") if name.strip()))
     for name in names:
@@ -82,7 +82,7 @@ def criteria_of(
 
 
 def kept_by(criteria: Sequence[Criterion], log_ratio: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Which model tokens meet all criteria: bool [T]. `log_ratio` f32 [T], log p(trainer) / p(engine)."""
+    """Whether each model token meets all criteria: bool [T]. `log_ratio` f32 [T], log p(trainer) / p(engine)."""
     x = torch.where(mask, log_ratio, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     kept = mask
     for criterion in criteria:
@@ -92,11 +92,11 @@ def kept_by(criteria: Sequence[Criterion], log_ratio: Tensor, mask: Tensor, cu_s
 
 
 def free_of_veto(veto: float, log_ratio: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Which model tokens lie in sequences without a ratio below `veto`: bool [T]."""
+    """Whether each model token's sequence has no ratio below `veto`: bool [T]."""
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     owner = sequence_of(cu_seqlens)
-    hopeless = sum_by(((ratio < veto) & mask).long(), owner, cu_seqlens.numel() - 1)
-    return mask & (hopeless == 0)[owner]
+    vetoed = sum_by(((ratio < veto) & mask).long(), owner, cu_seqlens.numel() - 1)
+    return mask & (vetoed == 0)[owner]
 
 
 def _criterion(name: str, threshold: str | float | None, lower: float | None) -> Criterion:
@@ -129,7 +129,7 @@ def _measure(name: str, x: Tensor) -> Tensor:
 
 
 def _over(level: str, values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Of each token, or on each token that of its sequence: [T]."""
+    """The token's value, or on each token its sequence's sum, mean or maximum: [T]."""
     if level == "token":
         return values
     if level == "seq_mean":

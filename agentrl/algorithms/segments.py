@@ -1,4 +1,4 @@
-"""Arithmetic over packed sequences: T tokens in a row, B sequences, `cu_seqlens` [B+1] holding their bounds."""
+"""Arithmetic over packed sequences: T tokens in a row, B sequences with bounds `cu_seqlens` [B+1]."""
 
 import torch
 from torch import Tensor
@@ -23,23 +23,23 @@ def sequence_mean(values: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def turn_starts(mask: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Where a turn begins, a run of model tokens within one sequence: bool [T].
+    """The first token of each turn: bool [T]. A turn is consecutive model tokens of one sequence.
 
-    Between two turns there is always a token that the model did not make.
+    Two turns always have a token with mask 0 between them.
     """
     owner = sequence_of(cu_seqlens)
-    goes_on = torch.zeros_like(mask)
-    goes_on[1:] = mask[:-1] & (owner[1:] == owner[:-1])
-    return mask & ~goes_on
+    continues = torch.zeros_like(mask)
+    continues[1:] = mask[:-1] & (owner[1:] == owner[:-1])
+    return mask & ~continues
 
 
 def latest(starts: Tensor) -> Tensor:
-    """The index of the last marked token up to each one, 0 where none is: int64 [T]."""
-    places = torch.arange(starts.numel(), device=starts.device)
-    return torch.where(starts, places, 0).cummax(0).values
+    """The index of the last marked token at or before each token, 0 without one: int64 [T]."""
+    indices = torch.arange(starts.numel(), device=starts.device)
+    return torch.where(starts, indices, 0).cummax(0).values
 
 
 def dense(ids: Tensor) -> tuple[Tensor, int]:
-    """Number arbitrary ids 0..n-1 in rising order: (int64 like `ids`, n)."""
+    """Renumber arbitrary ids 0..n-1 in ascending order: (int64 like `ids`, n)."""
     unique, index = ids.unique(return_inverse=True)
     return index, unique.numel()

@@ -1,4 +1,4 @@
-"""The critic's loss, token by token. What to divide by is `aggregate.token_weights`' business."""
+"""The critic's loss per token; `aggregate.token_weights` averages it."""
 
 import torch
 from torch import Tensor
@@ -7,12 +7,12 @@ from torch import Tensor
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, *, cliprange: float
 ) -> tuple[Tensor, Tensor]:
-    """Half the squared error of `values`, and no less than that of values held within `cliprange` of the old ones.
+    """Half the larger squared error of `values` and of `values` clipped to `cliprange` around the old ones.
 
-    So a value gains nothing by moving further than that in one step (PPO's value clipping; arXiv 2005.12729 names it).
-    All tensors are f32 [T]; only `values` carries a gradient. Gives (loss [T], where the clip acts, f32 [T]).
+    So a value gains nothing by moving further in one step (PPO's value clipping, arXiv 2005.12729). All tensors are
+    f32 [T]; only `values` has a gradient. Returns (loss [T], 1 where the clip acts, f32 [T]).
     """
-    held = old_values + (values - old_values).clamp(-cliprange, cliprange)
-    free, bounded = (values - returns).square(), (held - returns).square()
-    outside = (values - old_values).abs() > cliprange  # within, the two errors differ by rounding alone
+    clipped = old_values + (values - old_values).clamp(-cliprange, cliprange)
+    free, bounded = (values - returns).square(), (clipped - returns).square()
+    outside = (values - old_values).abs() > cliprange  # inside the range both errors differ by rounding only
     return 0.5 * torch.maximum(free, bounded), (outside & (bounded > free)).float()

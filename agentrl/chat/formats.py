@@ -5,12 +5,12 @@ the further calls (all JSON types, two calls in a turn, text before a call) come
 `PARSERS` decides. The same renders show which token ends a turn that calls tools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.parsers import PARSERS
 from agentrl.chat.template import Template, TemplateRefusal
+from agentrl.core.points import PARSERS
 from agentrl.core.prefixes import common_length
 from agentrl.trajectory.message import Message
 
@@ -63,7 +63,7 @@ class Written:
 def readers(template: Template, further: Sequence[tuple[str, Parser]] = ()) -> list[str]:
     """Names of the formats that read the template's own calls, the best first; `further` ones besides PARSERS."""
     plain, ends = written(template, PLAIN), _tokens(template)
-    fitting = {name: parser for name, parser in (*PARSERS.items(), *further) if plain.read_by(parser, ends)}
+    fitting = {name: parser for name, parser in (*built_in_parsers(), *further) if plain.read_by(parser, ends)}
     if len(set(fitting.values())) < 2:
         return list(fitting)
     others = [written(template, calls, content) for content, calls in FURTHER]
@@ -72,6 +72,12 @@ def readers(template: Template, further: Sequence[tuple[str, Parser]] = ()) -> l
         return sum(bool(other.read_by(fitting[name], ends)) for other in others)
 
     return sorted(fitting, key=score, reverse=True)
+
+
+def built_in_parsers() -> Iterator[tuple[str, Parser]]:
+    """The formats that a template is tried against, by name."""
+    for name in PARSERS.declared:
+        yield name, PARSERS.built_in(name).value
 
 
 def call_ends(template: Template, parser: Parser) -> list[str]:

@@ -47,17 +47,19 @@ def load_config(
     `default`: the file if neither --config-name nor a verl program names one. `checks` (default: those of a training
     run). Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
-    from agentrl.config import resolve
     from agentrl.config.schema import Config
-    from agentrl.rewards.checks import RUN
 
     started_once()
-    schema, checks = schema or Config, RUN if checks is None else checks
+    schema = schema or Config
     if args.help_keys is not None:
         from agentrl.cli.keys import print_keys
 
         print_keys(schema, args.help_keys)
         raise SystemExit(0)
+    from agentrl.config import resolve
+    from agentrl.rewards.checks import RUN
+
+    checks = RUN if checks is None else checks
     only_print = args.cfg is not None
     resolved = resolve(
         args.overrides,
@@ -91,10 +93,10 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     import torch
 
     from agentrl.core.cpu_cores import Host
-    from agentrl.training.perf.cpu import threads_named
+    from agentrl.training.perf.cpu import threads_set_by_user
 
     alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
-    if not alone or threads_named() or (rollout and rollout.deterministic):
+    if not alone or threads_set_by_user() or (rollout and rollout.deterministic):
         return
     if trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available()):
         return

@@ -107,7 +107,7 @@ def _up_to_dot(name: str, start: int) -> str:
 
 
 def _values(name: str, value: str, keys: Mapping[str, Key], presets: Mapping[str, list[str]]) -> list[str]:
-    from agentrl.config.choices import CHOICES
+    from agentrl.config.choices import words_of
 
     name = name.removeprefix(VERL)
     if name in presets:
@@ -117,7 +117,7 @@ def _values(name: str, value: str, keys: Mapping[str, Key], presets: Mapping[str
         return []
     if name.rpartition(".")[2].rpartition("_")[2] in FILES:
         return _files(value)
-    words = list(CHOICES.get(name, ()))
+    words = list(words_of(name))
     words += ["true", "false"] if "bool" in key.type_name else []
     return [*words, *(["null"] if "null" in key.type_name else [])]
 

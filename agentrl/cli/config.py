@@ -117,6 +117,7 @@ def _print_explanation(console: "Console", name: str, found: "Explanation") -> N
     if found.key is not None:
         lines += [
             ("type", " | ".join(found.words) or found.key.type_name),
+            *zip(("or", "written"), found.own or (), strict=False),
             ("default", written(found.key.default)),
             ("meaning", found.key.doc),
         ]

@@ -2,8 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from agentrl.core.blaming import blaming
+from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -13,15 +15,20 @@ HELP = "write training rows and demonstrations for a task"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the common options, and a group of options for each task."""
+    """Add the common options, and each task's own in a group of its own."""
+    from agentrl.core.extensions import load_plugins
     from agentrl.tasks.demo import TASKS
 
-    parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    load_plugins()
+    parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}, or your own: file.py:Class")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training rows (default: %(default)s)")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation rows (default: %(default)s)")
     parser.add_argument("--demos", type=int, default=0, metavar="N", help="demonstrations for agentrl sft (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same files (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same files (default: %(default)s)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of a task that is named by its path"
+    )
     for name in TASKS:
         _add_task_options(parser, name)
 
@@ -51,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.tasks.generate import Sizes, generate
 
     known = {key for name in TASKS for key in task_class(name).OPTIONS}
-    task = make_task(args.task, {key: value for key, value in vars(args).items() if key in known})
+    given = {key: value for key, value in vars(args).items() if key in known}
+    task = make_task(args.task, given | dict(_own_option(args.task, text) for text in args.set))
     check_folder(args.out, "--out")
     sizes = Sizes(train=args.train, val=args.val, demos=args.demos)
     console = Console(soft_wrap=True, highlight=False)
@@ -59,6 +67,17 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{file}: {plural(count, 'row')}")
     console.print("Train on it with:\n  agentrl train model.path=MODEL " + " \\\n    ".join(_settings(task, args.out)))
     return 0
+
+
+def _own_option(task: str, text: str) -> tuple[str, Any]:
+    from agentrl.tasks.demo import split_variant, task_class
+
+    name, equals, value = text.partition("=")
+    option = task_class(split_variant(task)[0]).OPTIONS.get(name)
+    if option is None or not equals:
+        raise UserError(f"--set {text}: write NAME=VALUE with an option of {task}")
+    with blaming(f"--set {text}"):
+        return name, option.type(value)
 
 
 def _settings(task: "Task", out: Path) -> list[str]:

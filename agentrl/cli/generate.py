@@ -9,21 +9,18 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import Config
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
 
-Settings = TypeVar("Settings", bound="Config")
-
-HELP = "answer rows with a model and store the answers"
+HELP = "answer rows with a model and keep the answers"
 
 EXAMPLES = (
     (
@@ -73,12 +70,11 @@ def load(args: argparse.Namespace) -> "EvalConfig":
     """Load and check the configuration."""
     from dataclasses import replace
 
-    from agentrl.config.checks import algorithm, files
+    from agentrl.config import ANSWERING
     from agentrl.config.schema.evaluation import EvalConfig
 
-    checks = (algorithm.sampling, algorithm.server_memory, files.model_files, files.rollout_files, files.reward_files)
-    config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=checks)
-    # Checks of rows read data.train_files.
+    config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=ANSWERING)
+    # Where rows are looked at for what they are, they are these.
     return replace(config, data=replace(config.data, train_files=config.data.path))
 
 
@@ -91,6 +87,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
     print_notes(preflight(config))
     from agentrl.data import load_dataset
     from agentrl.evaluation.generating import Generator
+    from agentrl.evaluation.settings import scoring_something, untrained
     from agentrl.runtime import open_runtime
 
     use_idle_cores(config.trainer, config.rollout)
@@ -102,28 +99,6 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
         with progress() as on_row:
             generator.run(rows, on_row)
     return generator, rows
-
-
-def scoring_something(config: "Settings") -> "Settings":
-    """The configuration with a reward function: if none is set, one that gives 0."""
-    from dataclasses import replace
-
-    from agentrl.rewards.checks import something_scores
-
-    try:
-        something_scores(config.reward, config.rollout, config.data)
-    except UserError:
-        reward = config.reward
-        function = replace(reward.custom_reward_function, name="agentrl.evaluation.generating:unscored")
-        return replace(config, reward=replace(reward, custom_reward_function=function))
-    return config
-
-
-def untrained(config: "Settings") -> "Settings":
-    """The same run without an update: the policy's parameters stay in `model.dtype`."""
-    from dataclasses import replace
-
-    return replace(config, trainer=replace(config.trainer, val_only=True))
 
 
 @contextmanager

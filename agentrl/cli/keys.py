@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import words_of
 from agentrl.config.keys import Key, nearest, schema_keys, schema_sections
 from agentrl.config.names import written
 from agentrl.core.errors import UserError
@@ -39,7 +39,7 @@ def _entry(key: Key) -> Any:
     from rich.padding import Padding
     from rich.text import Text
 
-    words = CHOICES.get(key.path)
+    words = words_of(key.path)
     kind = " | ".join(words) if words and len(words) <= 4 else key.type_name
     head = Text.assemble("  ", (key.path, "cyan"), f" = {written(key.default)}  ", (kind, "dim"))
     return Group(head, Padding(Text(key.doc), (0, 0, 0, 6)))

@@ -16,7 +16,6 @@ from agentrl.cli.common import add_config_arguments, load_config, print_notes, u
 
 if TYPE_CHECKING:
     from agentrl.config.schema import Config
-    from agentrl.config.validate import Check
     from agentrl.trajectory.row import Row
 
 HELP = "run a few rows and show the conversations, with trained tokens coloured"
@@ -33,10 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sample `rollout.n` trajectories per row, score and show them."""
-    from agentrl.cli.generate import scoring_something, untrained
+    """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
+    from agentrl.config import SAMPLING
+    from agentrl.evaluation.settings import scoring_something, untrained
 
-    asked: Config = load_config(args, checks=_checks())
+    asked: Config = load_config(args, checks=SAMPLING)
     config = scoring_something(asked)
     use_idle_cores(config.trainer, config.rollout)
     from agentrl.core.outputs import check_file
@@ -75,12 +75,3 @@ def first_rows(config: "Config", split: str, tokenizer: Any) -> "Sequence[Row]":
 
     data = config.data
     return load_dataset(data, data.train_files if split == "train" else data.val_files, tokenizer)
-
-
-def _checks() -> "list[Check]":
-    """The checks of a run, without those that concern only updates."""
-    from agentrl.config.checks import algorithm, fit, ready
-    from agentrl.config.validate import SETTINGS
-
-    of_updates = (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)
-    return [ready.required, *(check for check in SETTINGS if check not in of_updates)]

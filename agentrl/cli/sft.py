@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
-from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.training.sft.run import SftResult
+    from agentrl.training.sft.contract import SftResult
 
 HELP = "fine-tune a model on demonstrations (supervised)"
 
@@ -38,35 +37,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and write the model."""
-    from agentrl.config.checks.algorithm import cluster
-    from agentrl.config.checks.files import custom_class, model_files, resume
-    from agentrl.config.checks.sft import frequencies, sizes
+    from agentrl.config import SUPERVISED
     from agentrl.config.schema.sft import SftConfig
 
-    checks = (cluster, sizes, frequencies, custom_class, model_files, resume)
     if args.multirun:
-        return sweep(args, "sft", "output_dir", SftConfig, checks)
-    config = load_config(args, schema=SftConfig, default="sft", checks=checks)
+        return sweep(args, "sft", "output_dir", SftConfig, SUPERVISED)
+    config = load_config(args, schema=SftConfig, default="sft", checks=SUPERVISED)
     use_idle_cores(config.trainer)
     from rich.console import Console
 
-    from agentrl.core.outputs import check_folder
-    from agentrl.doctor.preflight import check_conversations, check_model
+    from agentrl.doctor.preflight import preflight_sft
 
-    if not config.data.train_files:
-        raise UserError("data.train_files is not set: set it to conversations, .parquet or .jsonl")
-    check_folder(config.trainer.output_dir, "trainer.output_dir")
-    check_model(config.model)
-    for name in ("train_files", "val_files"):
-        if files := getattr(config.data, name):
-            check_conversations(files, f"data.{name}")
-    from agentrl.runtime.opening import open_sft
+    preflight_sft(config)
+    from agentrl.sft import sft
     from agentrl.training.checkpoint.run_start import supervise
-    from agentrl.training.sft.run import sft
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, config.trainer.log_freq) as on_step:
-        result = supervise(lambda config: sft(config, on_step, open_sft), config, "trainer.output_dir")
+        result = supervise(lambda config: sft(config, on_step), config, "trainer.output_dir")
     report(console, result)
     return 0
 

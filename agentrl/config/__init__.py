@@ -1,6 +1,16 @@
 """Configuration: the schema, and how files and a command line become it."""
 
 from agentrl.config.compose import Resolved, compose, resolve, to_yaml
-from agentrl.config.validate import SETTINGS, TRAINING
+from agentrl.config.validate import ANSWERING, SAMPLING, SETTINGS, SUPERVISED, TRAINING
 
-__all__ = ["SETTINGS", "TRAINING", "Resolved", "compose", "resolve", "to_yaml"]
+__all__ = [
+    "ANSWERING",
+    "SAMPLING",
+    "SETTINGS",
+    "SUPERVISED",
+    "TRAINING",
+    "Resolved",
+    "compose",
+    "resolve",
+    "to_yaml",
+]

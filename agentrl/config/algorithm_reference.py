@@ -2,8 +2,11 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from agentrl.core.points import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES
+from agentrl.core.registry import Registry
 
 HEAD = """# Every algorithm
 
@@ -14,16 +17,15 @@ is stale. [training.md](training.md) explains how they go together. T tokens lie
 
 def algorithm_reference() -> str:
     """All of it."""
-    from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES
-
-    tables: list[tuple[str, str, Mapping[str, Callable[..., Any]]]] = [
+    tables: list[tuple[str, str, Registry[Any]]] = [
         ("Advantages", "algorithm.adv_estimator", ADVANTAGES),
         ("Policy losses", "actor.policy_loss.loss_mode", POLICY_LOSSES),
+        ("KL estimators", "actor.kl_loss_type", KL_ESTIMATORS),
     ]
     lines = [HEAD]
-    for title, key, functions in tables:
+    for title, key, registry in tables:
         lines += [f"## {title}\n", f"Chosen by `{key}`.\n"]
-        lines += [line for name, function in functions.items() for line in _entry(name, function)]
+        lines += [line for name in registry.declared for line in _entry(name, registry.get(name, key))]
     return "\n".join(lines).rstrip() + "\n"
 
 

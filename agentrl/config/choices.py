@@ -1,62 +1,25 @@
-"""Keys whose value is one of a few words. A test compares them with what the code behind each key offers."""
+"""Keys whose value is one of a few words: fixed ones, or the names in a registry, to which users add their own."""
 
-KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
-# What says nothing with one answer a prompt.
-GROUP_ESTIMATORS = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
-# What compares with a critic's values.
-CRITIC_ESTIMATORS = ("gae", "gae_turn")
-ESTIMATORS = (*GROUP_ESTIMATORS, *CRITIC_ESTIMATORS, "reinforce_plus_plus", "remax", "reward", "none")
-POLICY_LOSSES = ("vanilla", "gspo", "cispo", "gpg", "sapo", "geo_mean", "clip_cov", "kl_cov")
-DTYPES = ("float32", "bfloat16")
-SCHEDULES = ("constant", "linear", "cosine", "wsd")
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.core import points
+from agentrl.core.dtypes import COMPUTED, STORED
+from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
+from agentrl.core.registry import Registry, is_path
 
 LOSS_AGG_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-
 REWARD_MANAGERS = ("naive", "dapo", "prime", "batch")
-
-FORMATS = (
-    "hermes",
-    "llama3_json",
-    "mistral",
-    "pythonic",
-    "qwen3_coder",
-    "glm",
-    "deepseek",
-    "deepseek_v4",
-    "kimi",
-    "kimi_k3",
-    "gpt_oss",
-    "gemma4",
-    "minimax_m2",
-    "minimax_m3",
-    "seed_oss",
-    "hunyuan",
-    "nemotron_v2",
-    "phi4_mini",
-    "command",
-    "apertus",
-    "solar",
-    "gigachat",
-    "functionary",
-    "qwen",
-    "gpt-oss",
-    "minimax",
-    "seed",
-)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "actor.profiler.tool": ("torch", "nsys"),
-    "actor.kl_loss_type": (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS), "full"),
     "actor.loss_agg_mode": LOSS_AGG_MODES,
-    "actor.policy_loss.loss_mode": POLICY_LOSSES,
-    "actor.optim.lr_scheduler_type": SCHEDULES,
     "actor.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "actor.checkpoint.save_contents": ("model", "optimizer", "extra", "hf_model"),
-    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "actor.fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
-    "algorithm.adv_estimator": ESTIMATORS,
+    "actor.fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "actor.fsdp_config.mixed_precision.reduce_dtype": STORED,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
-    "algorithm.kl_penalty": (*KL_ESTIMATORS, "full"),
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),
@@ -64,30 +27,80 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "critic.checkpoint.load_contents": ("model", "optimizer", "extra"),
     "critic.checkpoint.save_contents": ("model", "optimizer", "extra"),
     "critic.loss_agg_mode": LOSS_AGG_MODES,
-    "critic.model.dtype": DTYPES,
-    "critic.optim.lr_scheduler_type": SCHEDULES,
+    "critic.model.dtype": STORED,
     "data.truncation": ("error", "left", "right", "middle"),
-    "fsdp_config.mixed_precision.param_dtype": ("auto", "float32", "bfloat16", "float16"),
-    "fsdp_config.mixed_precision.reduce_dtype": ("float32", "bfloat16"),
-    "model.dtype": DTYPES,
+    "fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
+    "fsdp_config.mixed_precision.reduce_dtype": STORED,
+    "model.dtype": STORED,
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
-    "optim.lr_scheduler_type": SCHEDULES,
-    "reward.reward_model.model.dtype": DTYPES,
+    "reward.reward_model.model.dtype": STORED,
     "reward.reward_manager.source": ("register", "importlib"),
-    "rollout.multi_turn.format": FORMATS,
     "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),
     "rollout.multi_turn.tool_response_truncate_side": ("left", "right", "middle"),
     "rollout.multi_turn.tool_response_unit": ("characters", "tokens"),
-    "rollout.dtype": ("auto", "bfloat16", "float16", "float32"),
-    "rollout.name": ("auto", "hf", "sglang", "vllm"),
+    "rollout.dtype": ("auto", *COMPUTED),
     "rollout.weight_check": ("first", "always", "never"),
-    "rollout.weight_sync": ("auto", "ipc", "nccl", "files"),
     "trainer.device": ("auto", "cpu", "cuda"),
-    "trainer.logger": ("console", "file", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
 }
+"""By key, all that it takes."""
 
-REGISTERED = frozenset({"algorithm.adv_estimator", "actor.policy_loss.loss_mode"})
-"""Keys that may name what `model.external_lib` registers too."""
-BY_PATH = frozenset({"rollout.multi_turn.format"}) | REGISTERED
-"""Keys that may name something of the user's own too, by its path: file.py:Class or package.module.Class."""
+
+@dataclass(frozen=True)
+class OpenChoice:
+    """The value of a key that a registry gives a meaning."""
+
+    registry: Registry[Any]
+    further: tuple[str, ...] = ()
+    """Words that are no names in it."""
+    suffix: str = ""
+    """What may follow a name."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the key takes without anything of the user's own."""
+        names = self.registry.words
+        return (*self.further, *names, *(f"{name}{self.suffix}" for name in names if self.suffix))
+
+    def built_in(self, word: str) -> bool:
+        """Whether a word needs nothing of the user's own."""
+        return word in self.further or word.removesuffix(self.suffix) in self.registry.declared
+
+    def trouble(self, word: str, key: str) -> str | None:
+        """What is wrong with a word, as far as it shows without importing what a path names. Raises UserError for a
+        plug-in that does not load."""
+        if word in self.words or is_path(word):
+            return None
+        load_plugins()
+        if word in self.words:
+            return None
+        return f"{key}={word}: {self.registry.missing(word, self.words)}"
+
+    def load(self, word: str, key: str) -> None:
+        """Find what a word that is not built in names. Raises UserError."""
+        if trouble := self.trouble(word, key):
+            raise UserError(trouble)
+        self.registry.get(word.removesuffix(self.suffix), key)
+
+
+OPEN: dict[str, OpenChoice] = {
+    "actor.kl_loss_type": OpenChoice(points.KL_ESTIMATORS, ("full",), suffix="+"),
+    "actor.optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "actor.policy_loss.loss_mode": OpenChoice(points.POLICY_LOSSES),
+    "algorithm.adv_estimator": OpenChoice(points.ADVANTAGES),
+    "algorithm.filter_groups.keep": OpenChoice(points.GROUP_FILTERS),
+    "algorithm.kl_penalty": OpenChoice(points.KL_ESTIMATORS, ("full",)),
+    "critic.optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "data.row_sampler": OpenChoice(points.ROW_SAMPLERS),
+    "optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "rollout.multi_turn.format": OpenChoice(points.PARSERS),
+    "rollout.name": OpenChoice(points.ENGINES, ("auto",)),
+    "rollout.weight_sync": OpenChoice(points.WEIGHT_TRANSPORTS, ("auto",)),
+    "trainer.logger": OpenChoice(points.LOGGERS),
+}
+"""By key, what it takes besides a path of the user's own and what `model.external_lib` or a plug-in registers."""
+
+
+def words_of(path: str) -> tuple[str, ...]:
+    """The words that a key takes; empty where it takes more than words."""
+    return OPEN[path].words if path in OPEN else CHOICES.get(path, ())

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.keys import Key, schema_keys
 from agentrl.config.names import written
-from agentrl.config.overrides import read_overrides
+from agentrl.config.overrides import read_overrides, read_values
 from agentrl.config.presets import Presets
 from agentrl.config.schema import Config
 from agentrl.config.tree import Reader, apply
@@ -35,7 +35,7 @@ class Resolved:
 
 
 def compose(
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
     config_name: str | None = None,
     config_dir: str | None = None,
@@ -48,7 +48,7 @@ def compose(
 
 
 def resolve(
-    overrides: Sequence[str],
+    overrides: Sequence[str] | Mapping[str, Any],
     *,
     config_name: str | None = None,
     config_dir: str | None = None,
@@ -56,10 +56,16 @@ def resolve(
     checks: Iterable[Check] = TRAINING,
     program: str | None = None,
 ) -> Resolved:
-    """`compose`, with the notes on old names and settings without effect. `program`: verl's, where one is run."""
+    """`compose`, with the notes on old names and settings without effect.
+
+    `overrides`: `key=value` texts, or values by key, nested or dotted. `program`: verl's, where one is run.
+    """
     reader = Reader(schema)
     presets = Presets(config_name or "train", config_dir)
-    choices, settings = read_overrides(overrides, reader, presets)
+    if isinstance(overrides, Mapping):
+        choices, settings = read_values(overrides, reader, presets)
+    else:
+        choices, settings = read_overrides(overrides, reader, presets)
     files = presets.compose(choices)
     given = dict(reader.given)
     settings = [*reader.tree(files), *settings]

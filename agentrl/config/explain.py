@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import OPEN, words_of
 from agentrl.config.keys import Key, ancestors, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, written
 from agentrl.config.verdict import meanings
 from agentrl.config.verl_defaults import by_version
 from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
 
 REASONS = ("silent", "ignored", "refused")
 
@@ -26,6 +27,8 @@ class Explanation:
     below: list[str] = field(default_factory=list)
     """A section's keys."""
     words: tuple[str, ...] = ()
+    own: tuple[str, str] | None = None
+    """How the key names something of the user's own, and how that is written."""
     old_names: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
     """How it is not quite verl's."""
@@ -65,7 +68,8 @@ def _explain(path: str, schema: type) -> Explanation | None:
         return Explanation(
             key.path,
             key=key,
-            words=CHOICES.get(key.path, ()),
+            own=_own_form(key.path),
+            words=words_of(key.path),
             old_names=sorted(old_names(key.path, keys)),
             verl_defaults=[_verl_default(*found) for found in by_version(key.path, schema)],
             differs=[text for name, text in _differences() if name.partition("=")[0] == key.path],
@@ -76,6 +80,14 @@ def _explain(path: str, schema: type) -> Explanation | None:
         return Explanation(target, section=sections[target], below=below, fates=list(_fates(path, keys)))
     fates = list(_fates(target, keys))
     return Explanation(path, fates=fates) if fates else None
+
+
+def _own_form(path: str) -> tuple[str, str] | None:
+    if path not in OPEN:
+        return None
+    load_plugins()
+    registry = OPEN[path].registry
+    return f"{registry.own_forms} with @agentrl.{registry.decorator}", registry.contract.written
 
 
 def _verl_default(file: str, versions: str, value: Any) -> str:

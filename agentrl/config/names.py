@@ -1,4 +1,4 @@
-"""verl's names for keys, translated by the table in verl_names.yaml.
+"""Other names for keys: verl's, by the table in verl_names.yaml, and agentrl's own of earlier versions.
 
 Invariant: a real key passes through untouched, unless the table has an entry for just this value of it.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from agentrl.config.deprecations import DEPRECATED
 from agentrl.config.keys import Key, ancestors, home
 from agentrl.core.errors import UserError
 
@@ -27,6 +28,8 @@ class Entry:
     """moved, silent, ignored, refused or noted."""
     text: str
     """The new name when moved, otherwise the reason."""
+    note: str = ""
+    """What a person is told in place of the usual line."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def table() -> Mapping[str, Entry]:
     for action, part in yaml.safe_load(TABLE.read_text()).items():
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
         entries |= {name: Entry(name, action, text) for names, text in items for name in _each(names)}
-    return entries
+    return entries | {old.old: Entry(old.old, "moved", old.new, old.note) for old in DEPRECATED}
 
 
 def _each(names: str) -> list[str]:
@@ -127,7 +130,7 @@ def _move(entry: Entry, path: str, value: Any) -> tuple[str, Any]:
 
 
 def _moved_note(entry: Entry) -> str:
-    return f"{entry.name} is {entry.text} here"
+    return entry.note or f"{entry.name} is {entry.text} here"
 
 
 def _dropped_note(entry: Entry, path: str, value: Any) -> tuple[str, ...]:

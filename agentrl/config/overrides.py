@@ -3,7 +3,8 @@
 The signs make no difference here: the schema knows which keys exist, so nothing has to be "added".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.names import destination
@@ -30,6 +31,27 @@ def read_overrides(texts: Sequence[str], reader: Reader, presets: Presets) -> tu
         else:
             settings += reader.read(name, _value(text, override))
     return choices, settings
+
+
+def read_values(values: Mapping[str, Any], reader: Reader, presets: Presets) -> tuple[list[str], list[Setting]]:
+    """The same for values by key, `{"rollout.n": 4}` or `{"rollout": {"n": 4}}`; texts are taken as they are."""
+    choices: list[str] = []
+    settings: list[Setting] = []
+    for name, value in values.items():
+        if isinstance(value, str) and "." not in name and not reader.known(name) and presets.options(name):
+            choices += read_overrides([f"{name}={value}"], reader, presets)[0]
+        else:
+            settings += reader.read(name, plain(value))
+    return choices, settings
+
+
+def plain(value: Any) -> Any:
+    """Paths as text and tuples as lists, at any depth."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(below) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def parse_override(text: str) -> "Override":

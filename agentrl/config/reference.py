@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import OPEN, words_of
 from agentrl.config.explain import old_names
 from agentrl.config.keys import Key, schema_keys, schema_sections
 from agentrl.config.names import written
@@ -41,8 +41,9 @@ def _sections(keys: Mapping[str, Key], schema: type) -> Iterator[str]:
 
 
 def _row(key: Key, schema: type) -> str:
-    words = CHOICES.get(key.path)
-    kind = ", ".join(words) if words else key.type_name
+    words = words_of(key.path)
+    own = [f"[or your own](extending.md#{OPEN[key.path].registry.anchor})"] if key.path in OPEN else []
+    kind = ", ".join((*words, *own)) or key.type_name
     default = "" if key.default in ("", {}, []) else f"`{written(key.default)}`"
     names = sorted(name for name in old_names(key.path, schema_keys(schema)) if "actor_rollout_ref" not in name)
     notes = [key.doc, f"Old names: {', '.join(f'`{name}`' for name in names)}." if names else ""]

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, own, ready
-from agentrl.config.choices import BY_PATH, CHOICES, REGISTERED
+from agentrl.config.checks import algorithm, files, fit, ready, sft
+from agentrl.config.checks.own import own_objects
+from agentrl.config.choices import CHOICES
 from agentrl.core.errors import UserError
 
 Check = Callable[..., str | None]
@@ -24,6 +25,7 @@ SETTINGS: tuple[Check, ...] = (
     algorithm.batch_sizes,
     algorithm.one_kl,
     algorithm.critic_fits,
+    algorithm.loss_options,
     algorithm.bypassed,
     algorithm.correction_cap,
     algorithm.correction_words,
@@ -39,8 +41,6 @@ SETTINGS: tuple[Check, ...] = (
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,
-    own.own_functions,
-    own.own_critic,
     files.data_files,
     files.model_files,
     files.rollout_files,
@@ -52,34 +52,51 @@ SETTINGS: tuple[Check, ...] = (
 TRAINING: tuple[Check, ...] = (ready.required, *SETTINGS)
 """Those, and the keys that every run needs."""
 
+SAMPLING: tuple[Check, ...] = (
+    ready.required,
+    *(check for check in SETTINGS if check not in (algorithm.group_size, algorithm.batch_sizes, fit.same_answers)),
+)
+"""Mistakes that matter to a run which samples and does not update."""
+
+ANSWERING: tuple[Check, ...] = (
+    algorithm.sampling,
+    algorithm.server_memory,
+    files.model_files,
+    files.rollout_files,
+    files.reward_files,
+)
+"""Mistakes that matter to `agentrl generate` and `agentrl eval`."""
+
+SUPERVISED: tuple[Check, ...] = (
+    algorithm.cluster,
+    sft.sizes,
+    sft.frequencies,
+    files.custom_class,
+    files.model_files,
+    files.resume,
+)
+"""Mistakes that matter to `agentrl sft`."""
+
 
 def validate(config: Any, checks: Iterable[Check] = TRAINING) -> list[str]:
     """Run the checks that apply; the notes they return."""
-    check_words(config, CHOICES, registers=bool(_get(config, "model.external_lib")))
+    check_words(config, CHOICES)
+    own_objects(config)
     results = [check(**sections) for check in checks if (sections := sections_for(check, config)) is not None]
     return [note for note in results if note]
 
 
-def check_words(config: Any, choices: Mapping[str, tuple[str, ...]], *, registers: bool = False) -> None:
-    """Raises UserError for a value, or a member of a list, that is none of its key's words.
-
-    `registers`: a module of the user's own may give further ones a meaning.
-    """
+def check_words(config: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
+    """Raises UserError for a value, or a member of a list, that is none of its key's words."""
     for path, words in choices.items():
-        if not (registers and path in REGISTERED):
-            check_word(path, _get(config, path), words)
+        check_word(path, _get(config, path), words)
 
 
 def check_word(path: str, value: Any, words: tuple[str, ...]) -> None:
     """The same for one key."""
     for word in value if isinstance(value, list) else [value]:
-        if word is not None and word not in words and not _is_path(path, word):
-            own = ", file.py:function, or a name that model.external_lib registers" if path in REGISTERED else ""
-            raise UserError(f"{path}={word}: choose {_either(words)}{own}")
-
-
-def _is_path(path: str, word: Any) -> bool:
-    return path in BY_PATH and isinstance(word, str) and ("." in word or ":" in word)
+        if word is not None and word not in words:
+            raise UserError(f"{path}={word}: choose {_either(words)}")
 
 
 def _get(config: Any, path: str) -> Any:

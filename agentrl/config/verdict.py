@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.config.checks import algorithm, fit
-from agentrl.config.choices import CHOICES, REGISTERED
+from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
 from agentrl.config.sources import Given, Source
@@ -133,13 +133,20 @@ class Judge:
         value = [value] if key.is_list and isinstance(value, str) else value
         try:
             OmegaConf.update(self.typed, path, value, merge=True)
-            if path in CHOICES and not (path in REGISTERED and self.registers):
+            if path in CHOICES:
                 check_word(path, value, CHOICES[path])
+            if path in OPEN and not self.registers:
+                self._check_open(path, value)
         except OmegaConfBaseException:
             return f"must be {key.type_name}"
         except UserError as error:
             return str(error).partition(": ")[2]
         return None
+
+    def _check_open(self, path: str, value: Any) -> None:
+        for word in value if isinstance(value, list) else [value]:
+            if word is not None and (trouble := OPEN[path].trouble(str(word), path)):
+                raise UserError(trouble)
 
 
 def judge(source: Source, schema: type) -> list[Verdict]:

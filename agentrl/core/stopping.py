@@ -40,6 +40,16 @@ class StopRequest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within the body of this context manager: signals do in `paused`'s body what they did before."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The signals' handler."""

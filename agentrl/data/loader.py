@@ -4,12 +4,12 @@ Invariants: the order of an epoch follows from (seed, epoch) alone; a loader tha
 exactly the batches that the other would have given next, at the last batch of an epoch too.
 """
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
+from agentrl.data.samplers import epoch_order
 from agentrl.trajectory.row import Row
 
 
@@ -30,21 +30,29 @@ class Loader:
     """
 
     def __init__(
-        self, rows: Sequence[Row], batch_size: int, *, shuffle: bool, seed: int, drop_last: bool = True
+        self,
+        rows: Sequence[Row],
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool = True,
+        sampler: str | None = None,
     ) -> None:
+        """`sampler`: a name in `ROW_SAMPLERS`, or a path; None: as `shuffle` says. Raises UserError."""
         if batch_size < 1:
             raise UserError(f"a batch of {batch_size} rows holds nothing; set data.train_batch_size to 1 or more")
         if drop_last:
             check_batch(len(rows), batch_size)
         self.rows = rows
         self.batch_size = batch_size
-        self.shuffle = shuffle
+        self.sampler = sampler or ("shuffled" if shuffle else "in_order")
         self.seed = seed
         self.drop_last = drop_last
         self.epoch = 0
         """Epoch of the batch given last, from 0."""
         self._position = 0  # rows of this epoch given so far
-        self._order = self._shuffled()
+        self._order = self._ordered()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -55,7 +63,7 @@ class Loader:
         """The next rows; starts a new epoch where the last one is used up."""
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
-            self._order = self._shuffled()
+            self._order = self._ordered()
         chosen = self._order[self._position : self._next_bound]
         self._position += len(chosen)
         return [self.rows[i] for i in chosen]
@@ -72,7 +80,7 @@ class Loader:
                 "made; restore them, or start over with trainer.resume_mode=disable"
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
-        self._order = self._shuffled()
+        self._order = self._ordered()
 
     @property
     def _next_bound(self) -> int:
@@ -84,8 +92,5 @@ class Loader:
         rest = len(self.rows) % self.batch_size if self.drop_last else 0
         return len(self.rows) - rest
 
-    def _shuffled(self) -> list[int]:
-        order = list(range(len(self.rows)))
-        if self.shuffle:
-            random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
-        return order
+    def _ordered(self) -> list[int]:
+        return epoch_order(self.sampler, self.rows, seed=self.seed, epoch=self.epoch)

@@ -24,7 +24,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads and filters the rows that `config.data` names."""
+    """Reads the rows that `config.data` names, or takes the caller's, and filters them."""
 
     config: Config
     tokenizer: Any
@@ -32,20 +32,24 @@ class Reader:
     """Tokens of a row's first prompt, tools included."""
     load_processor: Callable[[], Any] = lambda: None
     """The model's processor, for a dataset class of the user's own."""
+    train: Sequence[Row] | None = None
+    """Training rows of the caller's; None: those of `data.train_files`."""
+    val: Sequence[Row] | None = None
+    """The same for validation."""
 
     def splits(self) -> Splits:
         """All rows of the run. Raises UserError."""
         data, trainer = self.config.data, self.config.trainer
         filter_groups = self.config.algorithm.filter_groups
         size = data.gen_batch_size if filter_groups.enable and data.gen_batch_size else data.train_batch_size
-        loader = Loader(self._read("train"), size, shuffle=data.shuffle, seed=data.seed)
+        loader = Loader(self._read("train"), size, shuffle=data.shuffle, seed=data.seed, sampler=data.row_sampler)
         total_steps = trainer.total_training_steps or trainer.total_epochs * loader.steps_per_epoch
         return Splits(loader, self.validation(), total_steps)
 
     def validation(self) -> list[Sequence[Row]]:
         """Validation rows, `data.val_batch_size` at a time. Raises UserError."""
         data = self.config.data
-        if data.val_files is None:
+        if data.val_files is None and self.val is None:
             return []
         rows = self._read("val")
         size = data.val_batch_size or len(rows)
@@ -53,14 +57,18 @@ class Reader:
         return [loader.next_batch() for _ in range(loader.steps_per_epoch)]
 
     def _read(self, split: str) -> Sequence[Row]:
-        data, key = self.config.data, f"data.{split}_files"
-        files, limit = getattr(data, f"{split}_files"), getattr(data, f"{split}_max_samples")
-        if files is None:
-            raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
-        processor = self.load_processor() if data.custom_cls.path else None
-        rows = load_dataset(data, files, self.tokenizer, processor=processor, what=key)
+        data, given = self.config.data, getattr(self, split)
+        limit = getattr(data, f"{split}_max_samples")
+        rows = self._from_files(f"data.{split}_files") if given is None else given
         rows = rows if limit < 0 else [rows[i] for i in range(min(limit, len(rows)))]
         if data.filter_overlong_prompts:
             workers = data.filter_overlong_prompts_workers
             rows = filter_overlong(rows, self.prompt_length, data.max_prompt_length, workers=workers)
         return rows
+
+    def _from_files(self, key: str) -> Sequence[Row]:
+        data, files = self.config.data, getattr(self.config.data, key.rpartition(".")[2])
+        if files is None:
+            raise UserError(f"{key} is not set: name a parquet or jsonl file; `agentrl data --help` makes one")
+        processor = self.load_processor() if data.custom_cls.path else None
+        return load_dataset(data, files, self.tokenizer, processor=processor, what=key)

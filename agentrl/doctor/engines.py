@@ -9,9 +9,9 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.core.plurals import plural
+from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.engines.opening import engine_name, server_urls
+from agentrl.engines.opening import engine_name, in_process, server_urls
 from agentrl.engines.servers.http import Http, serves
 from agentrl.engines.servers.place import engine_python, find_python
 
@@ -25,17 +25,19 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else plural(torch.get_num_threads(), "CPU thread")
     yield ok(f"PyTorch {version('torch')}, transformers {version('transformers')}, training on {gpu}")
     name, rollout = engine_name(config.rollout, device), config.rollout
-    if name == "hf":
-        if device.type == "cuda":
-            fix = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
-            yield warning("the engine is hf, in this process", fix)
+    if in_process(name):
+        if device.type == "cuda" and name == "hf":
+            mend = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
+            yield warning("the engine is hf, in this process", mend)
         else:
-            yield ok("the engine is hf, in this process")
+            yield ok(f"the engine is {name}, in this process")
     elif rollout.base_url:
         for url in server_urls(rollout):
             yield await _server(name, url)
-    else:
+    elif name in ENGINES.declared:
         yield _installed(name, rollout.engine_python)
+    else:
+        yield ok(f"the engine is {name}, a server of your own")
     others = [f"{other} {found}" for other in ("sglang", "vllm") if other != name and (found := _version(other))]
     if others:
         yield ok(f"also installed: {', '.join(others)}")

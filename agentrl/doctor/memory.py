@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from agentrl.config.schema import Config
+from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
-from agentrl.engines.opening import engine_name
+from agentrl.engines.opening import engine_name, in_process
 from agentrl.training.learner import has_critic
-from agentrl.training.micro_batches import pass_tokens
+from agentrl.training.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MASTER = 4
 """Bytes of a parameter that is trained, whatever `model.dtype` says, and of its gradient and each moment."""
 TIGHT = 0.85
@@ -143,7 +143,7 @@ def _tokens(config: Config, device: torch.device) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
     if actor.use_dynamic_bsz:
-        return max(pass_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
+        return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
     return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
 
 
@@ -169,7 +169,7 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(need)}: {listed}"
     have = device_memory(device) / GIB
     rollout = config.rollout
-    server = engine_name(rollout, device) != "hf" and not rollout.base_url and device.type == "cuda"
+    server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
     if server:
         text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
     room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have

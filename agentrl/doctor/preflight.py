@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.checks.files import as_list
+from agentrl.config.given import file_named, is_given
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import check_folder
 from agentrl.core.plurals import plural
@@ -45,6 +46,17 @@ def preflight_training(config: Any) -> list[str]:
     return preflight(config, trains=not trainer.val_only)
 
 
+def preflight_sft(config: Any) -> None:
+    """The same for supervised training."""
+    if not config.data.train_files:
+        raise UserError("data.train_files is not set: name conversations, parquet or jsonl")
+    check_folder(config.trainer.output_dir, "trainer.output_dir")
+    check_model(config.model)
+    for name in ("train_files", "val_files"):
+        if files := getattr(config.data, name):
+            check_conversations(files, f"data.{name}")
+
+
 def check_plugins(config: Any) -> None:
     """Tools, interactions, agent loops and the reward function: importable, and of a form that can be called."""
     from agentrl.interactions.loading import check_interactions
@@ -54,12 +66,13 @@ def check_plugins(config: Any) -> None:
 
     multi_turn, reward = config.rollout.multi_turn, config.reward
     if multi_turn.enable:
-        check_tools(multi_turn.tool_config_path, multi_turn.function_tool_path)
-        check_interactions(multi_turn.interaction_config_path)
+        check_tools(file_named(multi_turn.tool_config_path), multi_turn.function_tool_path)
+        check_interactions(file_named(multi_turn.interaction_config_path))
     if config.model.external_lib is None:  # which may give names to loops
         check_loops(config.rollout)
     named = reward.custom_reward_function
-    load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
+    if not is_given(named.path):
+        load_reward_function(named.path, named.name, named.reward_kwargs, batch=reward.reward_manager.name == "batch")
 
 
 def check_model(model: Any, *, template: bool = True) -> None:
@@ -87,7 +100,7 @@ def check_rows(config: Any, *, trains: bool = False) -> list[str]:
     notes = []
     for name in ("train_files", "val_files"):
         files = as_list(getattr(data, name))
-        if files and not any(is_remote(str(file)) for file in files):
+        if files and not any(is_remote(str(file)) or is_given(file) for file in files):
             notes += _check_rows(config, files, f"data.{name}", trains=trains)
     return notes
 
@@ -110,7 +123,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     for place in range(min(len(rows), WHOLE_ROWS)):
         rows[place]
     if trains and what == "data.train_files":
-        _check_batch(config, len(rows))
+        check_enough_rows(config, len(rows))
     silent = [uid for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
     for name in rows.agent_names() if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path)
@@ -118,7 +131,8 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
 
 
-def _check_batch(config: Any, rows: int) -> None:
+def check_enough_rows(config: Any, rows: int) -> None:
+    """Raises UserError where the training rows do not fill a batch."""
     from agentrl.data.loader import check_batch
 
     data = config.data

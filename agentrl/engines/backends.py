@@ -1,23 +1,21 @@
 """What each server engine is started with: agentrl's keys in the engine's own words."""
 
-from collections.abc import Callable
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from agentrl.chat.media.loading import takes_images
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
+from agentrl.core.points import ENGINES
 from agentrl.engines.servers import Dialect
 from agentrl.engines.servers.place import engine_python
 from agentrl.engines.servers.settings import Adapter, Settings
 from agentrl.engines.servers.weights.adapter import AdapterWeights
-from agentrl.engines.sglang import SGLang
-from agentrl.engines.vllm import VLLM
 from agentrl.training.model.adapter import base_and_adapter
 from agentrl.training.model.loading import load_model
-
-DIALECTS: dict[str, Callable[[Settings], Dialect]] = {"sglang": SGLang, "vllm": VLLM}
 
 
 def model_length(config: Config) -> int:
@@ -32,17 +30,31 @@ def server_dtype(config: Config, device: torch.device) -> str:
     return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
 
 
+def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
+    """`rollout.engine_kwargs` of an engine; one that is named by its path goes by the last part of it."""
+    given: dict[str, Any] = rollout.engine_kwargs.get(name.rpartition(":")[2].rpartition(".")[2], {})
+    return given
+
+
+def server_python(name: str, rollout: Rollout) -> str:
+    """The interpreter that starts a server; a backend of the user's own may choose another. Raises UserError."""
+    if rollout.base_url:
+        return ""
+    if name in ENGINES.declared:
+        return engine_python(name, name, rollout.engine_python)
+    return rollout.engine_python or sys.executable
+
+
 def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) -> Dialect:
     """How to talk to the engine `name`; `sleeps`: its memory will be asked back. Raises UserError."""
     rollout, model = config.rollout, config.model
-    python = "" if rollout.base_url else engine_python(name, name, rollout.engine_python)
     if rollout.deterministic and device.type == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
     settings = Settings(
-        python=python,
+        python=server_python(name, rollout),
         model=base,
         device=device.type,
         dtype=server_dtype(config, device),
@@ -63,9 +75,10 @@ def dialect(name: str, config: Config, device: torch.device, *, sleeps: bool) ->
         adapter=adapter,
         sees=takes_images(base, trust_remote_code=model.trust_remote_code),
         override_config=model.override_config,
-        extra=rollout.engine_kwargs.get(name, {}),
+        extra=kwargs_of(rollout, name),
     )
-    return DIALECTS[name](settings)
+    spoken: Dialect = ENGINES.make(name, "rollout.name", settings)
+    return spoken
 
 
 def sent_adapter(config: Config) -> Adapter:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema import Config, Rollout
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
+from agentrl.core.points import ENGINES, WEIGHT_TRANSPORTS, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
-from agentrl.engines.backends import dialect, model_length, server_dtype
+from agentrl.engines.backends import dialect, kwargs_of, model_length, server_dtype
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
-from agentrl.engines.hf import HFEngine
 from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import Dialect, RemoteEngine, Replica, ServerProcess
 from agentrl.engines.servers.place import find_python
@@ -25,14 +26,12 @@ from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
-from agentrl.engines.servers.weights.files import FilesTransport
-from agentrl.engines.servers.weights.ipc import IpcTransport, JointIpcTransport
-from agentrl.engines.servers.weights.nccl import BroadcastTransport
-from agentrl.engines.servers.weights.transport import Transport
+from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.perf.device import DTYPES
 
 log = logging.getLogger(__name__)
+
+KEY = "rollout.name"
 
 
 def engine_name(rollout: Rollout, device: torch.device) -> str:
@@ -41,6 +40,11 @@ def engine_name(rollout: Rollout, device: torch.device) -> str:
         return rollout.name
     there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
     return "sglang" if there or rollout.base_url or rollout.router_url else "hf"
+
+
+def in_process(name: str) -> bool:
+    """Whether the engine `name` samples in the trainer's process, not in a server. Raises UserError for no engine."""
+    return not is_server(ENGINES.get(name, KEY))
 
 
 def server_urls(rollout: Rollout) -> list[str]:
@@ -52,11 +56,13 @@ def server_urls(rollout: Rollout) -> list[str]:
 def check_addresses(rollout: Rollout, name: str) -> None:
     """Raises UserError for servers that the engine has no use for, for a router whose servers nobody named, and for an
     address of a server of ours."""
-    if rollout.base_url and name == "hf":
-        raise UserError("rollout.base_url names servers, and rollout.name=hf samples in the trainer: drop one of them")
+    if rollout.base_url and in_process(name):
+        raise UserError(
+            f"rollout.base_url names servers, and rollout.name={name} samples in the trainer: drop one of them"
+        )
     if rollout.router_url and not (rollout.base_url and name == "sglang"):
         raise UserError("rollout.router_url: name the sglang servers behind it in rollout.base_url, for their weights")
-    if taken := {"host", "port"} & set(rollout.engine_kwargs.get(name, {})):
+    if taken := {"host", "port"} & set(kwargs_of(rollout, name)):
         raise UserError(
             f"rollout.engine_kwargs.{name}.{min(taken)}: agentrl chooses it; rollout.base_url names your own"
         )
@@ -67,16 +73,20 @@ def weight_folder(rollout: Rollout) -> Scratch:
     return Scratch(rollout.weight_dir or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else tempfile.gettempdir()))
 
 
-def hf_engine(config: Config, module: Any) -> Engine:
-    """The engine in this process."""
+def engine_in_process(config: Config, module: Any) -> Engine:
+    """The engine in this process: hf, or one of the user's own. Raises UserError."""
     rollout = config.rollout
-    return HFEngine(
+    name = engine_name(rollout, next(module.parameters()).device)
+    engine: Engine = ENGINES.make(
+        name,
+        KEY,
         module,
         max_num_seqs=rollout.max_num_seqs,
         max_model_len=model_length(config),
         deterministic=rollout.deterministic,
-        **rollout.engine_kwargs.get("hf", {}),
+        **kwargs_of(rollout, name),
     )
+    return engine
 
 
 @dataclass
@@ -90,7 +100,7 @@ class Servers:
     scratch: Scratch
     """Folder for weights as files."""
     way: str
-    """How weights get there: ipc, nccl, files or adapter."""
+    """How weights get there: adapter, or a name in WEIGHT_TRANSPORTS."""
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
 
@@ -99,10 +109,11 @@ class Servers:
     ) -> RemoteEngine:
         """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
         rollout = self.config.rollout
+        weights = sent_weights(self.config, module, self.way, self.device)
         return RemoteEngine(
             self.dialect,
             self.replicas,
-            transport(self.config, module, self.way, self.device, self.scratch.path),
+            transport(self.config, weights, self.way, self.device, self.scratch.path),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
@@ -119,31 +130,41 @@ class Servers:
         self.scratch.remove()
 
 
+SentWeights = PolicyWeights | AdapterWeights
+
+
+def sent_weights(config: Config, module: Any, way: str, device: torch.device) -> SentWeights:
+    """What servers get of `module`: all of it, or by the way "adapter" its adapter."""
+    dtype = torch_dtype(server_dtype(config, device))
+    return AdapterWeights(module, dtype=dtype) if way == "adapter" else PolicyWeights(module, dtype=dtype)
+
+
 def transport(
-    config: Config, module: Any, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
+    config: Config, weights: SentWeights, way: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
 ) -> Transport:
-    """What carries `module`'s weights to servers. `way`: ipc, nccl, files or adapter; `scratch`: a folder for the
-    latter two; `ranks`: the processes that have the module, each with a GPU of its own."""
-    rollout, dtype = config.rollout, DTYPES[server_dtype(config, device)]
+    """What carries weights to servers. `way`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
+    `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
     log.info("weights reach the engine by %s", way)
-    if way == "adapter":
-        return AdapterTransport(AdapterWeights(module, dtype=dtype), folder=scratch)
-    weights = PolicyWeights(module, dtype=dtype)
-    size = rollout.update_weights_bucket_megabytes << 20
-    if way == "ipc" and ranks.world > 1 and rollout.tensor_model_parallel_size > 1:
-        return JointIpcTransport(weights, ranks, bucket_bytes=size)
-    if way == "ipc":
-        return IpcTransport(weights, bucket_bytes=size)
-    if way == "nccl":
-        return BroadcastTransport(weights, bucket_bytes=size, backend="nccl" if device.type == "cuda" else "gloo")
-    return FilesTransport(weights, module.config, folder=scratch, bucket_bytes=size)
+    if isinstance(weights, AdapterWeights):
+        return AdapterTransport(weights, folder=scratch)
+    link = Link(
+        weights,
+        model_config=weights.module.config,
+        folder=scratch,
+        bucket_bytes=config.rollout.update_weights_bucket_megabytes << 20,
+        device=device,
+        ranks=ranks,
+        tensor_parallel=config.rollout.tensor_model_parallel_size,
+    )
+    made: Transport = WEIGHT_TRANSPORTS.make(way, "rollout.weight_sync", link)
+    return made
 
 
 def launch(config: Config, device: torch.device) -> Servers | None:
     """Start the servers that the settings ask for; None for the engine that needs none. Raises UserError."""
     rollout, name = config.rollout, engine_name(config.rollout, device)
     check_addresses(rollout, name)
-    if name == "hf":
+    if in_process(name):
         return None
     gpus = visible_gpus() if device.type == "cuda" else []
     width = rollout.tensor_model_parallel_size

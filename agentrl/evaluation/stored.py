@@ -6,6 +6,7 @@ has one token for the whole answer; `Answers` is the vocabulary.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from agentrl.data.files import Record, paths, read_records
 from agentrl.data.plain import plain
 from agentrl.evaluation.report import RowScores
 from agentrl.rollout.environment import sandbox_for, scorer
+from agentrl.rollout.parts import NO_PARTS, Parts
+from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking.metrics import passed
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
@@ -54,13 +57,14 @@ class Answers:
 def read_answers(data: EvalData) -> list[Answered]:
     """The rows of `data.path` with their answers. Raises UserError naming the row or column that is wrong."""
     return [
-        _answered(record, data, f"{file.name}:{number}")
+        answered(record, data, f"{file.name}:{number}")
         for file in paths(data.path, "data.path")
         for number, record in enumerate(read_records(file), start=1)
     ]
 
 
-def _answered(record: Record, data: EvalData, uid: str) -> Answered:
+def answered(record: Record, data: EvalData, uid: str) -> Answered:
+    """One row with its answers. Raises UserError naming the column that is wrong."""
     responses = plain(record.get(data.response_key))
     answers = [responses] if isinstance(responses, str) else responses
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
@@ -73,24 +77,25 @@ def _answered(record: Record, data: EvalData, uid: str) -> Answered:
     return Answered(row, answers, [float(score) for score in scores] if fits else None)
 
 
-def scored(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores]:
+def scored(config: EvalConfig, rows: Sequence[Answered], parts: Parts = NO_PARTS) -> list[RowScores]:
     """Scores by the configured reward function, or the stored ones where none is named. Raises UserError."""
     custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
     named = custom_reward_function.path or ":" in custom_reward_function.name
-    if not named and rows and all(answered.scores is not None for answered in rows):
-        return [_stored(answered, threshold) for answered in rows]
-    return asyncio.run(_score(config, rows))
+    if not named and rows and all(row.scores is not None for row in rows):
+        return [_stored(row, threshold) for row in rows]
+    with closing(LoopRunner()) as runner:
+        return runner.run(_score(config, rows, parts))
 
 
-def _stored(answered: Answered, threshold: float) -> RowScores:
-    scores = answered.scores or []
-    return RowScores(answered.row.data_source, scores, [score >= threshold for score in scores])
+def _stored(row: Answered, threshold: float) -> RowScores:
+    scores = row.scores or []
+    return RowScores(row.row.data_source, scores, [score >= threshold for score in scores])
 
 
-async def _score(config: EvalConfig, rows: Sequence[Answered]) -> list[RowScores]:
+async def _score(config: EvalConfig, rows: Sequence[Answered], parts: Parts) -> list[RowScores]:
     answers, sandbox = Answers(), sandbox_for(config)
     trajectories = [[_trajectory(a.row, text, i, answers) for i, text in enumerate(a.answers)] for a in rows]
-    judge = scorer(config, answers, sandbox)
+    judge = scorer(config, answers, sandbox, parts=parts)
     try:
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):

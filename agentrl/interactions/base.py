@@ -12,10 +12,10 @@ class BaseInteraction:
     in threads. Each gets the row's `extra_info.interaction_kwargs` as keyword arguments, as far as it takes them.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
         """`config` is the YAML's, with the interaction's name under "name"."""
-        self.config = config
-        self.name: str = config.get("name", "interaction_agent")
+        self.config = {} if config is None else config
+        self.name: str = self.config.get("name", "interaction_agent")
 
     async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:
         """Begin a trajectory. Returns the id that later calls carry."""

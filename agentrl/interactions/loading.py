@@ -1,13 +1,15 @@
 """Interactions from YAML, as in verl 0.5 to 0.7, and the set of them that a run uses."""
 
 from collections.abc import Iterable, Mapping
+from inspect import isroutine
+from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
-from agentrl.core.user_code import Cleanup
-from agentrl.core.user_errors import reported_as
+from agentrl.core.user_code import Cleanup, made
+from agentrl.interactions.functions import FunctionInteraction
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
 from agentrl.tools.options import check_in_thread, check_timeout
 
@@ -18,6 +20,9 @@ READ = ("name", "timeout", "in_thread")
 """Keys of `config` that agentrl reads."""
 DEFAULT_TIMEOUT = 60.0
 """Seconds for each call of a method, unless `config.timeout` says otherwise."""
+
+Placed = tuple[InteractionRunner, str]
+"""An interaction and where it comes from."""
 
 
 class InteractionSet:
@@ -49,16 +54,42 @@ class InteractionSet:
         raise UserError(f"trajectory {key}: extra_info.interaction_kwargs {asked}: name one of those loaded ({names})")
 
 
-def load_interactions(path: str | None) -> InteractionSet:
-    """The interactions that a YAML file lists; None gives an empty set. Raises UserError."""
-    entries = [] if path is None else read_entries(path, "interaction", what=YAML_KEY)
+def load_interactions(path: str | None, given: Iterable[Any] = ()) -> InteractionSet:
+    """The interactions that a YAML file lists, and those `given` as objects, see `_given`. Raises UserError."""
+    made_of_file = [] if path is None else _from_yaml(path)
     runners: dict[str, InteractionRunner] = {}
-    for entry in entries:
-        runner = _make_runner(entry)
+    for runner, where in [*made_of_file, *(found for item in given for found in _given(item))]:
         if runner.name in runners:
-            raise UserError(f"{entry.where}: an interaction named {runner.name!r} is listed already: rename one")
+            raise UserError(f"{where}: an interaction named {runner.name!r} is listed already: rename one")
         runners[runner.name] = runner
     return InteractionSet(runners.values())
+
+
+def _from_yaml(path: str) -> list[Placed]:
+    return [(_make_runner(entry), entry.where) for entry in read_entries(path, "interaction", what=YAML_KEY)]
+
+
+def _given(item: Any) -> list[Placed]:
+    """The interactions of one object: an interaction, a class, a function, or the path of a YAML file.
+
+    A function is called as `generate_response` is, without `instance_id`.
+    """
+    if isinstance(item, str | Path):
+        return _from_yaml(str(item))
+    if isroutine(item):
+        check_answers(item, f"interactions: {item.__name__}", "(should_terminate, content, score, extra)")
+    made_of = FunctionInteraction(item) if isroutine(item) else item
+    kind = made_of if isinstance(made_of, type) else type(made_of)
+    config = getattr(made_of, "config", None)
+    where = f"interactions: {getattr(item, '__name__', kind.__name__)}"
+    entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, {})
+    _check_class(entry, kind)
+    if isinstance(made_of, type):
+        name = _default_name(kind.__name__)
+        with blaming(f"{where}(config)"):
+            made_of = made(kind, {"config": {"name": name}})
+    name = getattr(made_of, "name", None) or _default_name(kind.__name__)
+    return [(_runner(made_of, str(name), entry, *_timing(entry)), where)]
 
 
 def check_interactions(path: str | None) -> None:
@@ -69,7 +100,10 @@ def check_interactions(path: str | None) -> None:
 
 def _check(entry: Entry) -> None:
     check_keys(entry.fields, ENTRY_KEYS, entry.where)
-    kind = entry.load_class()
+    _check_class(entry, entry.load_class())
+
+
+def _check_class(entry: Entry, kind: type) -> None:
     if inherits(kind, "BaseInteraction.generate_response"):
         raise UserError(f"{entry.where}: {entry.class_name} has no generate_response(): write `{RESPOND}`")
     check_method(kind, "generate_response", ("instance_id", "messages"), entry.where, RESPOND)
@@ -83,12 +117,21 @@ def _check(entry: Entry) -> None:
 def _make_runner(entry: Entry) -> InteractionRunner:
     _check(entry)
     name = entry.fields.get("name") or _default_name(entry.class_name)
+    timing = _timing(entry)
+    return _runner(entry.make({**entry.config, "name": name}), name, entry, *timing)
+
+
+def _timing(entry: Entry) -> tuple[float | None, bool]:
+    """`config.timeout` and `config.in_thread`. Raises UserError."""
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
     in_thread = entry.config.get("in_thread", False)
     with reported_as(entry.where):
         check_timeout(timeout)
         check_in_thread(in_thread)
-    interaction = entry.make({**entry.config, "name": name})
+    return timeout, in_thread
+
+
+def _runner(interaction: Any, name: str, entry: Entry, timeout: float | None, in_thread: bool) -> InteractionRunner:
     missing = [method for method in METHODS if not callable(getattr(interaction, method, None))]
     if missing:
         raise UserError(

@@ -7,6 +7,7 @@ is `compute_score(data_sources, solution_strs, ground_truths, extra_infos=None, 
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class RewardFn:
     accepted: frozenset[str]
     """Which of OPTIONAL it asks for."""
     origin: tuple[str, str] = ("", "")
-    """The path and name it was loaded by."""
+    """The path, or module, and the name by which another process loads it; empty where none can."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Of what is `given`, the keyword arguments that the function takes, and `reward_kwargs`."""
@@ -64,10 +65,36 @@ def load_reward_function(
     function = load_attribute(path, name, what=SECTION)
     if not callable(function):
         raise UserError(f"{SECTION}: {name} in {path} is no function but a {type(function).__name__}")
-    check_answers(function, f"{SECTION}: {path}", "the score, a number")
+    return _checked(function, reward_kwargs, (path, name), f"{SECTION}: {path}", batch=batch)
+
+
+def reward_function(function: Any, reward_kwargs: Mapping[str, Any], *, batch: bool = False) -> RewardFn:
+    """The same for a function that is here already. Raises UserError where its signature does not fit."""
+    if not callable(function):
+        raise UserError(f"the reward is a {type(function).__name__}: pass a function")
+    return _checked(function, reward_kwargs, _origin(function), f"reward={function_name(function)}", batch=batch)
+
+
+def function_name(function: Any) -> str:
+    """What messages call a function, or another object that can be called."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _checked(
+    function: Callable[..., Any], kwargs: Mapping[str, Any], origin: tuple[str, str], where: str, *, batch: bool
+) -> RewardFn:
+    check_answers(function, where, "the score, a number")
     words = PLURALS if batch else {key: key for key in (*REQUIRED, *OPTIONAL)}
-    accepted = _check(function, name, reward_kwargs, words)
-    return RewardFn(function, name, dict(reward_kwargs), accepted, (path, name))
+    name = origin[1] or function_name(function)
+    accepted = _check(function, name, kwargs, words)
+    return RewardFn(function, name, dict(kwargs), accepted, origin)
+
+
+def _origin(function: Any) -> tuple[str, str]:
+    """The module and name by which another process imports a function; ("", "") where none does."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    there = module != "__main__" and getattr(sys.modules.get(module), name, None) is function
+    return (module, name) if there else ("", "")
 
 
 def _check(

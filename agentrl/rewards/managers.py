@@ -122,6 +122,11 @@ def manager_for(name: str, fn: RewardFn, *, num_workers: int, timeout: float) ->
                 f"reward.reward_manager.name=prime: {fn.name} asks for `sandbox`, which other processes cannot share; "
                 "set reward.reward_manager.name=naive"
             )
+        if not fn.origin[0]:
+            raise UserError(
+                f"reward.reward_manager.name=prime: other processes cannot import {fn.name}; put it in a Python file "
+                "and name that, or set reward.reward_manager.name=naive"
+            )
         return Processes(fn, num_workers=num_workers, timeout=timeout)
     return Threads(fn, num_workers=num_workers, timeout=timed)
 

@@ -2,12 +2,14 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
+from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
@@ -15,19 +17,22 @@ from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
-from agentrl.rewards import Judge, Scorer, load_reward_function
+from agentrl.rewards import Judge, RewardFn, Scorer, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class
 from agentrl.rewards.overlong import Overlong
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, own_loops
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.tools import load_tools
 from agentrl.training import device_for, load_processor, stop_token_ids
 
 log = logging.getLogger(__name__)
 
 
-def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox) -> Environment:
+def environment(
+    config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox, parts: Parts = NO_PARTS
+) -> Environment:
     """What trajectories meet: the engine, the chat format, tools and users. Raises UserError."""
     multi_turn = config.rollout.multi_turn
     chat = Chat(
@@ -40,15 +45,19 @@ def environment(config: Config, tokenizer: Any, engine: Engine, sandbox: Sandbox
         stop_token_ids=stop_token_ids(config.model),
     )
     tools = load_tools(
-        multi_turn.tool_config_path if multi_turn.enable else None,
-        multi_turn.function_tool_path if multi_turn.enable else None,
+        multi_turn.tool_config_path if multi_turn.enable and parts.tools is None else None,
+        multi_turn.function_tool_path if multi_turn.enable and parts.tools is None else None,
+        given=parts.tools or (),
         max_response=multi_turn.max_tool_response_length,
         unit=multi_turn.tool_response_unit,
         side=multi_turn.tool_response_truncate_side,
         tokenizer=tokenizer,
         sandbox=sandbox,
     )
-    interactions = load_interactions(multi_turn.interaction_config_path if multi_turn.enable else None)
+    interactions = load_interactions(
+        multi_turn.interaction_config_path if multi_turn.enable and parts.interactions is None else None,
+        given=parts.interactions or (),
+    )
     return Environment(
         engine,
         chat,
@@ -116,15 +125,14 @@ def limits(config: Config) -> Limits:
     )
 
 
-def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) -> Scorer:
+def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, parts: Parts = NO_PARTS) -> Scorer:
     """What a finished trajectory is worth. `judge`: the reward model's network, where it has a place of its own. Raises
     UserError."""
     reward = config.reward
     custom_reward_function, reward_manager = reward.custom_reward_function, reward.reward_manager
     manager: str | Manager = reward_manager.name
-    path, name, kwargs = custom_reward_function.path, custom_reward_function.name, custom_reward_function.reward_kwargs
     kind = manager_class(reward_manager.source, reward_manager.name, reward_manager.module.path)
-    function = load_reward_function(path, name, kwargs, batch=reward_manager.name == "batch")
+    function = _reward_function(custom_reward_function, parts.reward, batch=reward_manager.name == "batch")
     if kind is not None:
         manager, function = custom_manager(kind, function, config, tokenizer), None
     elif function is None and known_source(config.data):
@@ -152,6 +160,16 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None) 
         reward_model=judging(config, tokenizer, judge),
         reward_model_weight=reward.reward_model.weight,
     )
+
+
+def _reward_function(
+    custom_reward_function: RewardFunction, given: Callable[..., Any] | None, *, batch: bool
+) -> RewardFn | None:
+    """The function that is `given`, or else the one that the settings name."""
+    arguments = custom_reward_function.reward_kwargs
+    if given is not None:
+        return reward_function(given, arguments, batch=batch)
+    return load_reward_function(custom_reward_function.path, custom_reward_function.name, arguments, batch=batch)
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:

@@ -13,6 +13,7 @@ from agentrl.engines.engine import Engine, Sampling
 from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.workers import OnDone
 from agentrl.trajectory.drops import check_drops
@@ -25,17 +26,26 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 class Rollouts:
     """Drives trajectories on a started `engine`. Raises UserError where settings and plugins do not fit."""
 
-    def __init__(self, config: Config, tokenizer: Any, engine: Engine, run: Run, judge: Any = None) -> None:
-        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says."""
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: Any,
+        engine: Engine,
+        run: Run,
+        judge: Any = None,
+        parts: Parts = NO_PARTS,
+    ) -> None:
+        """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says.
+        `parts`: objects in place of files."""
         self.config = config
         self.engine = engine
         self.run = run
         self._loops = cache(loop_class)  # asked for every trajectory: the YAML is read once
         self.sandbox = sandbox_for(config)
-        self.env = environment(config, tokenizer, engine, self.sandbox)
+        self.env = environment(config, tokenizer, engine, self.sandbox, parts)
         rollout = config.rollout
         check_format(self.env, rollout.multi_turn.format)
-        judging = scorer(config, tokenizer, self.sandbox, judge)
+        judging = scorer(config, tokenizer, self.sandbox, judge, parts)
         check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
         self.scheduler = Scheduler(

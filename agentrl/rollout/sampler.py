@@ -7,15 +7,15 @@ does not keep are not used later.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isclose
 
 from agentrl.algorithms import reads
+from agentrl.algorithms.group_filters import keeps
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
 from agentrl.rollout.workers import OnDone, RolloutWorkers
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training.packing import earned
+from agentrl.training.packing import total_reward
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -49,7 +49,7 @@ class Sampler:
         self.tracker = tracker
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
-        self.earned: Earned = partial(earned, tool_turn_weight=tool, interaction_turn_weight=user)
+        self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
 
     def __call__(self, step: int) -> Groups:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
@@ -84,7 +84,7 @@ class Sampler:
             rows = [row for row in self.loader.next_batch() if row.uid not in had]
             had |= {row.uid for row in rows}
             trajectories = self._train(rows, step) if rows else []
-            groups |= differing(trajectories, filter_groups.metric, self.earned)
+            groups |= kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep)
             sample.rolled += trajectories
             self._check(step, sample.rolled)  # other prompts must not quietly take the place of those that are lost
             drawn += 1
@@ -114,17 +114,21 @@ class Sampler:
             return rollout(rows, step, on_done)
 
 
-def differing(trajectories: Sequence[Trajectory], metric: str, earned: Earned) -> dict[str, list[Trajectory]]:
-    """By row uid, the groups whose scored trajectories do not all have the same `metric`.
+def kept_groups(
+    trajectories: Sequence[Trajectory], metric: str, earned: Earned, keep: str = "differing"
+) -> dict[str, list[Trajectory]]:
+    """By row uid, the groups that the filter `keep` takes by the `metric` of their scored trajectories.
 
     `earned` is a trajectory's score, what its turns got included. Raises UserError when a reward function does not
-    return the metric.
+    return the metric, and for a filter that is not there or fails.
     """
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.row.uid, []).append(trajectory)
     return {
-        uid: group for uid, group in groups.items() if _differ([_value(t, metric, earned) for t in group if t.scored])
+        uid: group
+        for uid, group in groups.items()
+        if keeps(keep, [_value(t, metric, earned) for t in group if t.scored], group)
     }
 
 
@@ -135,7 +139,3 @@ def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
         known = ", ".join(["score", *trajectory.reward_extra])
         raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")
     return float(trajectory.reward_extra[metric])
-
-
-def _differ(values: Sequence[float]) -> bool:
-    return any(not isclose(value, values[0], rel_tol=1e-9, abs_tol=1e-9) for value in values)

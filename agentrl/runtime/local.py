@@ -5,7 +5,6 @@ The hf engine samples from the parameters that the learner trains; servers get t
 anything is sampled.
 """
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,9 +14,11 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import Servers, hf_engine, launch
+from agentrl.engines.opening import Servers, engine_in_process, launch
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
+from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking import Waiting
 from agentrl.training import Batch, device_for
 from agentrl.training.learner import Learner
@@ -28,10 +29,10 @@ from agentrl.trajectory.trajectory import Trajectory
 class LocalRuntime:
     """Builds learner and engine. Raises UserError if they do not fit."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
-        self.sleeps = servers is not None and servers.sleeps
-        self.runner = asyncio.Runner()
+        self.naps = servers is not None and servers.sleeps
+        self.runner = LoopRunner()
         with ExitStack() as undo:
             undo.callback(self.runner.close)
             if servers is not None:
@@ -40,7 +41,7 @@ class LocalRuntime:
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
-            self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run)
+            self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)
             undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
@@ -68,8 +69,8 @@ class LocalRuntime:
         if self.sleeps:
             torch.cuda.empty_cache()  # the engine's cache needs this memory now
         self.runner.run(self.engine.update_weights(version))
-        if self.sleeps:
-            self.learner.rest()
+        if self.naps:
+            self.learner.offload_parameters()
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         self.learner.save(folder, step, state, last)
@@ -89,7 +90,7 @@ class LocalRuntime:
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
         if servers is None:
-            engine = hf_engine(config, self.learner.module)
+            engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
         with Waiting(f"{servers.dialect.name} starts") as waiting:

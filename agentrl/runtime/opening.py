@@ -1,20 +1,36 @@
 """Opens the runtime that a configuration asks for."""
 
+from typing import Any
+
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.config.schema.sft import SftConfig
+from agentrl.data.splits import Reader, Splits
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft.run import Run, SftRun
+from agentrl.training import load_processor
+from agentrl.training.sft.contract import SftRun
+from agentrl.training.sft.run import Run
 
 
-def open_runtime(config: Config) -> Runtime:
-    """This process if it is enough, otherwise Ray. Raises UserError."""
+def open_runtime(config: Config, parts: Parts = NO_PARTS) -> Runtime:
+    """This process alone where that is enough, or else Ray. `parts`: objects in place of files. Raises UserError."""
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.runtime.local import LocalRuntime
 
-        return LocalRuntime(config)
+        return LocalRuntime(config, parts)
     from agentrl.runtime.ray import open_on_ray
 
-    return open_on_ray(config)
+    return open_on_ray(config, parts)
+
+
+def read_splits(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Splits:
+    """The rows of a run, prompts measured as the runtime sees them. Raises UserError."""
+
+    def processor() -> Any:
+        return load_processor(config.model, runtime.tokenizer).processor
+
+    reader = Reader(config, runtime.tokenizer, runtime.prompt_length, processor, parts.rows, parts.validation)
+    return reader.splits()
 
 
 def open_sft(config: SftConfig) -> SftRun:

@@ -21,10 +21,16 @@ class BaseTool:
     """For code that the model wrote. Set by the loader after `__init__`: a server at `config.sandbox_fusion_url`, else
     the one that the run's rewards use too."""
 
-    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
-        """`config` and `tool_schema` are the YAML's; without the latter `get_openai_tool_schema` is asked."""
-        self.config = config
-        self.tool_schema = tool_schema or self.get_openai_tool_schema()
+    def __init__(
+        self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
+    ) -> None:
+        """`config` and `tool_schema` are the YAML's; without the latter `get_openai_tool_schema` is asked.
+
+        A class may have an attribute `tool_schema`, a schema or a dict, instead.
+        """
+        self.config = {} if config is None else config
+        schema = tool_schema or self.get_openai_tool_schema()
+        self.tool_schema = OpenAIFunctionToolSchema.model_validate(schema) if isinstance(schema, dict) else schema
         self.name: str = self.tool_schema.function.name
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:

@@ -71,12 +71,13 @@ def tools_in(module: ModuleType) -> list[FunctionTool]:
     """The marked functions of a module, in the order they stand there. Raises UserError."""
     # By identity, because one function may go by two names.
     functions = {id(fn): fn for fn in vars(module).values() if isinstance(getattr(fn, MARK, None), Marked)}
-    return [_make_tool(fn) for fn in functions.values()]
+    return [tool_of(fn) for fn in functions.values()]
 
 
-def _make_tool(fn: Callable[..., Any]) -> FunctionTool:
+def tool_of(fn: Callable[..., Any]) -> FunctionTool:
+    """A function as a tool; it need not be marked. Raises UserError."""
     kind = AsyncFunctionTool if inspect.iscoroutinefunction(fn) else FunctionTool
-    return kind(fn, _schema_of(fn, getattr(fn, MARK)))
+    return kind(fn, _schema_of(fn, getattr(fn, MARK, Marked(None, None))))
 
 
 def _schema_of(fn: Callable[..., Any], marked: Marked) -> OpenAIFunctionToolSchema:

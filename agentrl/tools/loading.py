@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from inspect import isroutine
+from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -9,10 +11,10 @@ from agentrl.core.plugin_checks import check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
-from agentrl.core.user_errors import reported_as
+from agentrl.core.user_code import made
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
-from agentrl.tools.functions import FunctionTool, tools_in
+from agentrl.tools.functions import FunctionTool, tool_of, tools_in
 from agentrl.tools.mcp import McpServers, mcp_tools
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.runner import METHODS, ToolRunner
@@ -25,6 +27,8 @@ NATIVE, MCP = "native", "mcp"
 ENTRY_KEYS = ("class_name", "config", "tool_schema", "mcp")
 YAML_KEY = "rollout.multi_turn.tool_config_path"
 FUNCTIONS_KEY = "rollout.multi_turn.function_tool_path"
+LENT = "__agentrl_sandbox__"
+"""Attribute of a tool: the sandbox that the loader has set."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ def load_tools(
     side: str,
     tokenizer: Any = None,
     sandbox: Sandbox | None = None,
+    given: Iterable[Any] = (),
 ) -> ToolSet:
-    """All tools of a run. Both paths may be None.
+    """All tools of a run. Both paths may be None. `given`: tools as objects, see `_given`.
 
     Responses are cut to `max_response` `unit`s (characters, or tokens of `tokenizer`) at `side`. Tools that run code
     do so in `sandbox`; without one, in an embedded one that the ToolSet closes. Raises UserError.
@@ -54,6 +59,7 @@ def load_tools(
     sandboxes, servers = Sandboxes(sandbox), McpServers()
     try:
         loaded = [*_from_yaml(tool_config_path, sandboxes, servers), *_from_functions(function_tool_path)]
+        loaded += [found for item in given for found in _given(item, sandboxes, servers)]
         _check_names((item.runner.name, item.where) for item in loaded)
     except UserError:
         servers.stop()
@@ -79,6 +85,13 @@ def _checked_name(entry: Entry) -> str | None:
     schema = _read_schema(entry.where, written)
     check_schema(schema, entry.where)
     return str(schema.function.name)
+
+
+def _lend_sandbox(tool: BaseTool, sandbox: Any) -> None:
+    """Set `tool.sandbox`, unless the tool has one of its own. A tool object may serve several runs, one by one."""
+    if getattr(tool, "sandbox", None) is getattr(tool, LENT, None):
+        tool.sandbox = sandbox
+        setattr(tool, LENT, sandbox)
 
 
 def _from_yaml(path: str | None, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
@@ -123,6 +136,10 @@ def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     check_options(entry)
     written = entry.fields.get("tool_schema")
     tool = entry.make(entry.config, None if written is None else _read_schema(entry.where, written))
+    return _tool_runner(tool, entry, sandboxes)
+
+
+def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
     missing = [name for name in METHODS if not callable(getattr(tool, name, None))]
     if missing:
         raise UserError(
@@ -132,13 +149,66 @@ def _make_runner(entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)
     check_schema(schema, entry.where)
-    if isinstance(tool, BaseTool) and not hasattr(tool, "sandbox"):
-        tool.sandbox = NO_SANDBOX if entry.config.get("in_thread") is True else sandboxes.of(entry.config)
+    if isinstance(tool, BaseTool):
+        _lend_sandbox(tool, NO_SANDBOX if entry.config.get("in_thread") is True else sandboxes.of(entry.config))
     # A tool may have other defaults than ToolOptions: it says so in the config that it hands to BaseTool.
     config = getattr(tool, "config", None)
     with reported_as(entry.where):
         options = ToolOptions.read(config if isinstance(config, dict) else entry.config)
     return _runner(tool, schema, options, entry.where)
+
+
+def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]:
+    """The tools of one object: a tool, a tool class, a function, or the path of a YAML or Python file."""
+    if isinstance(item, str | Path):
+        return _from_functions(str(item)) if str(item).endswith(".py") else _from_yaml(str(item), sandboxes, servers)
+    if isroutine(item):
+        tool = _checked_function(item)
+        return [Loaded(_function_runner(tool, "tools"), f"tools: {tool.name}")]
+    entry = _checked_object(item)
+    if isinstance(item, type):
+        with blaming(f"{entry.where}(config, tool_schema)"):
+            schema = entry.fields.get("tool_schema")
+            read = None if schema is None else _read_schema(entry.where, schema)
+            item = made(item, {"config": entry.config, "tool_schema": read})
+    return [Loaded(_tool_runner(item, entry, sandboxes), entry.where)]
+
+
+def check_given(tools: Iterable[Any]) -> None:
+    """What can be wrong with tools as objects before one is made of a class. Raises UserError."""
+    for item in tools:
+        if isinstance(item, str | Path):
+            functions = str(item).endswith(".py")
+            check_tools(None if functions else str(item), str(item) if functions else None)
+        elif isroutine(item):
+            _checked_function(item)
+        else:
+            _checked_object(item)
+
+
+def given_name(item: Any) -> str:
+    """The name of a tool or interaction object in settings and messages."""
+    if isinstance(item, str | Path):
+        return str(item)
+    named = item if isinstance(item, type) or isroutine(item) else type(item)
+    return str(named.__name__)
+
+
+def _checked_function(fn: Any) -> FunctionTool:
+    tool = tool_of(fn)
+    check_function(tool, f"tools: {tool.name}")
+    return tool
+
+
+def _checked_object(item: Any) -> Entry:
+    """A tool, or its class, as if a YAML file listed it."""
+    kind = item if isinstance(item, type) else type(item)
+    where, written = f"tools: {kind.__name__}", getattr(item, "tool_schema", None)
+    config = getattr(item, "config", None)
+    fields = {} if written is None else {"tool_schema": _read_schema(where, written).model_dump()}
+    entry = Entry(Path(), where, kind.__name__, config if isinstance(config, dict) else {}, fields)
+    check_class(entry, kind)
+    return entry
 
 
 def _function_runner(tool: FunctionTool, where: str) -> ToolRunner:

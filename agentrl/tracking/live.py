@@ -127,7 +127,9 @@ class LiveView:
 
 
 def _can_redraw(console: Console) -> bool:
-    return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+    # In a notebook rich redraws with widgets only, which need not be installed.
+    redraws = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
+    return redraws and console.encoding.startswith("utf")
 
 
 def _stream_handlers() -> list[logging.StreamHandler]:

@@ -16,9 +16,10 @@ import yaml
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import append_line
+from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.live import LiveView
-from agentrl.tracking.services import SERVICES, RunInfo, open_service
+from agentrl.tracking.services import RunInfo
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,11 @@ CONFIG_FILE = "config.yaml"
 TENSORBOARD_DIR = "tensorboard"
 ADDS = math.inf
 """As `resume_step`: the run only adds to the record of the folder's run, it validates, say."""
-NAMES = ("console", "file", "tensorboard", *SERVICES)
+KEY = "trainer.logger"
 
 
 class Logger(Protocol):
-    """Hears of every step."""
+    """Hears of every step. One of the user's own may derive from it, and leave out what it has no use for."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of `step`; step 0 is before training."""
@@ -41,6 +42,25 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Write out what is pending; safe to call twice."""
+
+
+@run_logger("console")
+def console_logger(run: RunInfo) -> Logger:
+    """The terminal."""
+    return ConsoleLogger(run.view or LiveView(enabled=False))
+
+
+@run_logger("file")
+def file_logger(run: RunInfo) -> Logger:
+    """metrics.jsonl in the run's folder."""
+    return FileLogger(run.folder / METRICS_FILE, resume_step=run.resume_step)
+
+
+@run_logger("tensorboard")
+def tensorboard_logger(run: RunInfo) -> Logger:
+    """Event files in the run's folder. Raises UserError where the package is missing."""
+    folder = run.folder / TENSORBOARD_DIR
+    return TensorBoardLogger(folder, resume_step=run.resume_step, config_yaml=run.config_yaml)
 
 
 class ConsoleLogger:
@@ -161,22 +181,14 @@ def open_loggers(
     `experiment`. Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """
     for name in names:
-        if name not in NAMES:
-            raise UserError(f"trainer.logger: no logger is called {name!r}; there are {', '.join(NAMES)}")
+        LOGGERS.get(name, KEY)
     settings = run_dir / CONFIG_FILE
     if resume_step != ADDS or not settings.exists():  # what only adds to a run's record leaves its settings
         write_atomic(settings, [config_yaml])
-    loggers: list[Logger] = []
-    if "file" in names:
-        loggers.append(FileLogger(run_dir / METRICS_FILE, resume_step=resume_step))
-    if "tensorboard" in names:
-        folder = run_dir / TENSORBOARD_DIR
-        loggers.append(TensorBoardLogger(folder, resume_step=resume_step, config_yaml=config_yaml))
-    info = RunInfo(project, experiment, run_dir, yaml.safe_load(config_yaml) or {}, bool(resume_step))
-    loggers += [open_service(name, info) for name in SERVICES if name in names]
-    if "console" in names:
-        loggers.append(ConsoleLogger(view or LiveView(enabled=False)))
-    return Loggers(loggers)
+    settings_now = yaml.safe_load(config_yaml) or {}
+    run = RunInfo(project, experiment, run_dir, settings_now, bool(resume_step), resume_step, config_yaml, view)
+    in_order = sorted(dict.fromkeys(names), key=lambda name: name == "console")  # it speaks when all others have begun
+    return Loggers([LOGGERS.make(name, KEY, run) for name in in_order])
 
 
 def read_metrics(path: str | Path) -> list[dict[str, float]]:

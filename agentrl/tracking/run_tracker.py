@@ -58,6 +58,10 @@ class RunTracker:
             experiment=trainer.experiment_name,
         )
         self._phases = Phases(self.view.phase)
+        self.records: list[Metrics] = []
+        """What was logged: metrics with `step`, a dict a line."""
+        self.sampled: list[Trajectory] = []
+        """Trajectories of the last training step."""
         self._tokens: dict[str, int] = {}
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
         self._texts = TokenTexts(decode)
@@ -103,18 +107,21 @@ class RunTracker:
             yield count
         self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
 
-    def step(self, step: int, metrics: Metrics) -> None:
-        """Close a step: add its times and memory, log, show."""
+    def step(self, step: int, metrics: Metrics) -> Metrics:
+        """Close a step: add its times and memory, log, show. Returns the metrics, those included."""
         self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
         self._tokens.clear()
         self.loggers.log(step, metrics)
+        self.records.append({"step": step} | metrics)
+        return metrics
 
     def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a training step's trajectories to be written where `trainer.rollout_data_dir` says."""
         self._rolled = step, trajectories
+        self.sampled = list(trajectories)
 
     def trained(self, advantages: Callable[[], Advantages]) -> None:
         """Write the step's trajectories with their advantages; `advantages` is called only where they are written."""

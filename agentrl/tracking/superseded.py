@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from agentrl.core.points import LOGGERS
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE, TENSORBOARD_DIR
-from agentrl.tracking.services import SERVICES
 from agentrl.tracking.services.service import memory_file
 
 Records = tuple[dict[Path, str], list[Path]]
@@ -25,7 +25,7 @@ def superseded_records(
     after = step or -1  # a validation before the first step has a dump, too
     moves = {file: f"{folder.name}/{file.name}" for folder in own for file in _later(folder, after)}
     metrics, settings = run_dir / METRICS_FILE, run_dir / CONFIG_FILE
-    known = [memory_file(run_dir, name) for name in SERVICES]
+    known = [memory_file(run_dir, name) for name in LOGGERS]
     if step:
         return moves | _named(known), [metrics, settings]
     moves |= _named(results)

@@ -1,6 +1,6 @@
 """Training: batches, the policy and its update, checkpoints, supervised fine-tuning.
 
-Names load when they are first asked for: `import agentrl.training` alone costs nothing.
+Names load on first use, so `import agentrl.training` is fast.
 """
 
 from importlib import import_module

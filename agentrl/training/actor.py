@@ -1,10 +1,9 @@
-"""The policy's update: from a packed batch with advantages to new weights and the figures that describe the step.
+"""The policy's update: a packed batch with advantages in, new weights and metrics out.
 
 Invariants:
-- with one optimizer step a training step, the policy before the step is the policy in the step: `old_logprobs` may be
-  missing, and the ratio is exactly 1;
-- sequences with advantage 0 throughout, where no KL and no entropy counts and the loss is a built-in one, get no
-  backward pass.
+- with one optimizer step per training step, the policy before the step equals the policy in the step: `old_logprobs`
+  may be missing, and the ratio is exactly 1;
+- with a built-in loss, no KL loss and no entropy term, sequences of advantage 0 get no backward pass.
 """
 
 from contextlib import nullcontext
@@ -19,20 +18,20 @@ from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
-from agentrl.training.micro_batches import Cut, cut_like, score_batch, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
-from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
+from agentrl.training.off_policy import correct_batch, loss_has_ratio, micro_batch_importance, needs_batch_correction
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
 from agentrl.training.splitting import mini_batches
-from agentrl.training.trainable import Steps, Trainee
+from agentrl.training.trainable import Steps, Trainable
 
 
-class PolicyActor(Trainee):
-    """Scores and trains the policy `module` (a causal LM, maybe wrapped by peft), which it shares with the engine."""
+class PolicyActor(Trainable):
+    """Computes log-probs of the policy `module` (a causal LM, maybe with peft) and trains it."""
 
     def __init__(
         self,
@@ -43,18 +42,19 @@ class PolicyActor(Trainee):
         device: torch.device,
         total_steps: int,
         max_response_length: int | None = None,
-        scoring: Cut | None = None,
+        scoring: MicroBatching | None = None,
         rollout_correction: RolloutCorrection | None = None,
         reference: Reference | None = None,
         ranks: Ranks = ALONE,
         balance: bool = True,
     ) -> None:
-        """`total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
-        seq-mean-token-sum-norm. `scoring`: the passes that only make log-probs; None: as the update's.
-        `rollout_correction`: how tokens are weighted for having been drawn by the engine;
-        None: not at all. `reference`: what the loss compares with over the whole vocabulary, where
-        `actor.kl_loss_type` is full. `ranks`: those that `module` is sharded over; `balance`: they get shares of the
-        same work.
+        """Shares `module`; does not copy it.
+
+        `total_steps`: training steps of the whole run, for the schedule. `max_response_length`: the divisor of
+        seq-mean-token-sum-norm. `scoring`: micro-batches of log-probs alone; None: those of the update.
+        `rollout_correction`: importance weights of the engine's tokens; None: no weights. `reference`: for a KL loss
+        over the whole vocabulary (`actor.kl_loss_type=full`). `ranks`: `module` is sharded over them; `balance`: they
+        get shares of equal work.
         """
         divisor = actor.loss_scale_factor or max_response_length
         if actor.loss_agg_mode == "seq-mean-token-sum-norm" and not divisor:
@@ -69,7 +69,7 @@ class PolicyActor(Trainee):
                 ranks=ranks,
                 offload=actor.fsdp_config.optimizer_offload,
             ),
-            cut=spread(actor_cut(actor, device), module, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(actor_micro_batching(actor, device), module, ranks=ranks, balance=balance),
             steps=Steps(actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle, actor.data_loader_seed),
             device=device,
         )
@@ -77,9 +77,9 @@ class PolicyActor(Trainee):
         self.rollout_correction = rollout_correction or RolloutCorrection(rollout_is=None)
         self.divisor = divisor or 1
         self.reference = reference
-        self.scoring = spread(scoring, module, ranks=ranks, balance=balance) if scoring else self.cut
+        self.scoring = for_ranks(scoring, module, ranks=ranks, balance=balance) if scoring else self.micro_batching
         self.policy_loss = loss_of(actor)
-        if self.rollout_correction.bypass_mode and not own_ratio(self.rollout_correction):
+        if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         self.step: OptimizerStep | None = None
         self.score = TokenLogprobs(module, temperature=temperature)
@@ -87,66 +87,67 @@ class PolicyActor(Trainee):
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T]) of the model's tokens under the current weights; 0 off the mask.
 
-        With a `reference` there is a third column: the exact KL to it.
+        With a `reference`, a third column is the exact KL to it.
         """
 
         def score(micro: Batch) -> tuple[Tensor, ...]:
             return self.score(micro, other=reference.readout(micro) if reference else None)
 
-        with reference.at_hand() if reference else nullcontext():
+        with reference.on_device() if reference else nullcontext():
             columns = score_batch(score, batch.to(self.device), self.scoring, columns=3 if reference else 2)
         return tuple(columns)
 
     def single_step(self, batch: Batch) -> bool:
-        """Whether `update` makes one optimizer step, and nothing asks for `old_logprobs`."""
+        """Whether `update` takes one optimizer step and needs no `old_logprobs`."""
         once = self.actor.ppo_epochs == 1 and len(mini_batches(batch, self.actor.ppo_mini_batch_size)) <= 1
-        return once and not self.policy_loss.chooses and not settles(self.rollout_correction)
+        return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch with advantages, and with `ref_logprobs` where a KL loss estimates from them; gives metrics.
+        """Train on a batch with advantages (and `ref_logprobs` for an estimated KL loss); returns metrics.
 
-        Missing `old_logprobs` are computed where `single_step` says so. A batch without sequences
-        moves nothing but the schedule.
+        Missing `old_logprobs` are computed unless `single_step`. A batch without sequences only advances the schedule.
+        Raises ValueError for a missing column.
         """
         batch = batch.to(self.device)
         if batch.advantages is None:
             raise ValueError("the batch has no advantages")
         if batch.old_logprobs is None and not self.single_step(batch):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
-        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=self.cut.ranks, loss_scale=scale)
-        with self.reference.at_hand() if self.reference else nullcontext():
-            self.learn(batch, report)
+        report = PolicyReport(
+            batch, lr=self.optimizer.lr, ranks=self.micro_batching.ranks, loss_scale=self.optimizer.loss_scale
+        )
+        with self.reference.on_device() if self.reference else nullcontext():
+            self.train_on(batch, report)
         return report.metrics()
 
-    def operations(self, batch: Batch) -> float:
-        """Those of the policy, and of the reference where it runs beside it."""
-        settled_here = self.rollout_correction.bypass_mode and settles(self.rollout_correction)
-        extra = bool(self.reference) + settled_here
+    def flops(self, batch: Batch) -> float:
+        """FLOPs of the policy, and of the reference where the update runs it."""
+        corrects_here = self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)
+        extra = bool(self.reference) + corrects_here
         beside = self.cost.forward(batch.lengths, int(batch.mask.sum())) if extra else 0.0
-        return super().operations(batch) + self.steps.epochs * extra * beside
+        return super().flops(batch) + self.steps.epochs * extra * beside
 
     def state_dict(self) -> dict[str, Any]:
-        """All that bit-for-bit continuation needs: what the trainee has, and the random generators."""
+        """State for an exact resume: that of a Trainable, and the random generators."""
         return super().state_dict() | {"rng": rng_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Raises UserError when it is of another model."""
+        """Restore a checkpoint. Raises UserError when it is of another model."""
         super().load_state_dict(state)
         if "rng" in state:
             set_rng_state(state["rng"])
 
-    def prepared(self, mini: Batch) -> Batch:
-        """With `bypass_mode` the engine is compared with the policy as it is now, and so for each mini-batch."""
-        if not (self.rollout_correction.bypass_mode and settles(self.rollout_correction)):
+    def prepare_mini_batch(self, mini: Batch) -> Batch:
+        """With `bypass_mode`, correct each mini-batch by the policy's current log-probs."""
+        if not (self.rollout_correction.bypass_mode and needs_batch_correction(self.rollout_correction)):
             return mini
         self.module.eval()
         logprobs = self.logprobs(mini)[0]
         self.module.train()
-        return settled(mini, logprobs, self.rollout_correction)
+        return correct_batch(mini, logprobs, self.rollout_correction)
 
-    def weigh(self, mini: Batch) -> Tensor:
-        """Each token's share in the loss; where the loss singles out tokens, they are chosen here."""
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """Each token's weight in the loss, f32 [T]. Also chooses the tokens of losses that treat some differently."""
         if self.policy_loss.chooses:
             assert mini.old_logprobs is not None
             assert mini.advantages is not None
@@ -161,15 +162,15 @@ class PolicyActor(Trainee):
         )
 
     def loss(self, micro: Batch, report: PolicyReport) -> Tensor:
-        """This micro-batch's part of the mini-batch's loss: a scalar."""
+        """The micro-batch's part of the mini-batch's loss: a scalar."""
         actor = self.actor
         assert micro.advantages is not None
         assert micro.weights is not None
-        beside = self.reference.readout(micro) if self.reference else None
-        logprobs, entropy, *exact = self.score(micro, other=beside)
+        other = self.reference.readout(micro) if self.reference else None
+        logprobs, entropy, *exact = self.score(micro, other=other)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs
         drawn_by = logprobs.detach() if self.rollout_correction.bypass_mode else old
-        importance, capped = importance_of(micro, drawn_by, self.rollout_correction)
+        importance, capped = micro_batch_importance(micro, drawn_by, self.rollout_correction)
         losses, details = self.policy_loss(
             logprobs,
             old,
@@ -196,21 +197,21 @@ class PolicyActor(Trainee):
     def _estimated_kl(self, logprobs: Tensor, micro: Batch) -> Tensor:
         if micro.ref_logprobs is None:
             raise ValueError("actor.use_kl_loss needs ref_logprobs in the batch")
-        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type)
+        return kl_penalty(logprobs, micro.ref_logprobs, self.actor.kl_loss_type, "actor.kl_loss_type")
 
-    def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
-        """Sequences whose loss has a gradient, and those whose has none."""
+    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
+        """(sequences whose loss has a gradient, the others)."""
         everything = list(range(mini.num_sequences))
         if self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in:
             return everything, []
         assert mini.advantages is not None
         moving = (mini.advantages != 0) & mini.mask
         if mini.chosen is not None:
-            moving = moving | mini.chosen  # a penalty moves them, whatever their advantage
-        teaches = [bool(tokens.any()) for tokens in moving.split(mini.lengths)]
-        return [i for i in everything if teaches[i]], [i for i in everything if not teaches[i]]
+            moving = moving | mini.chosen  # their penalty has a gradient even with advantage 0
+        has_gradient = [bool(tokens.any()) for tokens in moving.split(mini.lengths)]
+        return [i for i in everything if has_gradient[i]], [i for i in everything if not has_gradient[i]]
 
 
-def actor_cut(actor: Actor, device: torch.device) -> Cut:
-    """Forward passes of the policy's update."""
-    return cut_like(actor, device, None, None, None)
+def actor_micro_batching(actor: Actor, device: torch.device) -> MicroBatching:
+    """Micro-batches of the policy's update."""
+    return micro_batching_like(actor, device, None, None, None)

@@ -12,16 +12,16 @@ from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.schema import Algorithm, Reward
 from agentrl.training.batch import Batch
-from agentrl.training.off_policy import settled, settles
+from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
 from agentrl.trajectory.trajectory import Trajectory
 
 OnAdvantages = Callable[[Callable[[], dict[str, list[list[float]]]]], object]
-"""Called with a function that gives each ledger's advantages, by the trajectory's key."""
+"""Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 
 class ComputeAdvantages:
-    """Rewards placed on tokens, the KL in them, the estimator, and the filtration of trajectories."""
+    """Places rewards on tokens, subtracts the KL, runs the estimator, filters trajectories."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class ComputeAdvantages:
         corrects: bool = True,
         on_advantages: OnAdvantages = lambda advantages: None,
     ) -> None:
-        """`corrects`: whether the engine's log-probs compare with the trainer's, so that tokens may be rejected."""
+        """`corrects`: whether engine and trainer log-probs are of the same distribution, so tokens may be rejected."""
         self.algorithm, self.reward = algorithm, reward or Reward()
         self.seed = seed
         self.on_advantages = on_advantages
-        rollout_correction = algorithm.rollout_correction
-        self.settles = corrects and not rollout_correction.bypass_mode and settles(rollout_correction)
+        correction = algorithm.rollout_correction
+        self.corrects_batch = corrects and not correction.bypass_mode and needs_batch_correction(correction)
         kl_ctrl = algorithm.kl_ctrl
         self.kl = kl_controller(kl_ctrl.type, kl_ctrl.kl_coef, target=kl_ctrl.target_kl, horizon=kl_ctrl.horizon)
 
@@ -46,8 +46,8 @@ class ComputeAdvantages:
     ) -> tuple[Batch, dict[str, float]]:
         """(the batch to train on, which may be empty; metrics).
 
-        `trajectories`: those that `batch` was packed from, scored by now. `baselines`: by row uid, the score of the
-        prompt's greedy answer, where the estimator reads it.
+        `trajectories`: scored; `batch` was packed from them. `baselines`: row uid -> score of the prompt's greedy
+        answer, where the estimator reads it.
         """
         tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
         batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
@@ -61,10 +61,10 @@ class ComputeAdvantages:
         return self.filtered(batch, step), metrics
 
     def estimate(self, batch: Batch) -> dict[str, float]:
-        """Set the batch's advantages, and its returns where a critic learns from them; gives metrics.
+        """Set the batch's advantages, and with a critic its returns; returns metrics.
 
-        They come from its rewards, less the KL to the reference where that belongs to the reward. `values` and
-        `baselines` must be there where the estimator reads them.
+        Rewards lose the KL to the reference where `use_kl_in_reward` is set. Raises ValueError where the estimator
+        reads `values` or `baselines` and they are None.
         """
         algorithm, rewards, metrics = self.algorithm, batch.rewards, {}
         if algorithm.use_kl_in_reward:
@@ -72,8 +72,8 @@ class ComputeAdvantages:
             rewards, mean = penalise(rewards, kl, batch.mask, batch.cu_seqlens, coefficient=self.kl.value)
             metrics = {"actor/reward_kl": mean, "actor/reward_kl_coef": self.kl.value}
             self.kl.update(mean, batch.trajectory.unique().numel())
-        if self.settles:
-            self._settle(batch)
+        if self.corrects_batch:
+            self._correct(batch)
         batch.advantages, batch.returns = estimate(
             algorithm.adv_estimator,
             rewards,
@@ -93,16 +93,16 @@ class ComputeAdvantages:
             batch.advantages = batch.advantages * batch.mask
         return metrics
 
-    def _settle(self, batch: Batch) -> None:
+    def _correct(self, batch: Batch) -> None:
         assert batch.old_logprobs is not None
-        found = settled(batch, batch.old_logprobs, self.algorithm.rollout_correction)
+        found = correct_batch(batch, batch.old_logprobs, self.algorithm.rollout_correction)
         batch.mask, batch.rejected = found.mask, found.rejected
         batch.importance, batch.capped = found.importance, found.capped
 
     def filtered(self, batch: Batch, step: int) -> Batch:
-        """The batch to train on: as it is, or with `use_pf_ppo` as many trajectories drawn from it by their scores.
+        """The batch to train on; with `use_pf_ppo`, as many trajectories drawn from it by their scores.
 
-        One that is drawn twice is two trajectories of its group. The draw depends on the seed and `step` alone.
+        A trajectory drawn twice counts as two in its group. The draw depends on the seed and `step` only.
         """
         if not self.algorithm.use_pf_ppo:
             return batch
@@ -119,7 +119,7 @@ class ComputeAdvantages:
 
 
 def _estimated_kl(batch: Batch, kind: str) -> torch.Tensor:
-    """Of the policy before the step to the reference, whose log-probs are there by now: f32 [T]."""
+    """KL from the policy before the step to the reference: f32 [T]."""
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
-    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind)
+    return kl_penalty(batch.old_logprobs, batch.ref_logprobs, kind, "algorithm.kl_penalty")

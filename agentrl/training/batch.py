@@ -1,8 +1,8 @@
-"""What one step trains on: packed token columns, no padding.
+"""The batch of a training step: packed token columns without padding.
 
-T tokens of B sequences lie in a row, bounded by `cu_seqlens`. Entry t of every [T] column belongs to token t itself;
-`logprobs[t]` is log p(token t | the tokens before it in its sequence). A trajectory owns one sequence, or several
-where its history was rewritten; those lie next to each other.
+T tokens of B sequences are in one row; `cu_seqlens` has their bounds. Entry t of every [T] column belongs to token t
+itself; `logprobs[t]` is log p(token t | the tokens before it in its sequence). A trajectory owns one sequence, or
+several where its history was rewritten; those are adjacent.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ _SCORED = ("mask", "weights", "chosen", "rejected")
 
 @dataclass
 class Batch:
-    """Packed sequences. Columns that are not made yet are None."""
+    """Packed sequences. Columns that are not computed yet are None."""
 
     ids: Tensor
     """int64 [T]."""
     positions: Tensor
     """int64 [T]; begins at 0 in every sequence."""
     mask: Tensor
-    """bool [T]; True on tokens that the model made: what is trained on. Never on a sequence's first token."""
+    """bool [T]; True on tokens that the model sampled, which are trained on; False on a sequence's first token."""
     rollout_logprobs: Tensor
     """f32 [T]; the engine's, 0 off the mask."""
     rewards: Tensor
@@ -35,9 +35,9 @@ class Batch:
     cu_seqlens: Tensor
     """int32 [B+1]; sequence i is tokens cu_seqlens[i] to cu_seqlens[i+1]."""
     trajectory: Tensor
-    """int64 [B]; which trajectory a sequence is from: its index in the list that was packed."""
+    """int64 [B]; the sequence's trajectory, as an index into the packed list."""
     group: Tensor
-    """int64 [B]; which prompt it is from."""
+    """int64 [B]; the sequence's prompt."""
     old_logprobs: Tensor | None = None
     """f32 [T]; of the policy before the step."""
     ref_logprobs: Tensor | None = None
@@ -49,23 +49,23 @@ class Batch:
     truncated: Tensor | None = None
     """bool [B]; whether its trajectory ended at the length limit."""
     values: Tensor | None = None
-    """f32 [T]; the critic's, before the step: what it expects of the state that token t was chosen in."""
+    """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
     advantages: Tensor | None = None
     """f32 [T]."""
     returns: Tensor | None = None
-    """f32 [T]; what the critic learns to expect."""
+    """f32 [T]; the critic's targets."""
     weights: Tensor | None = None
     """f32 [T]; each token's share of the loss."""
     chosen: Tensor | None = None
-    """bool [T]; the tokens that the policy loss singles out."""
+    """bool [T]; the tokens that the policy loss treats differently."""
     rejected: Tensor | None = None
     """bool [T]; the model's tokens that rejection took out of the mask."""
     importance: Tensor | None = None
-    """f32 [T]; importance weights, where they are settled before the update's forward passes."""
+    """f32 [T]; importance weights, where they are computed before the update."""
     capped: Tensor | None = None
-    """f32 [T]; whether their cap acted."""
+    """f32 [T]; 1 where the cap of importance weights acts."""
     media: Media | None = None
-    """[B]; the images and videos that tokens stand for, sequence by sequence; None where there are none."""
+    """[B]; images and videos of each sequence; None without any."""
 
     @property
     def num_tokens(self) -> int:
@@ -85,8 +85,8 @@ class Batch:
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""
         bounds = self.cu_seqlens.tolist()
-        pieces = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
-        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long, device=self.ids.device)
+        chunks = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
+        return torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.long, device=self.ids.device)
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
@@ -100,13 +100,13 @@ class Batch:
         }
         return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
 
-    def idle(self) -> "Batch":
-        """Something in the same columns that nobody scores: a pass that only keeps step with other ranks."""
-        if self.media is not None:  # these, too, run the model's eyes
-            some = self.select([self.media.first])
-            scored = {name: column for name in _SCORED if (column := getattr(some, name)) is not None}
-            silent: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
-            return replace(some, **silent)
+    def dummy(self) -> "Batch":
+        """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
+        if self.media is not None:  # it must run the vision tower too
+            sample = self.select([self.media.first])
+            scored = {name: column for name in _SCORED if (column := getattr(sample, name)) is not None}
+            masked: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
+            return replace(sample, **masked)
         tokens = torch.arange(2, device=self.ids.device)
         columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         blank: dict[str, Any] = {name: torch.zeros_like(value[:1].expand(2)) for name, value in columns.items()}

@@ -1,6 +1,6 @@
-"""The critic's update: values that come nearer to the returns that were seen (PPO, arXiv 1707.06347).
+"""The critic's update: regression of values on returns (PPO, arXiv 1707.06347).
 
-Entry t of `values` is what the critic expects of the state in which token t was chosen; both are of model tokens only.
+Entry t of `values` is the critic's value of the state in which token t was sampled; only model tokens have one.
 """
 
 from dataclasses import replace
@@ -15,18 +15,18 @@ from agentrl.config.schema import Actor
 from agentrl.config.schema.critic import Critic
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, pass_tokens, score_batch, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batch_tokens, score_batch
 from agentrl.training.model.value_model import TokenValues
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.report import Report
-from agentrl.training.trainable import Steps, Trainee
+from agentrl.training.trainable import Steps, Trainable
 
 T = TypeVar("T")
 
 
-class ValueCritic(Trainee):
-    """Values and trains with `module`, a value model."""
+class ValueCritic(Trainable):
+    """Computes values with the value model `module` and trains it."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class ValueCritic(Trainee):
         ranks: Ranks = ALONE,
         balance: bool = True,
     ) -> None:
-        """`actor`: whose settings count where the critic's are null. `vf_coef`: what the loss is multiplied by.
+        """`actor`: its settings replace the critic's nulls. `vf_coef`: factor of the loss.
 
-        `ranks`: those that `module` is sharded over; `balance`: they get shares of the same work.
+        `ranks`: `module` is sharded over them; `balance`: they get shares of equal work.
         """
         self.loss_agg_mode = own(critic.loss_agg_mode, actor.loss_agg_mode)
         if self.loss_agg_mode == "seq-mean-token-sum-norm" and not max_response_length:
@@ -51,7 +51,9 @@ class ValueCritic(Trainee):
         super().__init__(
             module,
             optimizer=Optimizer(module, critic.optim, grad_clip=critic.grad_clip, total_steps=total_steps, ranks=ranks),
-            cut=spread(critic_cut(critic, actor, device), module, ranks=ranks, balance=balance),
+            micro_batching=for_ranks(
+                critic_micro_batching(critic, actor, device), module, ranks=ranks, balance=balance
+            ),
             steps=Steps(
                 own(critic.ppo_mini_batch_size, actor.ppo_mini_batch_size),
                 own(critic.ppo_epochs, actor.ppo_epochs),
@@ -68,32 +70,34 @@ class ValueCritic(Trainee):
     def values(self, batch: Batch) -> Tensor:
         """Values f32 [T] of the model's tokens under the current weights; 0 off the mask."""
         forward = replace(
-            self.cut,
-            max_tokens=self.critic.forward_max_token_len_per_gpu or self.cut.max_tokens,
-            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.cut.max_sequences,
+            self.micro_batching,
+            max_tokens=self.critic.forward_max_token_len_per_gpu or self.micro_batching.max_tokens,
+            max_sequences=self.critic.forward_micro_batch_size_per_gpu or self.micro_batching.max_sequences,
         )
         return score_batch(self.score, batch.to(self.device), forward, columns=1)[0]
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch with `returns`; gives metrics. Missing `values` are computed first."""
+        """Train on a batch with `returns`; returns metrics. Missing `values` are computed first."""
         batch = batch.to(self.device)
         if batch.returns is None:
             raise ValueError("the batch has no returns")
         if batch.values is None:
             batch = replace(batch, values=self.values(batch))
         scale = self.optimizer.scale.value if self.optimizer.scale.needed else None
-        report = ValueReport("critic", lr=self.optimizer.lr, device=self.device, ranks=self.cut.ranks, loss_scale=scale)
-        self.learn(batch, report)
+        report = ValueReport(
+            "critic", lr=self.optimizer.lr, device=self.device, ranks=self.micro_batching.ranks, loss_scale=scale
+        )
+        self.train_on(batch, report)
         return report.metrics()
 
-    def weigh(self, mini: Batch) -> Tensor:
-        """Each token's share in the loss, by `critic.loss_agg_mode`."""
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """Each token's weight in the loss, f32 [T], by `critic.loss_agg_mode`."""
         return token_weights(
             mini.mask, mini.cu_seqlens, self.loss_agg_mode, trajectory=mini.trajectory, norm=self.max_response_length
         )
 
     def loss(self, micro: Batch, report: "ValueReport") -> Tensor:
-        """This micro-batch's part of the mini-batch's loss: a scalar."""
+        """The micro-batch's part of the mini-batch's loss: a scalar."""
         assert micro.values is not None
         assert micro.returns is not None
         assert micro.weights is not None
@@ -105,12 +109,12 @@ class ValueCritic(Trainee):
 
 
 class ValueReport(Report):
-    """The critic's figures."""
+    """The critic's metrics."""
 
     def micro_batch(self, micro: Batch, *, values: Tensor, loss: Tensor, clipped: Tensor) -> None:
-        """Take in one forward pass; each [T].
+        """Add one micro-batch; each [T].
 
-        What is explained is told of the values from before the step, which have seen none of its returns.
+        Explained variance is that of the values before the step, which were not trained on these returns.
         """
         assert micro.values is not None
         assert micro.returns is not None
@@ -119,7 +123,7 @@ class ValueReport(Report):
         self.add(micro.mask, {"loss": loss, "clipped": clipped, "values": values, "returns": returns} | squares)
 
     def metrics(self) -> dict[str, float]:
-        """All figures by name."""
+        """All metrics by name."""
         metrics = super().metrics()
         if not float(self._scored):
             return metrics
@@ -141,15 +145,15 @@ class ValueReport(Report):
 SAME = 1e-9
 
 
-def critic_cut(critic: Critic, actor: Actor, device: torch.device) -> Cut:
-    """Forward passes of the critic's update."""
-    budget = pass_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
-    return Cut(
+def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
+    """Micro-batches of the critic's update."""
+    budget = micro_batch_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
+    return MicroBatching(
         budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
         own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
     )
 
 
 def own(value: T | None, other: T) -> T:
-    """The critic's own setting, or where it has none the actor's."""
+    """The critic's own setting, else the actor's."""
     return other if value is None else value

@@ -1,7 +1,7 @@
-"""All that trains, as one process sees it: the policy, and what its update needs beside it: reference and critic.
+"""The trained models of one process: the policy, its reference and its critic.
 
-Invariant: every method is called on every rank, in the same order, with the same whole batch; each rank does its share
-and gives the whole answer. So one process and many are the same program.
+Invariant: every rank calls every method in the same order with the same whole batch, computes its share and returns the
+whole result. So one process and many run the same program.
 """
 
 from dataclasses import replace
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.checks.fit import cut_distribution
-from agentrl.config.checks.own import needs_critic
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
@@ -19,21 +19,21 @@ from agentrl.training import Batch, PolicyActor, device_for, load_model, load_pr
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, chosen
 from agentrl.training.critic import ValueCritic
-from agentrl.training.micro_batches import Cut, cut_like, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like
 from agentrl.training.model.export import write_model
-from agentrl.training.model.loading import float32_masters, freeze_eyes
+from agentrl.training.model.loading import float32_masters, freeze_vision_tower
 from agentrl.training.model.logprobs import score_tokens
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.sharding import Load, as_trained, place
+from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
-from agentrl.training.reference import Reference, ref_cut
-from agentrl.training.trainable import Trainee
+from agentrl.training.reference import Reference, ref_micro_batching
+from agentrl.training.trainable import Trainable
 
 
 class Learner:
-    """Holds the policy and trains it. Raises UserError where model and settings do not fit."""
+    """Loads the policy and trains it. Raises UserError where model and settings do not fit."""
 
     def __init__(self, config: Config, ranks: Ranks | None = None) -> None:
         self.config = config
@@ -42,9 +42,9 @@ class Learner:
         if self.device.type == "cpu":
             tune_cpu()
         self.tokenizer = load_tokenizer(config.model)
-        self.papers = load_processor(config.model, self.tokenizer).processor or self.tokenizer
+        self.processor = load_processor(config.model, self.tokenizer).processor or self.tokenizer
         self.module = self._load(config.actor.fsdp_config, trained=not config.trainer.val_only)
-        self.saver = Saver(config.trainer, self.ranks, aside=config.actor.checkpoint.async_save)
+        self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)
         folder = Path(trainer.default_local_dir) / "profiles"
@@ -54,7 +54,7 @@ class Learner:
         self.critic: ValueCritic | None = None
 
     def prepare(self, total_steps: int) -> None:
-        """Make ready to train for `total_steps` steps in all."""
+        """Create actor, reference and critic for a run of `total_steps` steps."""
         algorithm, data = self.config.algorithm, self.config.data
         if algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self._reference()
@@ -69,25 +69,25 @@ class Learner:
             max_response_length=data.max_response_length,
             scoring=self._scoring(),
             rollout_correction=None if cut_distribution(self.config.rollout) else algorithm.rollout_correction,
-            reference=self.reference if self._compares == "loss" else None,
+            reference=self.reference if self._full_kl_in == "loss" else None,
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
         )
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its update will need: before the step, of the reference, or neither."""
-        self._awake()
+        """The batch with the columns that its update needs: old and reference log-probs, values."""
+        self._load_parameters()
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._computed(batch, spent)
 
     def _computed(self, batch: Batch, spent: Spent) -> Batch:
-        actor, penalised = self._trained(), self.config.algorithm.use_kl_in_reward
+        actor, penalised = self._require_actor(), self.config.algorithm.use_kl_in_reward
         bypassed = self.config.algorithm.rollout_correction.bypass_mode
         if not batch.num_sequences:
             return batch
         batch = batch.to(self.device)
         size = batch.lengths, int(batch.mask.sum())
-        if self._compares == "reward":
+        if self._full_kl_in == "reward":
             batch.old_logprobs, _, batch.kl = actor.logprobs(batch, self.reference)
             spent(2 * actor.cost.forward(*size))
         elif not bypassed and (penalised or not actor.single_step(batch)):
@@ -95,7 +95,7 @@ class Learner:
             spent(actor.cost.forward(*size))
         if bypassed:
             batch.old_logprobs = batch.rollout_logprobs
-        if self.reference is not None and self._compares is None:
+        if self.reference is not None and self._full_kl_in is None:
             batch.ref_logprobs = self.reference.logprobs(batch)
             spent(actor.cost.forward(*size))
         if self.critic is not None:
@@ -104,19 +104,22 @@ class Learner:
         return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on the batch, which has its advantages. In the first `trainer.critic_warmup` steps the policy waits."""
-        waits = self.critic is not None and self._step <= self.config.trainer.critic_warmup
-        trainees: list[PolicyActor | ValueCritic | None] = [self.critic, None if waits else self._trained()]
+        """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
+        critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
+        trainables: list[PolicyActor | ValueCritic | None] = [
+            self.critic,
+            None if critic_only else self._require_actor(),
+        ]
         metrics: dict[str, float] = {}
         with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
-            for trainee in filter(None, trainees):
-                spent(trainee.operations(batch))
-                metrics |= trainee.update(batch)
+            for trainable in filter(None, trainables):
+                spent(trainable.flops(batch))
+                metrics |= trainable.update(batch)
         return metrics | self.meter.take()
 
     @property
-    def _compares(self) -> str | None:
-        """Where policy and reference are compared over the whole vocabulary: in the "loss", the "reward" or nowhere."""
+    def _full_kl_in(self) -> str | None:
+        """Where the KL over the whole vocabulary is used: "loss", "reward" or None."""
         actor, algorithm = self.config.actor, self.config.algorithm
         if actor.use_kl_loss:
             return "loss" if actor.kl_loss_type == "full" else None
@@ -124,58 +127,59 @@ class Learner:
 
     @property
     def _temperature(self) -> float:
-        """At which tokens are sampled; 0: greedily, and then the engine's log-probs are untempered."""
+        """The sampling temperature; 0: greedy, and the engine's log-probs have temperature 1."""
         rollout = self.config.rollout
         return rollout.temperature if rollout.do_sample else 0.0
 
     @property
     def _step(self) -> int:
-        """The step that is on, counted by what has been learned from."""
-        return (self.critic or self._trained()).optimizer.schedule_step + 1
+        """The current training step, by the optimizer's schedule."""
+        return (self.critic or self._require_actor()).optimizer.schedule_step + 1
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
-        """Write the checkpoint of `step`, `state` with it; the `last` one is on the disk when this returns."""
+        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns."""
         contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
         own = {"critic": critic.checkpoint.save_contents}
         mine = {
-            name: chosen(trainee.state_dict(), own.get(name) or contents) for name, trainee in self._trainees().items()
+            name: chosen(trainable.state_dict(), own.get(name) or contents)
+            for name, trainable in self._trainables().items()
         }
         mine |= state if "extra" in contents else {}
         whole = "hf_model" in contents
-        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.papers, out, weights=whole))
+        self.saver.save(folder, step, mine, lambda out: write_model(self.module, self.processor, out, weights=whole))
         if last:
             self.saver.wait()
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Go on from a checkpoint; its step, and the state that came with it. Raises UserError."""
+        """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
         contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
         own = {"critic": critic.checkpoint.load_contents}
-        for name, trainee in self._trainees().items():
+        for name, trainable in self._trainables().items():
             part, wanted = state.pop(name, {}), own.get(name) or contents
             if "model" in wanted and "parameters" not in part:
                 raise UserError(
-                    f"{path} holds no {name}; set trainer.resume_mode=disable, or load_contents without model"
+                    f"{path} has no {name}; set trainer.resume_mode=disable, or load_contents without model"
                 )
-            trainee.load_state_dict(chosen(part, wanted))
+            trainable.load_state_dict(chosen(part, wanted))
         return step, state if "extra" in contents else {}
 
     def score(self, ids: list[int]) -> torch.Tensor:
-        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 of the first."""
+        """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
         return score_tokens(self.module, ids, self.device)
 
-    def rest(self) -> None:
-        """Move the policy's parameters to CPU memory, where that is asked for; `compute_logprobs` moves them back."""
+    def offload_parameters(self) -> None:
+        """Move the policy's parameters to CPU memory, with `param_offload`; `compute_logprobs` moves them back."""
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
             self.module.move(torch.device("cpu"))
 
-    def _awake(self) -> None:
+    def _load_parameters(self) -> None:
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
             self.module.move(self.device)
 
-    def _scoring(self) -> Cut:
+    def _scoring(self) -> MicroBatching:
         rollout = self.config.rollout
-        return cut_like(
+        return micro_batching_like(
             self.config.actor,
             self.device,
             rollout.log_prob_use_dynamic_bsz,
@@ -190,12 +194,14 @@ class Learner:
         sharded = replace(
             ref.fsdp_config,
             offload_policy=offload or ref.fsdp_config.offload_policy,
-            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # no backward pass to keep it for
+            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
         )
         return Reference(
-            self.module if adapter else as_trained(self._load(sharded, compiled=ref.use_torch_compile)),
+            self.module if adapter else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
             temperature=self._temperature,
-            cut=spread(ref_cut(ref, self.config.actor, self.device), self.module, ranks=self.ranks, balance=balance),
+            micro_batching=for_ranks(
+                ref_micro_batching(ref, self.config.actor, self.device), self.module, ranks=self.ranks, balance=balance
+            ),
             device=self.device,
             offload=offload and self.ranks.mesh is None,
         )
@@ -204,7 +210,7 @@ class Learner:
         critic = self.config.critic
         network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
         return ValueCritic(
-            self._placed(
+            self._load_on_ranks(
                 lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
                 critic.fsdp_config,
             ),
@@ -218,26 +224,26 @@ class Learner:
             balance=self.config.trainer.balance_batch,
         )
 
-    def _trainees(self) -> dict[str, Trainee]:
-        both: dict[str, Trainee | None] = {"policy": self._trained(), "critic": self.critic}
-        return {name: trainee for name, trainee in both.items() if trainee is not None}
+    def _trainables(self) -> dict[str, Trainable]:
+        both: dict[str, Trainable | None] = {"policy": self._require_actor(), "critic": self.critic}
+        return {name: trainable for name, trainable in both.items() if trainable is not None}
 
     def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
-        """The policy as the run begins; `trained`: its parameters will change."""
+        """Load the policy's initial weights; `trained`: with float32 parameters."""
         config = self.config
 
         def load(device: torch.device) -> Any:
             module = load_model(config.model, device=device, seed=config.trainer.seed)
             if config.actor.freeze_vision_tower:
-                freeze_eyes(module)
+                freeze_vision_tower(module)
             return float32_masters(module) if trained else module
 
-        return self._placed(load, fsdp_config, compiled)
+        return self._load_on_ranks(load, fsdp_config, compiled)
 
-    def _placed(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
-        """A model where it belongs: on this device, or spread over the ranks. `compiled`: None: as the actor."""
+    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
+        """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
         actor = self.config.actor
-        return place(
+        return load_on_ranks(
             load,
             self.ranks,
             fsdp_config,
@@ -245,13 +251,13 @@ class Learner:
             compiled=actor.use_torch_compile if compiled is None else compiled,
         )
 
-    def _trained(self) -> PolicyActor:
+    def _require_actor(self) -> PolicyActor:
         if self.actor is None:
-            raise RuntimeError("prepare() comes before anything that trains")
+            raise RuntimeError("call prepare() before training")
         return self.actor
 
 
 def has_critic(config: Config) -> bool:
-    """Whether values are wanted: as `critic.enable` says, or by the estimator."""
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
     critic = config.critic
     return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

@@ -1,8 +1,8 @@
 """A loss scale for float16, whose smallest number is 6e-8: gradients of a mean over millions of tokens are below that.
 
-The loss is multiplied by the scale before the backward pass, and gradients are divided by it before anything looks at
-them (arXiv 1710.03740). The scale is a power of two, so both are exact. It falls where a gradient overflowed, which
-costs that optimizer step, and rises after `INTERVAL` steps without.
+The loss is multiplied by the scale before the backward pass, and gradients are divided by it before use (arXiv
+1710.03740). The scale is a power of two, so both are exact. It falls after an overflow, which skips that optimizer
+step, and rises after `INTERVAL` steps without one.
 """
 
 from typing import Any
@@ -12,22 +12,22 @@ import torch
 START = 2.0**16
 FACTOR = 2.0
 INTERVAL = 400
-"""Optimizer steps without overflow before the scale rises. It is verl's."""
+"""Optimizer steps without overflow before the scale rises; verl's value."""
 BOUNDS = (1.0, 2.0**32)
 
 
 class LossScale:
-    """What losses are multiplied by; 1 for good where layers do not compute in float16."""
+    """The factor of losses; always 1 where layers do not compute in float16."""
 
     def __init__(self, dtype: torch.dtype | None, world: int = 1) -> None:
         """`dtype`: of the layers' arithmetic. `world`: ranks; each multiplies its part of the loss by their number."""
         self.needed = dtype == torch.float16
         self.value = START / 2 ** (world - 1).bit_length() if self.needed else 1.0
         self.steps = 0
-        """Optimizer steps since the scale changed."""
+        """Optimizer steps since the last change."""
 
     def update(self, *, overflow: bool) -> None:
-        """Take in an optimizer step: whether its gradient was not finite."""
+        """Count an optimizer step; `overflow`: its gradient was not finite."""
         if not self.needed:
             return
         self.steps += 1
@@ -40,6 +40,6 @@ class LossScale:
         return {"value": self.value, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; one of a run that computed in another dtype says nothing."""
+        """Restore a checkpoint; one of a run in another dtype has no effect."""
         if self.needed and state and state["value"] > 1.0:
             self.value, self.steps = float(state["value"]), int(state["steps"])

@@ -1,4 +1,4 @@
-"""Forward passes over a batch: how it is cut into them, and figures for all of its tokens."""
+"""Split a batch into micro-batches, and compute columns for all of its tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,38 +12,40 @@ from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.splitting import micro_batches, shares
+from agentrl.training.splitting import micro_batches, rank_shares
 
 Score = Callable[[Batch], tuple[Tensor, ...]]
-"""From a batch to columns f32 [T]."""
+"""Computes columns f32 [T] of a batch."""
 
 
-PASS_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens of a forward pass where nothing is set. A larger pass is no faster on a CPU, and takes more memory."""
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Default tokens of a micro-batch. A larger one is no faster on a CPU, and takes more memory."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The size of a forward pass (None: no limit), and how sequences are dealt out to ranks first."""
+class MicroBatching:
+    """Limits of a micro-batch (None: no limit), and the ranks that share a batch."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
     ranks: Ranks = ALONE
     hidden: int | None = None
-    """The model's hidden size: ranks get about the same work; None: about the same number of sequences."""
+    """The model's hidden size: ranks get equal work; None: an equal number of sequences."""
 
-    def passes(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
-        """This rank's share of the given sequences (None: all) by forward pass: lists of the batch's indices.
+    def split(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
+        """This rank's micro-batches of the given sequences (None: all), as indices into the batch.
 
-        All ranks get the same number of passes; an empty one only keeps step with the others.
+        All ranks get the same number of micro-batches; empty ones only run the collectives. Raises UserError.
         """
         lengths = batch.lengths
         sequences = list(range(batch.num_sequences)) if sequences is None else sequences
         if self.ranks.data_world == 1:
             return self._cut(lengths, sequences)
         if batch.media is not None and not all(batch.media.held):
-            raise UserError("rows with and without images cannot be trained together on several ranks: part them")
-        dealt = shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
+            raise UserError(
+                "rows with and without images cannot be trained together on several ranks: use separate runs"
+            )
+        dealt = rank_shares([lengths[i] for i in sequences], self.ranks.data_world, hidden=self.hidden)
         held = [[sequences[i] for i in share] for share in dealt]
         most = max(len(self._cut(lengths, share)) for share in held)
         cuts = [self._cut(lengths, share, at_least=most) for share in held]
@@ -51,7 +53,7 @@ class Cut:
         return mine + [[]] * (max(map(len, cuts)) - len(mine))
 
     def _cut(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
-        # Sequence-parallel neighbours split a pass's tokens among them, so it may have as many more.
+        # Sequence-parallel ranks split the tokens of a micro-batch, so it may have `seq_world` times as many.
         tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
         cut = micro_batches(
             [lengths[i] for i in sequences], max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least
@@ -59,40 +61,40 @@ class Cut:
         return [[sequences[i] for i in rows] for rows in cut]
 
 
-def pass_tokens(tokens: int | None, device: torch.device) -> int:
-    """Tokens of a forward pass: as set, or what suits the device."""
-    return tokens or PASS_TOKENS[device.type]
+def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
+    """Tokens of a micro-batch: as set, else the device's default."""
+    return tokens or MICRO_BATCH_TOKENS[device.type]
 
 
-def cut_like(
+def micro_batching_like(
     actor: Actor, device: torch.device, dynamic: bool | None, tokens: int | None, sequences: int | None
-) -> Cut:
-    """Passes of so many tokens, or with `dynamic` off sequences; where something is None the update's own count."""
+) -> MicroBatching:
+    """Micro-batches by tokens, or with `dynamic` off by sequences; None: as in the actor's update."""
     filled = actor.use_dynamic_bsz if dynamic is None else dynamic
-    most = tokens or pass_tokens(actor.ppo_max_token_len_per_gpu, device)
-    return Cut(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
+    most = tokens or micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device)
+    return MicroBatching(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
 
 
-def spread(cut: Cut, module: Any, *, ranks: Ranks, balance: bool) -> Cut:
-    """The same passes, of a model that is sharded over `ranks`."""
+def for_ranks(cut: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
+    """The same limits for a model that is sharded over `ranks`."""
     if ranks.world == 1:
         return cut
-    # Ranks meet in each layer: where sequences run one by one, a pass is one of them.
+    # Each layer is a collective: a model that cannot pack must run one sequence per micro-batch on every rank.
     sequences = cut.max_sequences if is_packed(module) else 1
     hidden = module.config.get_text_config().hidden_size
     return replace(cut, max_sequences=sequences, ranks=ranks, hidden=hidden if balance else None)
 
 
 def micro_batch(batch: Batch, rows: list[int]) -> Batch:
-    """The sequences of one pass; of an empty one, something to run on."""
-    return batch.select(rows) if rows else batch.idle()
+    """The sequences of a micro-batch; for an empty one, a dummy batch."""
+    return batch.select(rows) if rows else batch.dummy()
 
 
 @torch.no_grad()
-def score_batch(score: Score, batch: Batch, cut: Cut, *, columns: int) -> Tensor:
-    """What `score` says of every token, pass by pass, whichever rank it is that scores it: f32 [columns, T]."""
+def score_batch(score: Score, batch: Batch, cut: MicroBatching, *, columns: int) -> Tensor:
+    """`score` of every token, computed in micro-batches on all ranks: f32 [columns, T] on each rank."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    for rows in cut.passes(batch):
+    for rows in cut.split(batch):
         scored = torch.stack(score(micro_batch(batch, rows)))
         if rows:
             table[:, batch.tokens_of(rows)] = scored

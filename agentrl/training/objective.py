@@ -1,4 +1,4 @@
-"""The policy's loss as the settings name it."""
+"""The policy loss of the settings."""
 
 from agentrl.algorithms import PolicyLoss, bind_loss
 from agentrl.config.schema import Actor
@@ -20,4 +20,5 @@ def loss_of(actor: Actor) -> PolicyLoss:
         kl_cov_ratio=policy_loss.kl_cov_ratio,
         ppo_kl_coef=policy_loss.ppo_kl_coef,
         config=actor,
+        **policy_loss.options,
     )

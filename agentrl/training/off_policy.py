@@ -1,8 +1,7 @@
-"""The off-policy correction of a batch, as `algorithm.rollout_correction` names it.
+"""The off-policy correction of a batch, by `algorithm.rollout_correction`.
 
-Importance weights need the log-probs of one sequence alone, so they are made in the forward pass of the update. What
-looks at more, rejection and normalised weights, is settled for the batch first: what is rejected leaves the mask, and
-with it every mean, before anything is averaged.
+Importance weights need the log-probs of one sequence only, so the update computes them per micro-batch. Rejection and
+normalised weights need the whole batch, so they come first: rejected tokens leave the mask, and so every mean.
 """
 
 from dataclasses import replace
@@ -16,22 +15,22 @@ from agentrl.config.schema import RolloutCorrection
 from agentrl.training.batch import Batch
 
 
-def own_ratio(rollout_correction: RolloutCorrection) -> bool:
-    """Whether the loss's own ratio corrects, and importance weights would count twice."""
+def loss_has_ratio(rollout_correction: RolloutCorrection) -> bool:
+    """Whether the loss's ratio already corrects, so that importance weights would count twice."""
     return rollout_correction.bypass_mode and rollout_correction.loss_type == "ppo_clip"
 
 
-def settles(rollout_correction: RolloutCorrection) -> bool:
-    """Whether something is settled before the update's forward passes, and so asks for log-probs from before it."""
-    weighs = rollout_correction.rollout_is is not None and not own_ratio(rollout_correction)
+def needs_batch_correction(rollout_correction: RolloutCorrection) -> bool:
+    """Whether the whole batch is corrected before the update, which needs its log-probs."""
+    weighs = rollout_correction.rollout_is is not None and not loss_has_ratio(rollout_correction)
     rejects = rollout_correction.rollout_rs is not None or rollout_correction.rollout_token_veto_threshold is not None
     return rejects or (weighs and rollout_correction.rollout_is_batch_normalize)
 
 
-def settled(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection) -> Batch:
-    """The batch without what is rejected, and with its importance weights; `logprobs` f32 [T] are the trainer's.
+def correct_batch(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection) -> Batch:
+    """The batch without rejected tokens and with importance weights; `logprobs` f32 [T] are the trainer's.
 
-    The weights come from all tokens, the rejected ones too, as in verl.
+    Rejected tokens count in the weights, as in verl.
     """
     mask, bounds = batch.mask, batch.cu_seqlens
     gap = torch.where(mask, logprobs.detach() - batch.rollout_logprobs, 0.0)
@@ -44,16 +43,16 @@ def settled(batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrectio
     if veto is not None:
         kept = kept & free_of_veto(veto, gap, mask, bounds)
     found = replace(batch, mask=kept, rejected=mask & ~kept)
-    found.importance, found.capped = weights_of(batch, logprobs, rollout_correction)
+    found.importance, found.capped = batch_importance(batch, logprobs, rollout_correction)
     return found
 
 
-def weights_of(
+def batch_importance(
     batch: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """(importance weights f32 [T], whether the cap acted f32 [T]); None where the loss has none."""
+    """(importance weights f32 [T], 1 where the cap acts f32 [T]); None without weights."""
     level = rollout_correction.rollout_is
-    if level is None or own_ratio(rollout_correction):
+    if level is None or loss_has_ratio(rollout_correction):
         return None, None
     lower, cap = bounds_of(rollout_correction.rollout_is_threshold)
     mode = "mask" if lower is not None else rollout_correction.rollout_is_mode
@@ -64,10 +63,10 @@ def weights_of(
     return weights, capped
 
 
-def importance_of(
+def micro_batch_importance(
     micro: Batch, logprobs: Tensor, rollout_correction: RolloutCorrection
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """As `weights_of`, of a micro-batch: those that were settled before, where they were."""
+    """`batch_importance` of a micro-batch; its stored weights where the batch was corrected before."""
     if micro.importance is not None and micro.capped is not None:
         return micro.importance, micro.capped
-    return weights_of(micro, logprobs, rollout_correction)
+    return batch_importance(micro, logprobs, rollout_correction)

@@ -1,6 +1,6 @@
-"""AdamW, its schedule, gradient clipping, the loss scale, and what happens when a gradient is not finite."""
+"""AdamW with its schedule, gradient clipping and loss scale; steps with a non-finite gradient are skipped."""
 
-from math import cos, isfinite, pi
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,51 +12,22 @@ from agentrl.training.loss_scale import LossScale
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import local, trainable_shards
 from agentrl.training.perf.offload import move_moments
+from agentrl.training.schedules import lr_factor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def lr_factor(
-    step: int,
-    *,
-    kind: str,
-    warmup: int,
-    total: int,
-    min_ratio: float = 0.0,
-    num_cycles: float = 0.5,
-    stable_ratio: float = 0.9,
-) -> float:
-    """Share of the peak learning rate at `step` (0-based) of `total`.
-
-    Linear warm-up over `warmup` steps, whose last has the full rate, then constant, or linear, cosine or wsd down to
-    `min_ratio`; wsd (arXiv 2404.06395) stays at the full rate for `stable_ratio` of the rest and then falls in a
-    straight line. Raises UserError for an unknown kind.
-    """
-    if kind not in ("constant", "linear", "cosine", "wsd"):
-        raise UserError(f"optim.lr_scheduler_type {kind!r} does not exist; it is constant, linear, cosine or wsd")
-    if step < warmup:
-        return (step + 1) / warmup
-    if kind == "constant":
-        return 1.0
-    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    if kind == "wsd":
-        falling = min((1.0 - progress) / max(1.0 - stable_ratio, 1e-9), 1.0)
-    else:
-        falling = 1.0 - progress if kind == "linear" else 0.5 * (1.0 + cos(pi * num_cycles * 2.0 * progress))
-    return min_ratio + (1.0 - min_ratio) * max(falling, 0.0)
-
-
 def warmup_steps(optim: Optim, total_steps: int) -> int:
-    """Steps of warm-up: the number where it is given, else the share."""
+    """Warm-up steps: the number if set, else the share of all steps."""
     if optim.lr_warmup_steps >= 0:
         return optim.lr_warmup_steps
     return int(optim.lr_warmup_steps_ratio * total_steps)
 
 
 class Optimizer:
-    """AdamW over a module's trainable parameters. The schedule moves on by `advance`, not by `step`.
+    """AdamW over a module's trainable parameters. `advance` moves the schedule, `step` does not.
 
-    So all optimizer steps of one training step share a learning rate, however many mini-batches it has.
+    So all optimizer steps of one training step have the same learning rate.
     """
 
     def __init__(
@@ -69,7 +40,7 @@ class Optimizer:
         ranks: Ranks = ALONE,
         offload: bool = False,
     ) -> None:
-        """`module` may be sharded over `ranks`. `offload`: the moments wait in the CPU's memory between steps."""
+        """`module` may be sharded over `ranks`. `offload`: the moments are in CPU memory between steps."""
         self.optim = optim
         self.ranks = ranks
         self.offload = offload
@@ -77,8 +48,8 @@ class Optimizer:
         self.total_steps = total_steps
         self.schedule_step = 0
         self.skipped = 0
-        """Optimizer steps left out so far because the gradient was not finite."""
-        self.scale = LossScale(getattr(module, "computes_in", None), ranks.world)
+        """Optimizer steps skipped so far because the gradient was not finite."""
+        self.scale = LossScale(getattr(module, "compute_dtype", None), ranks.world)
         self.shards = trainable_shards(module)
         self.parameters = [shard.parameter for shard in self.shards.values()]
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters):
@@ -109,10 +80,15 @@ class Optimizer:
             stable_ratio=optim.stable_ratio,
         )
 
-    def step(self) -> float:
-        """Clip, step, clear the gradients; returns the norm before clipping. Skips, and counts, a norm not finite.
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of float16 losses; None where layers compute in another dtype."""
+        return self.scale.value if self.scale.needed else None
 
-        Gradients are those of a loss that was multiplied by `scale.value`; the norm is that of the loss itself.
+    def step(self) -> float:
+        """Clip, step, clear the gradients; returns the norm before clipping. Skips and counts non-finite norms.
+
+        Gradients are of the loss times `scale.value`; the norm is of the loss itself.
         """
         gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
         norm = self.ranks.norm(gradients) / self.scale.value
@@ -126,25 +102,27 @@ class Optimizer:
         return value
 
     def advance(self) -> None:
-        """Go on to the schedule's next step."""
+        """Move to the schedule's next step."""
         self.schedule_step += 1
         self._set_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step counts by parameter, the schedule's place."""
+        """Moments and step counts by parameter, the schedule's step, the loss scale."""
         held = {n: self.adamw.state[s.parameter] for n, s in self.shards.items() if s.parameter in self.adamw.state}
-        # A rank that has nothing of a parameter has no moments of it, and all must say the same of it.
+        # A rank without elements of a parameter has no moments of it, but all ranks must save the same step count.
         counts = self.ranks.merge({name: float(state["step"]) for name, state in held.items()})
         steps = {name: counts[name] for name in self.shards if name in counts}
         moments = {
-            moment: {name: self.shards[name].piece(held[name][moment] if name in held else None) for name in steps}
+            moment: {
+                name: self.shards[name].local_chunk(held[name][moment] if name in held else None) for name in steps
+            }
             for moment in MOMENTS
         }
         place = {"schedule_step": self.schedule_step, "skipped": self.skipped, "scale": self.scale.state_dict()}
         return {"moments": moments, "steps": steps, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; learning rate and decay stay those of the configuration."""
+        """Restore a checkpoint; learning rate and decay stay those of the configuration."""
         self.adamw.state.clear()
         for name, count in state["steps"].items():
             shard = self.shards[name]

@@ -1,8 +1,8 @@
-"""From trajectories to a packed batch.
+"""Pack trajectories into a batch, and place their rewards.
 
-Reward placement: a trajectory's reward lands on the last token that the model made in the last ledger it made any in;
-a turn's reward on the last model token of that turn, in whichever ledger trains that turn. No reward ever sits on a
-token with mask 0, where some estimators would lose it.
+Reward placement: a trajectory's reward is on the last model token of its last trained ledger; a turn's reward is on the
+last model token of that turn, in the ledger that trains it. No reward is on a token with mask 0, where some estimators
+would lose it.
 """
 
 from collections import defaultdict
@@ -26,10 +26,10 @@ Spot = tuple[int, int]
 
 
 def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float) -> Batch:
-    """Pack what may teach; the others are left out, and `Batch.trajectory` keeps the indices of the whole list.
+    """Pack the trainable trajectories with their rewards; `Batch.trajectory` has indices of the whole list.
 
-    `tool_turn_weight` and `interaction_turn_weight` scale the turn rewards of either source. Ledgers without a model
-    token teach nothing and are left out, too. Nothing trainable gives a batch of 0 sequences.
+    `tool_turn_weight` and `interaction_turn_weight` scale turn rewards by their source. Ledgers without a model token
+    are left out. Without a trainable trajectory the batch has 0 sequences.
     """
     return place_rewards(
         pack_tokens(trajectories),
@@ -40,13 +40,13 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
 
 
 def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
-    """Pack all that has not failed, scored or not yet, with rewards of 0."""
+    """Pack all trajectories without an infra error, scored or not, with rewards of 0."""
     ledgers: list[Ledger] = []
     owners: list[int] = []
     groups: list[int] = []
     numbers: dict[str, int] = {}
     for i, trajectory in enumerate(trajectories):
-        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _teaching(trajectory)
+        kept = [] if trajectory.outcome is Outcome.INFRA_ERROR else _trained_ledgers(trajectory)
         ledgers += kept
         owners += [i] * len(kept)
         groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
@@ -58,7 +58,7 @@ def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
 def place_rewards(
     batch: Batch, trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float
 ) -> Batch:
-    """The batch that `trajectories` were packed into, with their rewards; those without a score are left out."""
+    """The batch that `trajectories` were packed into, with their rewards; unscored ones are left out."""
     weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
     owners = batch.trajectory.tolist()
     kept = [sequence for sequence, owner in enumerate(owners) if trajectories[owner].trainable]
@@ -75,13 +75,13 @@ def place_rewards(
     return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
-def earned(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
-    """What a scored trajectory got in all: the sum of the rewards that its tokens are given."""
+def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
+    """The sum of all rewards of a scored trajectory, as placed on its tokens."""
     weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
     return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in trajectory.turn_rewards)])
 
 
-def _teaching(trajectory: Trajectory) -> list[Ledger]:
+def _trained_ledgers(trajectory: Trajectory) -> list[Ledger]:
     return [ledger for ledger in trajectory.ledgers if ledger.model_tokens]
 
 
@@ -91,7 +91,7 @@ def pack_ledgers(
     trajectory: Sequence[int] | None = None,
     group: Sequence[int] | None = None,
 ) -> Batch:
-    """Pack ledgers as they are, rewards 0. `trajectory`, `group`: one a ledger (its index)."""
+    """Pack ledgers as they are, rewards 0. `trajectory`, `group`: one per ledger; None: its index."""
     lengths = [len(ledger) for ledger in ledgers]
     own = list(range(len(ledgers)))
     positions = [torch.arange(n) for n in lengths]
@@ -109,29 +109,29 @@ def pack_ledgers(
 
 
 def _column(parts: Iterable[Sequence[Any]], dtype: Any, count: int) -> Tensor:
-    """One after another; several times as fast as a tensor made of a list."""
+    """The parts concatenated; several times as fast as torch.tensor of a list."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(parts), dtype, count))
 
 
 def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
-    """What a trainable trajectory earned, each with its place among the ledgers that teach."""
-    ends = _turn_ends(_teaching(trajectory))
+    """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
+    ends = _turn_ends(_trained_ledgers(trajectory))
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
     return [(ends[max(ends)], trajectory.reward or 0.0), *turns]
 
 
 def _turn_ends(ledgers: list[Ledger]) -> dict[int, Spot]:
-    """Where each turn's last model token lies, by turn; a later ledger wins."""
+    """The last model token of each turn; a later ledger overrides."""
     ends: dict[int, Spot] = {}
     for i, ledger in enumerate(ledgers):
-        # Of equal keys a dict keeps the last.
+        # A dict keeps the last of equal keys.
         last = dict(zip(compress(ledger.turns, ledger.mask), compress(range(len(ledger)), ledger.mask), strict=True))
         ends |= {turn: (i, token) for turn, token in last.items()}
     return ends
 
 
 def _spot(ends: dict[int, Spot], turn: int) -> Spot:
-    """The turn's last model token; of the nearest turn before it where its own is not trained, else of the first."""
+    """The turn's last model token; for an untrained turn that of the nearest earlier turn, else of the first."""
     if turn in ends:
         return ends[turn]
     earlier = [t for t in ends if t < turn]
@@ -139,9 +139,9 @@ def _spot(ends: dict[int, Spot], turn: int) -> Spot:
 
 
 def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:
-    """By a trajectory's key: the advantages of each of its ledgers, an empty list for one that `pack` left out.
+    """Trajectory key -> advantages of each ledger; an empty list for a ledger that `pack` left out.
 
-    `batch`: `trajectories`, some or all of them, packed, with advantages.
+    `batch`: packed from some or all `trajectories`, with advantages.
     """
     assert batch.advantages is not None
     columns: dict[int, list[Tensor]] = defaultdict(list)

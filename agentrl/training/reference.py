@@ -1,4 +1,4 @@
-"""The reference policy: what a KL penalty holds the policy to. It never changes during a run."""
+"""The frozen reference policy of a KL penalty."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,21 +9,29 @@ from torch import Tensor, nn
 
 from agentrl.config.schema import Actor, Ref
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, cut_like, score_batch
+from agentrl.training.micro_batches import MicroBatching, micro_batching_like, score_batch
 from agentrl.training.model.logprobs import Readout, TokenLogprobs
 
 
 class Reference:
-    """A frozen model of its own; under LoRA the policy's own base, its adapter switched off."""
+    """A frozen copy of the initial policy; with LoRA the policy itself with its adapter disabled."""
 
     def __init__(
-        self, module: nn.Module, *, temperature: float, cut: Cut, device: torch.device, offload: bool = False
+        self,
+        module: nn.Module,
+        *,
+        temperature: float,
+        micro_batching: MicroBatching,
+        device: torch.device,
+        offload: bool = False,
     ) -> None:
-        """`module`: the policy where it has an adapter, else a model that nobody trains. `offload`: it lies in the
-        CPU's memory while it has nothing to score."""
+        """`module`: the policy where it has an adapter, else a separate model.
+
+        `offload`: keep it in CPU memory when unused.
+        """
         self.module: Any = module
         self.adapter = hasattr(module, "disable_adapter")
-        self.cut = cut
+        self.micro_batching = micro_batching
         self.device = device
         self.offload = offload and not self.adapter
         if not self.adapter:
@@ -34,17 +42,17 @@ class Reference:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs f32 [T] of the model's tokens; 0 off the mask."""
-        with self.at_hand(), self._base():
-            return score_batch(self.score, batch.to(self.device), self.cut, columns=2)[0]
+        with self.on_device(), self._base():
+            return score_batch(self.score, batch.to(self.device), self.micro_batching, columns=2)[0]
 
     def readout(self, micro: Batch) -> Readout:
-        """What its logits of one pass are made of: the policy's own pass over the same compares itself with them."""
+        """Factors of its logits of a micro-batch, for the policy's exact KL to it."""
         with self._base():
             return self.score.readout(micro)
 
     @contextmanager
-    def at_hand(self) -> Iterator[None]:
-        """While it has something to score."""
+    def on_device(self) -> Iterator[None]:
+        """Keep an offloaded model on the device while the body runs."""
         if self.offload:
             self.module.to(self.device)
         try:
@@ -57,9 +65,9 @@ class Reference:
         return self.module.disable_adapter() if self.adapter else nullcontext()
 
 
-def ref_cut(ref: Ref, actor: Actor, device: torch.device) -> Cut:
-    """Forward passes of the reference; where its own keys are null, those of the policy's update."""
-    return cut_like(
+def ref_micro_batching(ref: Ref, actor: Actor, device: torch.device) -> MicroBatching:
+    """Micro-batches of the reference; its null keys take the values of the policy's update."""
+    return micro_batching_like(
         actor,
         device,
         ref.log_prob_use_dynamic_bsz,

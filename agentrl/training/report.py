@@ -1,4 +1,4 @@
-"""What an update says about itself: means over model tokens, gathered over micro-batches, read once at the end."""
+"""Metrics of an update: means over model tokens, summed over micro-batches, read once at the end."""
 
 from math import isfinite
 
@@ -11,12 +11,12 @@ from agentrl.training.parallel.ranks import ALONE, Ranks
 
 
 class Report:
-    """Gathers the figures of one update of policy or critic. Nothing waits for the device before `metrics`."""
+    """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
 
     def __init__(
         self, section: str, *, lr: float, device: torch.device, ranks: Ranks = ALONE, loss_scale: float | None = None
     ) -> None:
-        """`section` begins the names of all figures about the optimizer. `loss_scale`: where there is one."""
+        """`section`: prefix of the optimizer's metrics. `loss_scale`: None: not reported."""
         self._section = section
         self._ranks = ranks
         self._lr = lr
@@ -27,13 +27,13 @@ class Report:
         self._grad_norms: list[float] = []
 
     def mini_batch(self, grad_norm: float | None) -> None:
-        """Take in one mini-batch, by the gradient norm of its optimizer step; None: nothing in it taught."""
+        """Add a mini-batch by the gradient norm of its optimizer step; None: no step, no sequence had a gradient."""
         self._mini_batches += 1
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
 
-    def settle(self) -> None:
-        """Take in what other ranks have added: from here on the figures are those of all."""
+    def merge_ranks(self) -> None:
+        """Add the sums of the other ranks."""
         own = {name: float(total) for name, total in self._sums.items()}
         parts = self._ranks.gather((own, float(self._scored)))
         names = dict.fromkeys(name for sums, _ in parts for name in sums)
@@ -42,8 +42,8 @@ class Report:
         self._scored = as_tensor(sum(scored for _, scored in parts))
 
     def metrics(self) -> dict[str, float]:
-        """All figures by name, the same on every rank."""
-        self.settle()
+        """All metrics by name, the same on every rank."""
+        self.merge_ranks()
         finite = [norm for norm in self._grad_norms if isfinite(norm)]
         figures = {
             "lr": self._lr,
@@ -55,13 +55,13 @@ class Report:
         return {f"{self._section}/{name}": value for name, value in figures.items()}
 
     def add(self, mask: Tensor, details: dict[str, Tensor]) -> None:
-        """Add up each of `details` [T] over the mask."""
+        """Sum each of `details` [T] over the mask."""
         for name, value in details.items():
             self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
         self._scored += mask.sum()
 
     def means(self, *losses: str) -> dict[str, float]:
-        """Of what was added: a mean per token; of `losses`, whose weights make a mini-batch's mean, per mini-batch."""
+        """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
         scored = float(self._scored)
         return {n: float(total) / (self._mini_batches if n in losses else scored) for n, total in self._sums.items()}
 
@@ -80,7 +80,7 @@ NAMES = {
 
 
 class PolicyReport(Report):
-    """The policy's figures."""
+    """The policy's metrics."""
 
     def __init__(self, batch: Batch, *, lr: float, ranks: Ranks = ALONE, loss_scale: float | None = None) -> None:
         super().__init__("actor", lr=lr, device=batch.ids.device, ranks=ranks, loss_scale=loss_scale)
@@ -91,11 +91,11 @@ class PolicyReport(Report):
         self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
-        """Take in one forward pass. `details`, each [T]: old, logprobs, and of NAMES those that apply."""
+        """Add a micro-batch. `details`, each [T]: old, logprobs, and some of NAMES."""
         old, logprobs = details.pop("old").detach(), details.pop("logprobs").detach()
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:
-            # The loss as it is minimised: the weights of one mini-batch make its mean.
+            # The minimised loss: the weights of one mini-batch sum to its mean.
             details["pg_loss"] = details["pg_loss"].double() * micro.weights.double()
         self.add(micro.mask, details)
         drawn = micro.mask
@@ -104,15 +104,15 @@ class PolicyReport(Report):
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
         self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
 
-    def settle(self) -> None:
-        super().settle()
+    def merge_ranks(self) -> None:
+        super().merge_ranks()
         if self._ranks.world > 1:
             self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
         if self._rejected is not None:
             self._rejected = torch.tensor(sum(self._ranks.gather(int(self._rejected))))
 
     def metrics(self) -> dict[str, float]:
-        """All figures by name, the same on every rank."""
+        """All metrics by name, the same on every rank."""
         metrics = super().metrics() | {
             "batch/tokens": float(self._tokens),
             "batch/model_tokens": float(self._model_tokens),
@@ -128,9 +128,9 @@ class PolicyReport(Report):
         return metrics | means | self._gap_metrics()
 
     def _gap_metrics(self) -> dict[str, float]:
-        """How far the trainer's log-probs are from the engine's, over model tokens, in nats.
+        """The gap between the trainer's and the engine's log-probs over model tokens, in nats.
 
-        `k3` estimates KL(engine || trainer): the tokens were drawn by the engine.
+        `k3` estimates KL(engine || trainer), because the engine sampled the tokens.
         """
         gap = torch.cat(self._gaps)
         size = gap.abs()
@@ -143,11 +143,11 @@ class PolicyReport(Report):
 
 
 def _metric(name: str) -> str:
-    """A loss of the user's own may have figures of its own."""
+    """The metric's name of a detail; a user's loss may have details of its own."""
     return NAMES.get(name, name if "/" in name else f"actor/{name}")
 
 
 def _quantile(values: Tensor, q: float) -> float:
-    """torch.quantile without its limit of 16 million entries: the nearest rank."""
+    """The nearest-rank quantile; torch.quantile has a limit of 16 million entries."""
     rank = max(1, min(values.numel(), round(q * values.numel() + 0.5)))
     return float(values.kthvalue(rank).values)

@@ -1,8 +1,8 @@
-"""Cutting a batch: mini-batches (one optimizer step each) by prompts, shares (a rank's part of one) by work,
+"""Split a batch: into mini-batches (one optimizer step each) by prompts, into shares of ranks by work, into
 micro-batches (one forward pass each) by size.
 
-All are deterministic. How a mini-batch is cut into micro-batches does not change the result: the loss weights are
-made for the mini-batch as a whole.
+All are deterministic. The split into micro-batches does not change the result: loss weights are computed for the whole
+mini-batch.
 """
 
 import heapq
@@ -16,11 +16,11 @@ from agentrl.training.batch import Batch
 
 
 def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | None = None) -> list[list[int]]:
-    """Sequence indices of each mini-batch: at most `prompts` prompts with all their trajectories that are there.
+    """Sequence indices of each mini-batch: at most `prompts` prompts, each with all its trajectories.
 
     With a generator the prompts are shuffled first. The sequences of one trajectory, and the trajectories of one
-    prompt, stay together. Mini-batches are as few as `prompts` allows, and alike to within one prompt: Adam makes each
-    step about as large as the others, so that a prompt left over would weigh as much as all of another step's.
+    prompt, stay together. There are as few mini-batches as possible, and their sizes differ by at most one prompt:
+    Adam's steps are about equally large, so a single prompt left over would weigh as much as a full mini-batch.
     """
     by_group: dict[int, list[int]] = {}
     for sequence, group in enumerate(batch.group.tolist()):
@@ -36,27 +36,26 @@ def mini_batches(batch: Batch, prompts: int, *, generator: torch.Generator | Non
 def micro_batches(
     lengths: Sequence[int], *, max_tokens: int | None, max_sequences: int | None, at_least: int = 1
 ) -> list[list[int]]:
-    """Cut sequences into as few evenly filled passes as fit both limits; indices into `lengths`, fullest pass first.
+    """Split sequences into as few evenly filled micro-batches as the limits allow; indices into `lengths`.
 
-    A sequence longer than `max_tokens` gets a pass of its own. The fullest pass comes first, so that a run that does
-    not fit into memory fails at once and not an hour later. `at_least`: passes wanted, where there are as many
-    sequences.
+    A sequence longer than `max_tokens` is a micro-batch of its own. The fullest one comes first, so that a run that
+    does not fit into memory fails at once. `at_least`: fewest micro-batches, where there are as many sequences.
     """
     if not lengths:
         return []
     max_tokens = max_tokens or sum(lengths)
     max_sequences = max_sequences or len(lengths)
     bins = max(ceil(sum(lengths) / max_tokens), ceil(len(lengths) / max_sequences), min(at_least, len(lengths)))
-    while (cut := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
+    while (filled := _balanced(lengths, bins, max_tokens, max_sequences)) is None:
         bins += 1
-    return cut
+    return filled
 
 
-def shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[list[int]]:
-    """Deal sequences out to `count` ranks; indices into `lengths`, rising.
+def rank_shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[list[int]]:
+    """Distribute sequences over `count` ranks; ascending indices into `lengths`.
 
-    With the model's `hidden` size each share is about the same work: heaviest first to whoever has least so far.
-    Without, shares are runs of about the same number of sequences.
+    With the model's `hidden` size the shares have about equal work: the heaviest sequence goes to the least loaded
+    rank. Without, shares are contiguous and have about equally many sequences.
     """
     if hidden is None:
         bounds = [len(lengths) * i // count for i in range(count + 1)]
@@ -66,21 +65,21 @@ def shares(lengths: Sequence[int], count: int, *, hidden: int | None) -> list[li
     for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):
         done, i = heapq.heappop(heap)
         dealt[i].append(sequence)
-        heapq.heappush(heap, (done + work(lengths[sequence], hidden), i))
+        heapq.heappush(heap, (done + sequence_cost(lengths[sequence], hidden), i))
     return [sorted(share) for share in dealt]
 
 
-def work(length: int, hidden: int) -> float:
-    """What a sequence costs, in tokens of no context.
+def sequence_cost(length: int, hidden: int) -> float:
+    """The cost of a sequence, in tokens without context.
 
-    In each layer a token's matrix products take about 24 hidden^2 operations, and its causal attention 2 hidden for
-    each token of the sequence.
+    In each layer a token's matrix products take about 24 hidden^2 FLOPs, its causal attention 2 hidden per token of the
+    sequence.
     """
     return length * (1 + length / (12 * hidden))
 
 
 def _balanced(lengths: Sequence[int], bins: int, max_tokens: int, max_sequences: int) -> list[list[int]] | None:
-    """Longest first into the emptiest of `bins`; None where that breaks a limit."""
+    """Put the longest sequence first into the emptiest of `bins`; None where that breaks a limit."""
     heap = [(0, i) for i in range(bins)]
     filled: list[list[int]] = [[] for _ in range(bins)]
     for sequence in sorted(range(len(lengths)), key=lambda s: (-lengths[s], s)):

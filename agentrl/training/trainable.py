@@ -1,9 +1,9 @@
-"""What policy and critic share: a network that learns by optimizer steps over packed batches.
+"""The base of policy, critic and SFT model: optimizer steps over packed batches.
 
 Invariants:
-- the loss of a mini-batch does not depend on how it is cut into micro-batches: its tokens are weighted as a whole;
-- sequences that cannot move the weights get no backward pass; their share in the loss's denominator stays;
-- the module is in eval mode outside `learn`.
+- the split into micro-batches does not change the loss: token weights are computed for the whole mini-batch;
+- sequences without a gradient get no backward pass, but count in the loss's denominator;
+- the module is in eval mode outside `train_on`.
 """
 
 from dataclasses import dataclass
@@ -14,87 +14,93 @@ from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import Cut, micro_batch
+from agentrl.training.micro_batches import MicroBatching, micro_batch
 from agentrl.training.optimizer import Optimizer
-from agentrl.training.parallel.shards import hold, same_shapes
-from agentrl.training.perf.flops import arithmetic_of
+from agentrl.training.parallel.shards import same_shapes, set_no_sync
+from agentrl.training.perf.flops import flops_of_module
 from agentrl.training.report import Report
 from agentrl.training.splitting import mini_batches
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How one batch becomes optimizer steps."""
+    """The optimizer steps of one batch."""
 
     prompts: int
     """Prompts of a mini-batch."""
     epochs: int
     shuffle: bool
     seed: int
-    """Of the shuffling."""
+    """Of shuffling."""
 
 
-class Trainee:
-    """Base class; a child weighs the tokens of a mini-batch and says what its loss is."""
+class Trainable:
+    """Base class; subclasses define `loss_weights` and `loss`."""
 
     def __init__(
-        self, module: nn.Module, *, optimizer: Optimizer, cut: Cut, steps: Steps, device: torch.device
+        self,
+        module: nn.Module,
+        *,
+        optimizer: Optimizer,
+        micro_batching: MicroBatching,
+        steps: Steps,
+        device: torch.device,
     ) -> None:
         self.module: Any = module
         self.optimizer = optimizer
-        self.cut = cut
+        self.micro_batching = micro_batching
         self.steps = steps
         self.device = device
-        self.cost = arithmetic_of(module)
+        self.cost = flops_of_module(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
-    def prepared(self, mini: Batch) -> Batch:
-        """The mini-batch as it is trained on, under the weights before its optimizer step."""
+    def prepare_mini_batch(self, mini: Batch) -> Batch:
+        """Complete a mini-batch under the weights before its optimizer step."""
         return mini
 
-    def weigh(self, mini: Batch) -> Tensor:
-        """Each token's share in the loss of a mini-batch: f32 [T]."""
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """Each token's weight in the loss of a mini-batch: f32 [T]."""
         raise NotImplementedError
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
-        """A micro-batch's part of its mini-batch's loss: a scalar."""
+        """The micro-batch's part of its mini-batch's loss: a scalar."""
         raise NotImplementedError
 
-    def teaching(self, mini: Batch) -> tuple[list[int], list[int]]:
-        """Sequences whose loss has a gradient, and those whose has none."""
+    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
+        """(sequences whose loss has a gradient, the others)."""
         return list(range(mini.num_sequences)), []
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch that has all its columns; gives metrics."""
+        """Train on a batch that has all its columns; returns metrics."""
         raise NotImplementedError
 
-    def operations(self, batch: Batch) -> float:
-        """Floating-point operations that `learn` needs."""
-        teaching, silent = (batch.select(rows) for rows in self.teaching(batch))
-        backward = self.cost.update(teaching.lengths, int(teaching.mask.sum()))
-        return self.steps.epochs * (backward + self.cost.forward(silent.lengths, int(silent.mask.sum())))
+    def flops(self, batch: Batch) -> float:
+        """FLOPs of `train_on`."""
+        trained, others = (batch.select(rows) for rows in self.split_by_gradient(batch))
+        backward = self.cost.update(trained.lengths, int(trained.mask.sum()))
+        return self.steps.epochs * (backward + self.cost.forward(others.lengths, int(others.mask.sum())))
 
-    def learn(self, batch: Batch, report: Report) -> None:
-        """All optimizer steps of one batch; the schedule moves on by one."""
+    def train_on(self, batch: Batch, report: Report) -> None:
+        """Take all optimizer steps of one batch; the schedule advances by one."""
         steps = self.steps
         self.module.train()
         for _ in range(steps.epochs):
             generator = self.shuffling if steps.shuffle else None
             for rows in mini_batches(batch, steps.prompts, generator=generator):
-                self._mini_step(batch.select(rows), report)
+                self._optimizer_step(batch.select(rows), report)
         self.module.eval()
         self.optimizer.advance()
 
     def state_dict(self) -> dict[str, Any]:
-        """Trainable parameters (this rank's piece of each), optimizer, schedule, shuffling."""
+        """This rank's chunks of trainable parameters, optimizer, schedule, shuffling."""
         return {
-            "parameters": {name: shard.piece() for name, shard in self.optimizer.shards.items()},
+            "parameters": {name: shard.local_chunk() for name, shard in self.optimizer.shards.items()},
             "optimizer": self.optimizer.state_dict(),
             "shuffling": self.shuffling.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, as far as it is there; parameters are written in place.
+        """Restore the parts that a checkpoint has; parameters are written in place.
 
         Raises UserError when it is of another model.
         """
@@ -109,15 +115,15 @@ class Trainee:
         if "shuffling" in state:
             self.shuffling.set_state(state["shuffling"])
 
-    def _mini_step(self, mini: Batch, report: Report) -> None:
-        mini = self.prepared(mini)
-        mini.weights = self.weigh(mini)
-        teaching, silent = self.teaching(mini)
-        passes = self.cut.passes(mini, teaching)
-        for number, rows in enumerate(passes, start=1):
-            hold(self.module, number < len(passes))
-            self.cut.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
-        for rows in self.cut.passes(mini, silent):
+    def _optimizer_step(self, mini: Batch, report: Report) -> None:
+        mini = self.prepare_mini_batch(mini)
+        mini.weights = self.loss_weights(mini)
+        trained, others = self.split_by_gradient(mini)
+        parts = self.micro_batching.split(mini, trained)
+        for number, rows in enumerate(parts, start=1):
+            set_no_sync(self.module, number < len(parts))
+            self.micro_batching.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
+        for rows in self.micro_batching.split(mini, others):
             with torch.no_grad():
                 self.loss(micro_batch(mini, rows), report)
-        report.mini_batch(self.optimizer.step() if teaching else None)
+        report.mini_batch(self.optimizer.step() if trained else None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentrl.algorithms.advantages import estimate
 from agentrl.algorithms.kl import kl_penalty as penalty
-from agentrl.algorithms.losses import BUILT_IN, PolicyLoss
+from agentrl.algorithms.losses import POLICY_LOSSES, PolicyLoss
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.verl.estimators import (
     ADV_ESTIMATOR_REGISTRY,
@@ -162,7 +162,7 @@ def compute_policy_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """PPO's clipped loss as verl 0.5 gives it: (loss, clip fraction, KL, lower clip fraction)."""
     low, high = (cliprange if one is None else one for one in (cliprange_low, cliprange_high))
-    loss = PolicyLoss("vanilla", {"low": low, "high": high, "c": clip_ratio_c}, BUILT_IN["vanilla"])
+    loss = PolicyLoss("vanilla", {"low": low, "high": high, "c": clip_ratio_c}, POLICY_LOSSES.built_in("vanilla"))
     return _of(loss, old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, None)
 
 
@@ -222,7 +222,7 @@ def _bound(name: str, config: Any) -> PolicyLoss:
         "tau_pos": config.get("tau_pos", modes.get("tau_pos", 1.0)),
         "tau_neg": config.get("tau_neg", modes.get("tau_neg", 1.05)),
     }
-    return PolicyLoss(name, options, BUILT_IN[name])
+    return PolicyLoss(name, options, POLICY_LOSSES.built_in(name))
 
 
 compute_policy_loss_vanilla = _loss("vanilla")

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantages import ADVANTAGES, BUILT_IN, COLUMNS
 from agentrl.algorithms.segments import dense
 from agentrl.core.errors import UserError
+from agentrl.core.points import ADVANTAGES, ESTIMATOR_COLUMNS
 from agentrl.verl.data_proto import object_array
 from agentrl.verl.padded import rows_of
 from agentrl.verl.sections import AlgoConfig
@@ -53,7 +53,7 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
 
     def decorate(function: Function) -> Function:
         name = _name(name_or_enum)
-        if ADV_ESTIMATOR_REGISTRY.get(name, function) is not function or name in BUILT_IN:
+        if ADV_ESTIMATOR_REGISTRY.get(name, function) is not function or name in ADVANTAGES.declared:
             raise ValueError(f"an advantage estimator {name!r} is there already; give yours another name")
         ADV_ESTIMATOR_REGISTRY[name] = function
         adopt(name, function)
@@ -74,7 +74,7 @@ def get_adv_estimator_fn(name_or_enum: str | Enum) -> Function:
 
 def adopt(name: str, function: Function) -> None:
     """Let `algorithm.adv_estimator` find it."""
-    ADVANTAGES[name] = PaddedEstimator(name, function)
+    ADVANTAGES.add(name, PaddedEstimator(name, function), replace=True)
 
 
 class PaddedEstimator:
@@ -138,7 +138,7 @@ def _first_of_each(trajectory: Tensor) -> Tensor:
 
 def _signature(keywords: tuple[str, ...]) -> inspect.Signature:
     kind = inspect.Parameter
-    columns = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in COLUMNS]
+    columns = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ESTIMATOR_COLUMNS]
     return inspect.Signature([*columns, *(kind(name, kind.KEYWORD_ONLY, default=None) for name in keywords)])
 
 

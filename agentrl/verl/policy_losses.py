@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.losses import POLICY_LOSSES, Details, OptimizerStep
+from agentrl.algorithms.losses import Details, OptimizerStep
 from agentrl.core.errors import UserError
+from agentrl.core.points import POLICY_LOSSES
 from agentrl.verl.padded import rows_of
 from agentrl.verl.sections import ActorConfig
 
@@ -57,7 +58,7 @@ def get_policy_loss_fn(name: str) -> Function:
 
 def adopt(name: str, function: Function) -> None:
     """Let `actor.policy_loss.loss_mode` find it."""
-    POLICY_LOSSES[name] = PaddedLoss(function)
+    POLICY_LOSSES.add(name, PaddedLoss(function), replace=True)
 
 
 class Whole(Mapping[str, Any]):

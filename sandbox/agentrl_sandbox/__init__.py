@@ -1,3 +1,3 @@
 """Runs code that a model wrote, isolated from the host and from other runs."""
 
-__version__ = "0.1.0"
+__version__ = "0.4.0"

@@ -164,8 +164,8 @@ def show_probes(console: Console, report: Any) -> None:
     for probe in report:
         mark = ("works", GREEN) if probe.ok else ("no   ", YELLOW)
         console.print(f"  {probe.tier:<10}", mark, probe.why)
-        if not probe.ok and probe.mend:
-            console.print((f"  {'':<10} to have it: {probe.mend}", DIM))
+        if not probe.ok and probe.fix:
+            console.print((f"  {'':<10} fix: {probe.fix}", DIM))
 
 
 def run_file(args: argparse.Namespace) -> int:
@@ -226,7 +226,7 @@ def check(args: argparse.Namespace) -> int:
     report, languages, memory = asyncio.run(_survey(args))
     code = 0 if any(probe.ok for probe in report) else 1
     if args.json:
-        tiers = [{"tier": probe.tier, "ok": probe.ok, "why": probe.why, "mend": probe.mend} for probe in report]
+        tiers = [{"tier": probe.tier, "ok": probe.ok, "why": probe.why, "fix": probe.fix} for probe in report]
         sys.stdout.write(json.dumps({"isolation": tiers, "memory": memory, "languages": languages}, indent=2) + "\n")
         return code
     console = Console(sys.stdout)

@@ -1,7 +1,7 @@
-"""What a sandbox is asked to run, and what it answers.
+"""A job for the sandbox, and its result.
 
-Invariants: a `Result` exists only where the sandbox itself worked, so whatever is in it is the program's own doing;
-trouble of the sandbox's own is an `SandboxError` and never a verdict. Bytes stay bytes until a border that needs text.
+Invariants: a `Result` exists only if the sandbox itself worked, so everything in it is the program's doing; a failure
+of the sandbox is a `SandboxError` and never a verdict. Output stays bytes until somebody needs text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,20 @@ LimitHit = Literal["time", "cpu", "memory", "output", "processes", "disk"]
 
 
 SESSIONS = 1024
-"""Open at once in a pool: as many as the trajectories that a trainer runs at once."""
+"""Sessions open at once in a pool: as many as a trainer has concurrent trajectories."""
 
 
 class Busy(SandboxError):
-    """The queue is full, or would outlast the caller's patience. Nothing ran; asking again later may help."""
+    """The queue is full, or no slot was free in time. Nothing ran; a later retry may succeed."""
 
 
 class Unavailable(SandboxError):
-    """The language is not known here, or its toolchain is not installed."""
+    """The language is unknown, or its toolchain is not installed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may use."""
+    """The resources that one command may use."""
 
     wall: float = 10.0
     """Seconds from the start of the process."""
@@ -37,7 +37,7 @@ class Limits:
     memory_mb: int = 1024
     """MiB of memory of all kinds, all processes together, tmpfs included."""
     output_bytes: int = 1 << 20
-    """Kept of stdout and of stderr, each; what goes beyond is cut off, the program killed, and `truncated` set."""
+    """Bytes of stdout, and of stderr. A program that writes more is killed; `truncated` is set."""
     processes: int = 128
     """Processes and threads alive at once."""
     disk_mb: int = 64
@@ -60,18 +60,18 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Relative path in the work folder -> content. A path that leaves the folder is a ValueError."""
     fetch: Sequence[str] = ()
-    """Relative paths read back after the last run; what is missing, no plain file or outside the folder is skipped."""
+    """Relative paths read back after the last run; missing files, and those that are not plain, are skipped."""
     compile_limits: Limits = Limits()
     run_limits: Limits = Limits()
     stop_on_failure: bool = False
-    """Leave out the runs that follow the first one with a status other than Finished or a return code other than 0."""
+    """Skip the runs after the first one with a status other than Finished or a return code other than 0."""
     total: float | None = None
-    """Wall seconds for all runs together: the last is cut short at that, those after it are left out."""
+    """Wall seconds for all runs together: the run that reaches it is cut short, the others are skipped."""
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How one command, a compilation or a run, ended."""
+    """The end of one command: a compilation or a run."""
 
     status: Status
     """Error: the command could not be started."""
@@ -82,7 +82,7 @@ class CommandResult:
     stdout: bytes
     stderr: bytes
     cpu_time: float = 0.0
-    """Seconds, all its processes together."""
+    """Seconds, all processes together."""
     memory_peak_mb: float = 0.0
     """MiB."""
     limit_hit: LimitHit | None = None
@@ -91,13 +91,13 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job."""
+    """The outcome of a job."""
 
     isolation: str
-    """Tier it ran in: namespace, bwrap, landlock or none."""
+    """The tier: namespace, bwrap, landlock or none."""
     compiled: CommandResult | None = None
     """None for languages without a compiler."""
     runs: Sequence[CommandResult] = ()
-    """One a stdin; none when the compilation failed."""
+    """One per stdin; empty if the compilation failed."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What was fetched."""
+    """The files of `Job.fetch`."""

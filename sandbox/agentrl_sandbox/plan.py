@@ -1,4 +1,4 @@
-"""From a job to the plan that a warden carries out, and from its replies to results. No processes here."""
+"""Turns a job into a plan for a job supervisor, and its replies into results. Starts no processes."""
 
 import hashlib
 import os
@@ -9,41 +9,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl_sandbox import wire
-from agentrl_sandbox.folder import checked
 from agentrl_sandbox.job import CommandResult, Job, Limits
 from agentrl_sandbox.languages import HEAP, Recipe
+from agentrl_sandbox.work_folder import checked
 
 _NUMPY = re.compile(r"^.*\b(?:import|from)\b[^#\n]*\b(?:numpy|pandas|scipy|sklearn|matplotlib)\b", re.MULTILINE)
 _MIB = 1 << 20
 _AT_ONCE = 1 << 16
 THREADS = {
-    # Numeric libraries start a thread per core of the host when they are imported, each with a stack, and a host may
-    # have more cores than a run has memory. One each: there are two runs a core, no thread outlives the fork of a warm
-    # interpreter, and OpenBLAS waits for its own, for ever, when it is forked once more.
+    # Numeric libraries start a thread per core of the host when they are imported, each with a stack, which can exceed
+    # the memory of a run. One thread: there are two runs per core, no thread survives the fork of a zygote, and
+    # OpenBLAS waits forever for its threads when it is forked again.
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"),
     **dict.fromkeys(("NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    # Schedulers and compilers; two, so that what runs side by side still does.
+    # Schedulers and compilers; two, so that concurrent programs stay concurrent.
     **dict.fromkeys(("GOMAXPROCS", "RAYON_NUM_THREADS", "TBB_NUM_THREADS", "UV_THREADPOOL_SIZE"), "2"),
 }
-"""Variables of a run that keep libraries from counting the host's cores. A program may set others."""
+"""Variables that keep libraries from starting a thread per core."""
 _HEAP = 0.75
-"""Share of a run's memory that a runtime with a heap of its own may use for it; the rest is for the runtime itself."""
+"""Share of a run's memory for the heap of a runtime; the rest is for the runtime itself."""
 _WARM = frozenset({*sys.stdlib_module_names, "numpy", "usercustomize"})
 Files = dict[str, tuple[bytes, int]]
 
 
 @dataclass
 class Plan:
-    """What the warden is sent, and which server forks it."""
+    """The message to a job supervisor, and the flavour of the zygote that forks it."""
 
     header: dict[str, Any]
     files: Files
     flavour: str
     key: bytes | None
-    """Of the compilation; None where nothing is compiled."""
+    """Key of the compilation; None if nothing is compiled."""
 
     def message(self, stdins: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
-        """The bytes to send first, and the stdins that are to follow: none, where all together are few bytes."""
+        """The bytes to send first, and the stdins to send after them: none, if all together are few bytes."""
         names = [(path, mode) for path, (_, mode) in self.files.items()]
         plan = wire.pack({**self.header, "files": names}, [content for content, _ in self.files.values()])
         if len(plan) + sum(map(len, stdins)) > _AT_ONCE:
@@ -52,7 +52,7 @@ class Plan:
 
 
 def environment(folders: tuple[str, ...], work: str) -> dict[str, str]:
-    """All the variables of a run; `folders` come first in PATH."""
+    """All environment variables of a run; `folders` come first in PATH."""
     path = ":".join(dict.fromkeys([*folders, "/usr/local/bin", "/usr/bin", "/bin"]))
     return {"PATH": path, "HOME": work, "LANG": "C.UTF-8", **THREADS}
 
@@ -83,18 +83,18 @@ def make(job: Job, recipe: Recipe, programs: Mapping[str, str], *, forks: bool, 
 
 
 def session(limits: Limits, argv: list[str] | None, env: Mapping[str, str]) -> Plan:
-    """The plan of a session; `argv` starts its interpreter where none is forked."""
+    """The plan of a session; `argv` starts its interpreter if none is forked."""
     header = {"session": True, "plain": False, "argv": argv, "env": {**env}, "run_limits": vars(limits)}
     return Plan(header, {}, "base", None)
 
 
 def _shadows(files: Files) -> bool:
-    """Whether modules of the work folder would be imported in place of some that a warm interpreter already has."""
+    """Whether a file would be imported in place of a module that the zygote has imported already."""
     return any(path.split("/")[0].removesuffix(".py") in _WARM for path in files)
 
 
 def result(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> CommandResult:
-    """A warden's reply about one command."""
+    """The result in a job supervisor's reply about one command."""
     late = header["hit"] in ("time", "cpu")
     error = header["error"]
     return CommandResult(

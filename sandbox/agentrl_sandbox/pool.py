@@ -1,7 +1,7 @@
-"""The sandbox as a library: a pool of isolated runs, for the server and, embedded, for rewards and tools.
+"""The sandbox as a library: a pool of isolated runs.
 
-Invariants: no code of a job runs in this process; a `Result` means that the sandbox worked; a job is run again, once,
-when a process of the sandbox's own was lost under it; `close` leaves no process.
+Invariants: no code of a job runs in this process; a `Result` means that the sandbox worked; a job is repeated once if
+a process of the sandbox itself ended during it; `close` leaves no process.
 """
 
 import asyncio
@@ -14,33 +14,35 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from agentrl_sandbox import host_folders, probes, wire
 from agentrl_sandbox import isolation as tiers
 from agentrl_sandbox import plan as plans
-from agentrl_sandbox import probes, roots, wire
-from agentrl_sandbox.cache import CompileCache, Compiled
+from agentrl_sandbox.compile_cache import CompileCache, Compiled
 from agentrl_sandbox.errors import SandboxError, UsageError
 from agentrl_sandbox.isolation import Probe
 from agentrl_sandbox.job import SESSIONS, Busy, CommandResult, Job, Limits, Result
+from agentrl_sandbox.job_connection import JobConnection, Lost
 from agentrl_sandbox.languages import find
-from agentrl_sandbox.link import Caller, Link, Lost
 from agentrl_sandbox.open_files import allow_open_files
 from agentrl_sandbox.plan import Plan
-from agentrl_sandbox.session import CELLS, GRACE, Session
-from agentrl_sandbox.turnstile import Turnstile
+from agentrl_sandbox.session import CELL_RUNNER, GRACE, Session
+from agentrl_sandbox.slot_allocator import SlotAllocator
+from agentrl_sandbox.supervisor_client import SupervisorClient
 
 ALLOW = "AGENTRL_SANDBOX_ALLOW_UNISOLATED"
-"""Environment variable that must be 1 before isolation="none" is obeyed."""
+"""Environment variable that must be 1 for isolation="none"."""
 MOST_SLOTS = 256
-MORE = "for more at once raise rollout.max_concurrent_trajectories, or a server's --sessions"
+MORE = "to open more at once, raise rollout.max_concurrent_trajectories, or a server's --sessions"
 _SOURCE = "main.py"
 _START = 60.0
 
 
 class Pool:
-    """Runs jobs, `slots` at once (None: two a core); up to `queue` wait (None: all of them).
+    """Runs jobs in isolation.
 
-    `sessions`: open at once; more of them wait until one is closed. `python`: whose packages the runs see. Raises
-    UsageError on a system other than Linux.
+    `slots`: jobs at once (None: two per core). `queue`: jobs that may wait (None: any number). `sessions`: open at
+    once; more wait until one is closed. `python`: the interpreter of the runs. Raises UsageError on a system other than
+    Linux.
     """
 
     def __init__(
@@ -61,45 +63,45 @@ class Pool:
         self.slots = slots or min(MOST_SLOTS, 2 * len(os.sched_getaffinity(0)))
         if self.slots > MOST_SLOTS:
             raise UsageError(f"slots={slots} are more than one pool can have; give {MOST_SLOTS} at most")
-        self.turnstile = Turnstile(self.slots, queue)
-        self.sessions = Turnstile(sessions)
+        self.allocator = SlotAllocator(self.slots, queue)
+        self.sessions = SlotAllocator(sessions)
         self.python = python or sys.executable
         self.isolation = ""
         self.uncounted = ""
-        """Why the kernel does not count all memory of a run; empty where it does."""
+        """Why the kernel does not count all memory of a run; empty if it does."""
         self.forks = False
         self.report: list[Probe] = []
         self.compiled = CompileCache()
-        self.link: Link | None = None
-        self.told: dict[str, Any] = {}
+        self.supervisor: SupervisorClient | None = None
+        self.config: dict[str, Any] = {}
         self.repair = asyncio.Lock()
         self.counts = dict.fromkeys(("done", "failed", "busy", "restarts"), 0)
         self.programs: dict[str, Mapping[str, str]] = {}
 
     async def start(self) -> None:
-        """Choose a tier, by running something in it. Raises UsageError where none works."""
+        """Choose the first tier whose canaries fail to escape. Raises UsageError if none works."""
         names = self._candidates()
-        reach = await asyncio.get_running_loop().run_in_executor(None, roots.find, self.python)
+        readable = await asyncio.get_running_loop().run_in_executor(None, host_folders.find, self.python)
         folder = tempfile.mkdtemp(prefix="agentrl-sandbox-")
         os.chmod(folder, 0o711)
-        env = plans.environment(roots.folders(reach), tiers.WORK)
+        env = plans.environment(host_folders.folders(readable), tiers.WORK)
         allow_open_files()  # a session takes one here and one in the supervisor, which inherits the limit
-        self.told = {"python": self.python, "slots": self.slots * 3, "sessions": self.sessions.places}
-        self.told |= {"roots": reach, "folder": folder}
-        self.told |= {"env": env, "source": _SOURCE}
+        self.config = {"python": self.python, "slots": self.slots * 3, "sessions": self.sessions.slots}
+        self.config |= {"roots": readable, "folder": folder}
+        self.config |= {"env": env, "source": _SOURCE}
         for name in names:
             self.report.append(await self._try(name))
             if self.report[-1].ok:
                 return
         await self.close()
-        reasons = "; ".join(f"{probe.tier}: {probe.why}; to have it, {probe.mend}" for probe in self.report)
-        raise UsageError(f"isolation={self.wanted!r} cannot be had on this host. {reasons}")
+        reasons = "; ".join(f"{probe.tier}: {probe.why}; fix: {probe.fix}" for probe in self.report)
+        raise UsageError(f"isolation={self.wanted!r} does not work on this host. {reasons}")
 
     def _candidates(self) -> list[str]:
         if self.wanted == "none":
             if os.environ.get(ALLOW) != "1":
-                raise UsageError(f"isolation='none' lets code do all that you may; set {ALLOW}=1 if that is meant")
-            logging.getLogger(__name__).warning("the sandbox has no isolation: programs can do all that you may")
+                raise UsageError(f"isolation='none' gives code all your rights; set {ALLOW}=1 to allow it")
+            logging.getLogger(__name__).warning("the sandbox has no isolation: programs have all your rights")
             return ["none"]
         names = [name for name in tiers.TIERS if name != "none"]
         if self.wanted not in (*names, "auto"):
@@ -107,59 +109,59 @@ class Pool:
         return names if self.wanted == "auto" else [self.wanted]
 
     async def _try(self, name: str) -> Probe:
-        """Whether the tier works here; if so, it is the one in use."""
+        """Probe a tier; if it works, the pool uses it."""
         self.isolation = name
-        self.told |= {"tier": name, "bwrap": roots.bwrap(self.python) if name == "bwrap" else None}
+        self.config |= {"tier": name, "bwrap": host_folders.bwrap(self.python) if name == "bwrap" else None}
         try:
             await self._connect()
             probe = Probe(name, True) if name == "none" else await probes.examine(name, self.run)
         except (SandboxError, OSError) as error:
             probe = probes.refused(name, str(error))
-        if not probe.ok and self.link is not None:
-            await self.link.close()
-            self.link = None
+        if not probe.ok and self.supervisor is not None:
+            await self.supervisor.close()
+            self.supervisor = None
         return probe
 
-    async def _connect(self) -> Link:
-        """A supervisor whose first server is ready."""
-        self.link = Link(self.told)
+    async def _connect(self) -> SupervisorClient:
+        """Start a supervisor, and wait until its first zygote is ready."""
+        self.supervisor = SupervisorClient(self.config)
         try:
-            word = await asyncio.wait_for(self.link.hear(), _START)
+            message = await asyncio.wait_for(self.supervisor.receive(), _START)
         except TimeoutError:
             raise SandboxError(f"the sandbox's interpreter was not ready within {_START:g} s") from None
-        if word["op"] != "ready":
-            raise SandboxError(word["why"])
-        self.sessions.places, self.forks = word["sessions"], word["forks"]
-        self.uncounted = word["uncounted"]
-        return self.link
+        if message["op"] != "ready":
+            raise SandboxError(message["why"])
+        self.sessions.slots, self.forks = message["sessions"], message["forks"]
+        self.uncounted = message["uncounted"]
+        return self.supervisor
 
-    async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
-        """Do a job. Raises Busy when no place comes free within `patience` seconds, Unavailable, SandboxError."""
+    async def run(self, job: Job, *, client: str = "", queue_timeout: float | None = None) -> Result:
+        """Run a job. Raises Busy if no slot is free within `queue_timeout` seconds, Unavailable, SandboxError."""
         recipe = find(job.language)
         if recipe.name not in self.programs:
             self.programs[recipe.name] = recipe.locate(self.python)
-        plan = plans.make(job, recipe, self.programs[recipe.name], forks=self.forks, env=self.told["env"])
+        plan = plans.make(job, recipe, self.programs[recipe.name], forks=self.forks, env=self.config["env"])
         if plan.key is None:
-            return await self._placed(job, plan, client, patience)
+            return await self._run_in_slot(job, plan, client, queue_timeout)
         while (known := self.compiled.get(plan.key)) is None:
             try:
-                first = await asyncio.wait_for(self.compiled.claim(plan.key), patience)
+                first = await asyncio.wait_for(self.compiled.claim(plan.key), queue_timeout)
             except TimeoutError:
-                raise Busy(f"the same program was still being compiled after {patience:g} s") from None
+                raise Busy(f"the same program was still being compiled after {queue_timeout:g} s") from None
             if first:
                 try:
-                    return await self._placed(job, plan, client, patience)
+                    return await self._run_in_slot(job, plan, client, queue_timeout)
                 finally:
                     self.compiled.settle(plan.key)
         if known.files is None:
             return Result(self.isolation, known.result)
         plan.header["compile"], plan.files = None, known.files
-        return replace(await self._placed(job, plan, client, patience), compiled=known.result)
+        return replace(await self._run_in_slot(job, plan, client, queue_timeout), compiled=known.result)
 
-    async def _placed(self, job: Job, plan: Plan, client: str, patience: float | None) -> Result:
-        """Wait for a place, then do it; once more if a process of ours was lost."""
+    async def _run_in_slot(self, job: Job, plan: Plan, client: str, queue_timeout: float | None) -> Result:
+        """Wait for a slot, then run the plan; once more if a process of the sandbox ended meanwhile."""
         try:
-            await self.turnstile.enter(client, patience)
+            await self.allocator.acquire(client, queue_timeout)
         except Busy:
             self.counts["busy"] += 1
             raise
@@ -167,64 +169,64 @@ class Pool:
             try:
                 return await self._attempt(job, plan)
             except Lost:
-                if self.link is not None:
-                    self.link.forget()  # the ones that wait were probably lost with it
+                if self.supervisor is not None:
+                    self.supervisor.close_idle()  # those that wait were probably lost, too
                 return await self._attempt(job, plan)
         finally:
-            self.turnstile.leave()
+            self.allocator.release()
 
     async def _attempt(self, job: Job, plan: Plan) -> Result:
-        link = await self._linked()
-        caller = link.reuse(plan.flavour) if plan.header["plain"] else None
-        caller = caller or await link.open(plan.flavour)
+        supervisor = await self._running_supervisor()
+        connection = supervisor.reuse(plan.flavour) if plan.header["plain"] else None
+        connection = connection or await supervisor.open(plan.flavour)
         sending = None
         try:
             content, stdins = plan.message(job.stdins)
             if stdins:  # more than fits into the socket: it is sent while the first replies come
-                sending = asyncio.ensure_future(self._send(caller, content, stdins))
+                sending = asyncio.ensure_future(self._send(connection, content, stdins))
             else:
-                await self._send(caller, content, ())
-            result = await self._receive(caller, job, plan)
+                await self._send(connection, content, ())
+            result = await self._receive(connection, job, plan)
             if sending is not None:
                 await sending
         except BaseException:
-            caller.again = False
+            connection.reusable = False
             self.counts["failed"] += 1
             raise
         finally:
             if sending is not None:
                 sending.cancel()
-            link.release(caller)
+            supervisor.release(connection)
         self.counts["done"] += 1
         return result
 
-    async def _linked(self) -> Link:
-        """The supervisor; a new one where it has died."""
+    async def _running_supervisor(self) -> SupervisorClient:
+        """The supervisor; a new one if it has ended."""
         async with self.repair:
-            if self.link is None:
+            if self.supervisor is None:
                 raise SandboxError("the sandbox is not started, or closed")
-            if self.link.process.poll() is not None:
+            if self.supervisor.process.poll() is not None:
                 self.counts["restarts"] += 1
-                await self.link.close()
+                await self.supervisor.close()
                 await self._connect()
-            return self.link
+            return self.supervisor
 
     @staticmethod
-    async def _send(caller: Caller, content: bytes, stdins: Sequence[bytes]) -> None:
-        """The plan, then stdin after stdin. Where the warden is gone, the receiving side finds out why."""
+    async def _send(connection: JobConnection, content: bytes, stdins: Sequence[bytes]) -> None:
+        """Send the plan, then each stdin. If the job supervisor has ended, `_receive` reports why."""
         with suppress(Lost):
-            await caller.send(content)
+            await connection.send(content)
             for stdin in stdins:
-                await caller.send(wire.pack({}, [stdin]))
+                await connection.send(wire.pack({}, [stdin]))
 
-    async def _receive(self, caller: Caller, job: Job, plan: Plan) -> Result:
+    async def _receive(self, connection: JobConnection, job: Job, plan: Plan) -> Result:
         compiled: CommandResult | None = None
         runs: list[CommandResult] = []
         while True:
             limits = job.compile_limits if plan.header["compile"] and compiled is None else job.run_limits
-            header, (*blobs,) = await caller.receive(2 * limits.wall + GRACE)
+            header, (*blobs,) = await connection.receive(2 * limits.wall + GRACE)
             if header["kind"] == "end":
-                caller.again = header["again"]
+                connection.reusable = header["reusable"]
                 return Result(self.isolation, compiled, runs, dict(zip(header["names"], blobs, strict=True)))
             answer = plans.result(header, blobs[0], blobs[1])
             if header["kind"] == "run":
@@ -236,54 +238,54 @@ class Pool:
                 return Result(self.isolation, compiled)
 
     def _keep(self, plan: Plan, answer: CommandResult, names: list[tuple[str, int]], contents: list[bytes]) -> None:
-        """Remember a compilation that ended by itself, for better or worse."""
+        """Cache a compilation that no limit ended."""
         if plan.key is None or answer.status != "Finished" or answer.limit_hit is not None:
             return
         made = {path: (content, mode) for (path, mode), content in zip(names, contents, strict=True)}
         self.compiled.settle(plan.key, Compiled(answer, made if answer.return_code == 0 else None))
 
-    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
-        """A Python that keeps its state from cell to cell, until it is closed. It starts with its first cell.
+    async def session(self, limits: Limits, *, client: str = "", queue_timeout: float | None = None) -> Session:
+        """Open a Python interpreter that keeps its state between cells. It starts with its first cell.
 
-        Raises Busy when too many are open and none is closed within `patience` seconds (None: as long as it takes).
+        Raises Busy if too many are open and none is closed within `queue_timeout` seconds (None: no limit).
         """
         try:
-            await self.sessions.enter(client, patience)
+            await self.sessions.acquire(client, queue_timeout)
         except Busy:
             self.counts["busy"] += 1
-            open_ones = f"{self.sessions.places} sessions are open"
-            raise Busy(f"{open_ones} and none was closed within {patience:g} s; {MORE}") from None
+            open_ones = f"{self.sessions.slots} sessions are open"
+            raise Busy(f"{open_ones} and none was closed within {queue_timeout:g} s; {MORE}") from None
         return Session(self, limits, client)
 
-    async def open_session(self, limits: Limits) -> Caller:
-        """The socket of a session's new interpreter. Raises SandboxError."""
-        argv = None if self.forks else [self.python, "-c", CELLS]
-        plan = plans.session(limits, argv, self.told["env"])
-        caller = await (await self._linked()).open(plan.flavour)
+    async def open_session(self, limits: Limits) -> JobConnection:
+        """The connection to a session's new interpreter. Raises SandboxError."""
+        argv = None if self.forks else [self.python, "-c", CELL_RUNNER]
+        plan = plans.session(limits, argv, self.config["env"])
+        connection = await (await self._running_supervisor()).open(plan.flavour)
         try:
-            await caller.send(plan.message(())[0])
+            await connection.send(plan.message(())[0])
         except BaseException:
-            caller.close()
+            connection.close()
             raise
-        return caller
+        return connection
 
     def memory(self) -> str:
-        """How the memory of a run is limited, in words."""
+        """How the memory of a run is limited, as a sentence."""
         if not self.uncounted:
             return "all memory of a run counts, by a control group"
         return f"all memory of a run counts; that of sockets and pipes is an estimate, for {self.uncounted}"
 
     def stats(self) -> dict[str, float]:
-        """Figures for health and metrics."""
-        running, queued = self.turnstile.inside, self.turnstile.waiting
-        sessions = {"sessions": self.sessions.inside, "sessions_queued": self.sessions.waiting}
+        """Load, for /health and /metrics."""
+        running, queued = self.allocator.used, self.allocator.waiting
+        sessions = {"sessions": self.sessions.used, "sessions_queued": self.sessions.waiting}
         return {"running": running, "queued": queued, "slots": self.slots, **self.counts, **sessions}
 
     async def close(self) -> None:
-        """End all that runs. A job in flight raises SandboxError."""
-        link, self.link = self.link, None
-        if link is not None:
-            await link.close()
-        if self.told:
+        """End all runs. A job in flight raises SandboxError."""
+        supervisor, self.supervisor = self.supervisor, None
+        if supervisor is not None:
+            await supervisor.close()
+        if self.config:
             with suppress(OSError):  # the supervisor has emptied it, unless it was killed
-                os.rmdir(self.told["folder"])
+                os.rmdir(self.config["folder"])

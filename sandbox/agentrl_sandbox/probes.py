@@ -1,8 +1,8 @@
 """Canaries: a tier counts as working only after a program in it has tried what it must not be able to do, and failed.
 
-Invariant: versions and settings are never asked, they only help to word the advice. The baits lie outside: a secret
-file, an open folder, listening sockets, a process with a secret in its environment. What a canary reports is believed
-only when it is to its disadvantage; what it did is looked up where the baits lie.
+Invariant: versions and settings never decide; they only help to word the advice. The baits lie outside: a secret file,
+an open folder, listening sockets, a process with a secret in its environment. A canary's report counts only against it;
+its effects are looked up at the baits.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from agentrl_sandbox.fixes import fix_for
 from agentrl_sandbox.isolation import Probe
 from agentrl_sandbox.job import CommandResult, Job, Limits, Result
-from agentrl_sandbox.mends import mend
 
 CANARY = textwrap.dedent(
     """\
@@ -79,15 +79,15 @@ CANARY = textwrap.dedent(
 )
 _LIMITS = Limits(wall=20.0, memory_mb=512)
 _JOBS = (2, 1)
-"""Runs of each job: what a run leaves is looked for by the next of its job, and by that of the next job."""
+"""Runs of each job: each run looks for traces of the one before, of the same job or of the previous one."""
 Run = Callable[[Job], Awaitable[Result]]
 
 
 async def examine(tier: str, run: Run) -> Probe:
-    """Try canaries in `tier`, by `run`: a pool's that has been started with it. Raises SandboxError."""
+    """Run canaries in `tier`, by the `run` of a pool that was started with it. Raises SandboxError."""
     with Baits() as baits:
-        told = json.dumps(baits.told).encode()
-        jobs = [Job("python", CANARY, stdins=[told] * count, run_limits=_LIMITS) for count in _JOBS]
+        description = json.dumps(baits.description).encode()
+        jobs = [Job("python", CANARY, stdins=[description] * count, run_limits=_LIMITS) for count in _JOBS]
         commands = [command for job in jobs for command in (await run(job)).runs]
         loop = asyncio.get_running_loop()
         leaks = await loop.run_in_executor(None, baits.taken)
@@ -99,8 +99,8 @@ async def examine(tier: str, run: Run) -> Probe:
 
 
 def refused(tier: str, why: str) -> Probe:
-    """A tier that does not work, with advice."""
-    return Probe(tier, False, why, mend(tier, why))
+    """The probe of a tier that does not work, with advice."""
+    return Probe(tier, False, why, fix_for(tier, why))
 
 
 def _reported(command: CommandResult) -> list[str]:
@@ -113,7 +113,7 @@ def _reported(command: CommandResult) -> list[str]:
 
 
 class Baits:
-    """What lies outside for canaries to reach for."""
+    """Targets outside the sandbox that canaries try to reach."""
 
     def __enter__(self) -> "Baits":
         marker, self.linger = secrets.token_hex(8), f"86400.{secrets.randbelow(10**12):012}"
@@ -129,7 +129,7 @@ class Baits:
         self.decoy = subprocess.Popen(
             ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={"PATH": os.defpath, "BAIT": marker}
         )
-        self.told: dict[str, Any] = {
+        self.description: dict[str, Any] = {
             "marker": marker,
             "secret": str(folder / "secret"),
             "folder": str(folder),
@@ -149,7 +149,7 @@ class Baits:
         self.space.cleanup()
 
     def taken(self) -> list[str]:
-        """What was done to the baits, in words."""
+        """Traces of canaries at the baits, as sentences."""
         found = []
         if self.decoy.poll() is not None:
             found.append("kills other processes")

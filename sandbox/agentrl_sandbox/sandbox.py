@@ -1,6 +1,6 @@
-"""The sandbox that a run's rewards and tools share: a server elsewhere, or a pool of this process's own.
+"""One interface to a sandbox server or to a pool of this process.
 
-Invariants: nothing starts before the first job; whatever was started is stopped by `close`; code never runs in this
+Invariants: nothing starts before the first job; `close` stops everything that was started; code never runs in this
 process.
 """
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from agentrl_sandbox.pool import Pool, Session
 
 
-PATIENCE = 300.0
-"""Seconds that a job may wait for its turn: a rollout's jobs come in bursts, and a burst is no failure."""
+QUEUE_TIMEOUT = 300.0
+"""Seconds that a job may wait for a slot: jobs come in bursts, and a burst is no failure."""
 
 TOKEN = "AGENTRL_SANDBOX_TOKEN"
-"""Environment variable with the token that a server wants."""
+"""Environment variable with the server's token."""
 
 
 class Sandbox:
-    """Belongs to one event loop."""
+    """Runs jobs and sessions. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Sandbox:
         memory_limit_mb: int = 1024,
         sessions: int = SESSIONS,
     ) -> None:
-        """`url` of a server's /run_code; none: an embedded pool, with so many `sessions` open at once.
+        """`url`: a server's /run_code; None: a pool of this process.
 
-        At most `max_concurrent` jobs at once.
+        `max_concurrent`: jobs at once. `memory_limit_mb`: MiB, for `limits`. `sessions`: open at once in the pool.
         """
         self.url, self.sessions = url, sessions
         self.memory_limit_mb = memory_limit_mb
@@ -49,24 +49,25 @@ class Sandbox:
         return Limits(wall=wall, memory_mb=self.memory_limit_mb)
 
     async def run(self, job: Job, *, client: str = "") -> Result:
-        """Run a job, after others if need be. Raises SandboxError, and UsageError when nothing here isolates."""
+        """Run a job. Raises SandboxError, and UsageError where no isolation works on this host."""
         async with self._slots:
-            place: Client | Pool = await (self._remote(self.url) if self.url else self._embedded())
-            return await place.run(job, client=client, patience=PATIENCE)
+            return await (await self._runner()).run(job, client=client, queue_timeout=QUEUE_TIMEOUT)
 
     async def session(self, limits: Limits, *, client: str = "") -> "Session | RemoteSession":
-        """A Python with state. Raises SandboxError, and UsageError where the server is SandboxFusion's: it has none."""
-        place: Client | Pool = await (self._remote(self.url) if self.url else self._embedded())
-        return await place.session(limits, client=client, patience=PATIENCE)
+        """Open a session. Raises SandboxError, and UsageError if the server is SandboxFusion's, which has none."""
+        return await (await self._runner()).session(limits, client=client, queue_timeout=QUEUE_TIMEOUT)
 
     async def close(self) -> None:
-        """Stop what was started; safe to call twice."""
+        """Stop everything that was started. A second call does nothing."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def _runner(self) -> "Client | Pool":
+        return await (self._remote(self.url) if self.url else self._embedded())
 
     async def _embedded(self) -> "Pool":
         from agentrl_sandbox.pool import Pool

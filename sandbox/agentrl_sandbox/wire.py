@@ -1,7 +1,7 @@
-"""How the parts of the sandbox talk: a JSON header and byte strings, over a stream socket.
+"""Messages between the processes of the sandbox: a JSON header and byte strings, over a stream socket.
 
-A message: 4 bytes with the header's length, the header, the byte strings; the header's "sizes" has their lengths.
-Bytes stay out of the JSON. The sender is a part of the sandbox, never the user's program.
+A message: 4 bytes with the length of the header, the header, the byte strings; "sizes" in the header has their lengths.
+The sender is a part of the sandbox, never the user's program.
 """
 
 import json
@@ -13,11 +13,11 @@ from agentrl_sandbox.memory import take
 
 Message = tuple[dict[str, Any], list[bytes]]
 Bytes = bytes | memoryview
-_AT_ONCE = os.sysconf("SC_IOV_MAX")
+_MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other end is closed."""
 
 
 def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
@@ -27,7 +27,7 @@ def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
 
 
 def split(buffer: bytearray) -> Message | None:
-    """Take the first message off `buffer`; None while it is incomplete."""
+    """Remove the first message from `buffer`; None while it is incomplete."""
     start = 4 + int.from_bytes(buffer[:4], "big")
     if len(buffer) < max(start, 4):
         return None
@@ -44,19 +44,19 @@ def split(buffer: bytearray) -> Message | None:
 
 
 def read(handle: int) -> tuple[dict[str, Any], list[memoryview]]:
-    """The next message, from a blocking file descriptor; not a byte more is read. Raises Closed."""
-    header = json.loads(_words(handle, int.from_bytes(_words(handle, 4), "big")))
+    """The next message of a blocking file descriptor; reads no byte beyond it. Raises Closed."""
+    header = json.loads(_header_bytes(handle, int.from_bytes(_header_bytes(handle, 4), "big")))
     return header, [_data(handle, size) for size in header["sizes"]]
 
 
 def write(handle: int, messages: Sequence[tuple[Mapping[str, Any], Sequence[Bytes]]]) -> None:
-    """Send messages, none of their byte strings copied. Raises Closed."""
+    """Send messages without copying their byte strings. Raises Closed."""
     parts: list[Bytes] = []
     for header, blobs in messages:
         parts += [pack({**header, "sizes": [len(blob) for blob in blobs]}), *filter(len, blobs)]
     try:
         while parts:
-            done = os.writev(handle, parts[:_AT_ONCE])
+            done = os.writev(handle, parts[:_MOST_PARTS])
             while parts and done >= len(parts[0]):
                 done -= len(parts.pop(0))
             if parts:
@@ -65,8 +65,8 @@ def write(handle: int, messages: Sequence[tuple[Mapping[str, Any], Sequence[Byte
         raise Closed from error
 
 
-def _words(handle: int, size: int) -> bytes:
-    """Of the sandbox's own: they may lie where a later job of the same warden finds them."""
+def _header_bytes(handle: int, size: int) -> bytes:
+    """Bytes of the sandbox itself, which a later job of the same job supervisor may find."""
     found = b""
     while len(found) < size:
         found += _some(os.read, handle, size - len(found))

@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algorithms import ADVANTAGES, GROUPED, estimate, reads
+from agentrl.algorithms import ADVANTAGES, estimate, reads
 from agentrl.algorithms.advantages.scores import discounted_returns
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import Packing, pack_up, packings, padded, turns_of
+
+GROUPED = [name for name, declared in ADVANTAGES.declared.items() if declared.marks.get("grouped")]
 
 
 def scores_of(packing: Packing) -> dict[int, float]:
@@ -295,7 +297,7 @@ def test_every_estimator_keeps_the_contract(name):
 
 def test_unknown_names_list_the_known_ones_and_columns_are_asked_for():
     packing = pack_up([(0, 0, [(0.0, False), (1.0, True)])])
-    with pytest.raises(UserError, match=r"'ppo' does not exist; it is one of gae, .*, none"):
+    with pytest.raises(UserError, match=r"adv_estimator=ppo: .*choose gae, .*none"):
         estimate("ppo", *packing.columns)
     with pytest.raises(ValueError, match="remax needs baselines"):
         estimate("remax", *packing.columns, baselines=None)

@@ -54,7 +54,7 @@ def test_low_var_kl_survives_far_apart_policies():
 
 
 def test_an_unknown_estimator_is_named():
-    with pytest.raises(UserError, match="'full' does not exist"):
+    with pytest.raises(UserError, match="=full: choose kl, abs, mse, low_var_kl, or file.py:function"):
         kl_penalty(torch.zeros(1), torch.zeros(1), "full")
 
 

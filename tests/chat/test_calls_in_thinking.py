@@ -3,7 +3,6 @@
 import pytest
 
 from agentrl.chat import PARSERS
-from agentrl.chat.parsers import ALIASES
 from agentrl.chat.thinking import BLOCKS
 from tests.chat.formats import WELL_FORMED
 from tests.chat.pairs import by_name
@@ -38,7 +37,7 @@ CALLS = (
     }
     | BARE
 )
-FORMATS = [format for format in PARSERS if format not in ALIASES and format != "gpt_oss"]
+FORMATS = [format for format in PARSERS.names if format != "gpt_oss"]
 
 
 @pytest.mark.parametrize("format", FORMATS)

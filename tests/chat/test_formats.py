@@ -9,8 +9,8 @@ from tokenizers import AddedToken
 
 from agentrl.chat import Chat, formats
 from agentrl.chat.formats import FALLBACK
-from agentrl.chat.parsers import PARSERS
 from agentrl.core.errors import UserError
+from agentrl.core.points import PARSERS
 from agentrl.rollout.environment import check_format
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.message import Parsed
@@ -129,7 +129,7 @@ def test_of_several_that_fit_the_one_that_reads_more_wins_then_the_order(monkeyp
 
     order = {"poor": first_only, "good": hermes, "same": lambda *a: hermes(*a)}
     chat = Chat(tokenizer("qwen"), chat_template=template("qwen2_5"))
-    monkeypatch.setattr(formats, "PARSERS", order)
+    monkeypatch.setattr(formats, "built_in_parsers", order.items)
     assert formats.readers(chat.template) == ["good", "same", "poor"]
 
 

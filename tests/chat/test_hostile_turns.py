@@ -9,7 +9,6 @@ from itertools import permutations
 import pytest
 
 from agentrl.chat import PARSERS
-from agentrl.chat.parsers import ALIASES
 from agentrl.chat.parsers.calls import MAX_BROKEN, MAX_CALLS, MAX_DEPTH
 
 MARKERS: dict[str, list[str]] = {
@@ -106,7 +105,7 @@ SIZES = (250, 1_000, 4_000, 16_000, 64_000)
 """Each four times the one before: linear work grows by 4, quadratic by 16, cubic by 64."""
 NOTHING = 0.05
 """Seconds of processor time that prove nothing."""
-FORMATS = [format for format in PARSERS if format not in ALIASES]
+FORMATS = list(PARSERS.names)
 MEGABYTE = 1_000_000
 ENOUGH = 0.5
 """Seconds of processor time for a megabyte. Measured: at most 0.1; the rest is for slow and busy machines."""

@@ -6,12 +6,13 @@ import pytest
 
 from agentrl.chat import Chat
 from agentrl.chat.parsers import format_stops, parser_for
+from agentrl.config.choices import OPEN
 from agentrl.config.validate import check_word
 from agentrl.core.errors import UserError
 from tests.chat.realia import tokenizer
 
 SOURCE = """
-from agentrl.chat import Call, Parsed
+from agentrl.trajectory.message import Call, Parsed
 
 class Shout:
     stops = ("<|im_end|>",)
@@ -89,10 +90,10 @@ def test_its_failures_are_said_once(file: Path, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Silent", "has no method parse: write `def parse(self, text, tools=None)`"),
-        ("Deaf", "parse cannot be called with (text, tools)"),
-        ("Later", "parse is async"),
-        ("Picky", "missing 1 required positional argument: 'tokenizer'"),
+        ("Silent", "has no method parse: write `def parse(self, text, tools)`"),
+        ("Deaf", ".parse cannot be called with (self, text, tools)"),
+        ("Later", ".parse is async: write `def parse(self, text, tools)`"),
+        ("Picky", "cannot be called with (): missing a required argument: 'tokenizer'"),
         ("Nobody", "has no 'Nobody': it has Shout"),
     ],
 )
@@ -110,9 +111,9 @@ def test_a_missing_file_is_one_line() -> None:
 
 
 def test_the_configuration_takes_a_path() -> None:
-    check_word("rollout.multi_turn.format", "my_parser.py:Shout", ("hermes",))
-    check_word("rollout.multi_turn.format", "package.module.Shout", ("hermes",))
-    with pytest.raises(UserError, match="choose hermes"):
-        check_word("rollout.multi_turn.format", "hermess", ("hermes",))
+    choice = OPEN["rollout.multi_turn.format"]
+    assert choice.trouble("my_parser.py:Shout", "k") is None
+    assert choice.trouble("package.module.Shout", "k") is None
+    assert str(choice.trouble("hermess", "k")).startswith("k=hermess: did you mean hermes? choose ")
     with pytest.raises(UserError, match="choose auto"):
         check_word("trainer.resume_mode", "a.b", ("auto",))

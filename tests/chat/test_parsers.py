@@ -5,14 +5,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.chat import PARSERS, Chat
-from agentrl.chat.parsers import ALIASES
 from agentrl.core.errors import UserError
 from tests.chat.formats import MALFORMED, WELL_FORMED, Sample
 from tests.chat.pairs import by_name
 from tests.chat.realia import tokenizer
 
 WORDS = {word for sample in WELL_FORMED for word in sample.text.replace(">", "> ").split()}
-FORMATS = [format for format in PARSERS if format not in ALIASES]
+FORMATS = list(PARSERS.names)
 CHANNELLED = {"gpt_oss", "kimi_k3", "command", "solar", "functionary"}
 """Formats whose answers stand between tags, too."""
 MARKERS = [*sorted(WORDS), "{", "}", '"', "\\"]
@@ -41,8 +40,8 @@ def test_malformed_calls_tell_the_model_what_is_wrong_and_how_to_write_it(
 
 
 def test_every_format_is_tried_both_ways() -> None:
-    assert {sample.format for sample in WELL_FORMED} == set(PARSERS) - ALIASES.keys() | {"qwen"}
-    assert {format for format, *_ in MALFORMED} == set(PARSERS) - ALIASES.keys()
+    assert {sample.format for sample in WELL_FORMED} == set(PARSERS.names) | {"qwen"}
+    assert {format for format, *_ in MALFORMED} == set(PARSERS.names)
 
 
 def test_a_good_call_beside_a_bad_one_still_counts() -> None:
@@ -125,7 +124,7 @@ def test_ids_beyond_the_vocabulary_do_not_stop_a_run() -> None:
 
 
 def test_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"rollout\.multi_turn\.format: 'xml' is unknown; use one of hermes"):
+    with pytest.raises(UserError, match=r"rollout\.multi_turn\.format=xml: choose apertus.*hermes"):
         Chat(tokenizer("deepseek"), format="xml", chat_template="{{ messages[0].content }}")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config.algorithm_reference import algorithm_reference
-from agentrl.config.choices import CHOICES
+from agentrl.config.choices import words_of
 from agentrl.config.explain import explain, old_names
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import destination, table
@@ -64,7 +64,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     )
     shown = capsys.readouterr().out
     assert "actor_rollout_ref.rollout.name is rollout.name" in shown
-    assert " | ".join(CHOICES["rollout.name"]) in shown
+    assert " | ".join(words_of("rollout.name")) in shown
     assert "trtllm" in shown
     assert "as verl does since 0.8" in shown
     assert main(["config", "explain", "rollout.n", "rolout.m"]) == 2
@@ -81,7 +81,7 @@ def test_the_reference_of_the_algorithms_is_fresh() -> None:
     """`make reference` makes both."""
     page = ROOT / "docs" / "algorithm-reference.md"
     assert page.read_text() == algorithm_reference(), "stale: run `make reference`"
-    for name in (*CHOICES["algorithm.adv_estimator"], *CHOICES["actor.policy_loss.loss_mode"]):
+    for name in (*words_of("algorithm.adv_estimator"), *words_of("actor.policy_loss.loss_mode")):
         assert f"### {name}\n" in page.read_text()
 
 

@@ -117,7 +117,7 @@ def test_checkpoints_say_which_step_and_keep_those_before(tmp_path: Path) -> Non
     from agentrl.training.checkpoint.saving import Saver
     from agentrl.training.parallel.ranks import ALONE
 
-    saver = Saver(Trainer(default_local_dir=str(tmp_path)), ALONE, aside=False)
+    saver = Saver(Trainer(default_local_dir=str(tmp_path)), ALONE, background=False)
     saver.save(tmp_path, 1, {"x": torch.zeros(10)}, lambda folder: folder.mkdir())
     with full_disk(), pytest.raises(InfraError, match="the checkpoint of step 2 in .* those before it are whole"):
         saver.save(tmp_path, 2, {"x": torch.zeros(10_000)}, lambda folder: folder.mkdir())

@@ -79,7 +79,7 @@ class Learner:
     """Saves as one does that has nothing but a number."""
 
     def __init__(self, trainer):
-        self.saver = Saver(trainer, ALONE, aside=True)
+        self.saver = Saver(trainer, ALONE, background=True)
         self.number = 0
 
     def save(self, folder, step, state, last):
@@ -171,7 +171,7 @@ def test_a_fetched_checkpoint_is_the_one_that_is_there_now(tmp_path):
     assert newest("memory://ckpt/run").name == "global_step_2"
     run_of(tmp_path / "one", 4, number=3)
     assert checkpoints.load(newest("memory://ckpt/run/"))[0] == 4
-    with pytest.raises(UserError, match="memory://ckpt is no checkpoint, and holds none"):
+    with pytest.raises(UserError, match="memory://ckpt is no checkpoint, and has none"):
         newest("memory://ckpt")
 
 

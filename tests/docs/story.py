@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from agentrl.cli.main import main
+from agentrl.core.points import REGISTRIES
 from tests.docs import names
 from tests.docs.pages import PAGES, Block, blocks
 
@@ -100,7 +101,10 @@ class Story:
             self.write(block.file, self.swapped(block.text))
         code = compile(self.swapped(block.text), f"{self.page}, below line {block.line}", "exec")
         given = getattr(names, self.page.removesuffix(".md").replace("-", "_"), dict)
-        exec(code, {"__name__": "shown", **given()})
+        with ExitStack() as stack:
+            for registry in REGISTRIES:  # a file that the block shows registers once more when it is imported
+                stack.enter_context(registry.scoped())
+            exec(code, {"__name__": "shown", **given()})
         self.heard()
 
     def yaml(self, block: Block) -> None:

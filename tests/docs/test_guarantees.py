@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "guarantees.md").read_text()
-ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| failure |")]
 
 
 @cache
@@ -27,4 +27,4 @@ def test_a_row_names_its_tests(row: str) -> None:
 
 
 def test_no_row_is_lost() -> None:
-    assert len(ROWS) >= 36
+    assert len(ROWS) >= 75

@@ -69,3 +69,18 @@ def said(file: Path) -> Iterator[str]:
             yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def test_files_named_are_there() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    named = re.findall(r"`((?:agentrl|tests|tools|interactions|configs|sandbox|benchmarks)/[\w/.]*)`", page)
+    rooms = {f"agentrl/{room.parent.name}/" for room in (DOCS.parent / "agentrl").glob("*/__init__.py")}
+    assert rooms <= set(named)
+    assert [file for file in named if not (DOCS.parent / file).exists()] == []
+
+
+def test_the_step_shown_is_the_step() -> None:
+    shown = re.findall(r"```text\n(.*?)```", (DOCS / "architecture.md").read_text(), re.DOTALL)[0]
+    lines = [line.strip() for line in (DOCS.parent / "agentrl/train.py").read_text().splitlines()]
+    start = lines.index(shown.splitlines()[0].strip())
+    assert lines[start : start + 6] == [line.strip() for line in shown.splitlines()]

@@ -1,6 +1,7 @@
 """Every page runs as it stands there, from its first command to its last. What is not run, commands.yaml lists."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,3 +99,19 @@ def test_blocks_say_what_they_are(page: str) -> None:
 
 def test_pages_listed_exist() -> None:
     assert set(TABLE) <= {*PAGES, "agentrl --help"}
+
+
+def heading_ids(page: Path) -> set[str]:
+    """As GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", PAGES[page].read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        file, _, heading = link.partition("#")
+        target = PAGES[page].parent / file if file else PAGES[page]
+        assert target.exists(), link
+        assert not heading or heading in heading_ids(target), link

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import run_agentrl
+
 
 def agentrl(
     *args: str, cwd: Path | None = None, check: bool = True, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line as a person does; output is captured."""
-    done = subprocess.run(command(*args), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=timeout)
+    done = run_agentrl(*args, cwd=cwd, env=environment(), timeout=timeout)
     if check and done.returncode:
         raise AssertionError(f"agentrl {' '.join(args)}\n{done.stdout}\n{done.stderr}")
     return done

@@ -11,7 +11,7 @@ from agentrl.config import compose
 from agentrl.tracking import load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.tensor_files import Saved
+from agentrl.training.checkpoint.tensor_files import SavedTensor
 
 
 def run(overrides: list[str], folder: Path, *more: str) -> None:
@@ -31,7 +31,7 @@ def run(overrides: list[str], folder: Path, *more: str) -> None:
 
 
 def policy(checkpoint: Path) -> dict[str, torch.Tensor]:
-    parameters: dict[str, Saved] = checkpoints.load(checkpoint)[1]["policy"]["parameters"]
+    parameters: dict[str, SavedTensor] = checkpoints.load(checkpoint)[1]["policy"]["parameters"]
     return {name: saved.whole().clone() for name, saved in parameters.items()}
 
 
@@ -81,7 +81,7 @@ def test_branches_of_a_run(
     os.truncate(saved / "global_step_4" / "policy-00000.safetensors", 1000)
     caplog.clear()
     run(overrides, folder, "trainer.total_training_steps=4", "rollout.seed=7")
-    assert "policy-00000.safetensors is damaged; the run goes on from global_step_3" in caplog.text
+    assert "policy-00000.safetensors is damaged; resuming from global_step_3" in caplog.text
     assert all(torch.equal(tensor, whole[name]) for name, tensor in policy(saved / "global_step_4").items())
     assert steps(folder) == [1, 2, 3, 4]
 

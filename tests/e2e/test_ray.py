@@ -14,16 +14,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+import agentrl
 from agentrl.config import compose
 from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import InfraError, UserError
+from agentrl.data import read_rows
 from agentrl.runtime import open_runtime
-from agentrl.runtime.opening import open_sft
+from agentrl.sft import sft
 from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
 from agentrl.training.checkpoint.restarts import WorkerDied
-from agentrl.training.sft.run import SftResult, sft
+from agentrl.training.sft.contract import SftResult
 from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
@@ -34,6 +36,11 @@ REWARD = """
 def compute_score(data_source, solution_str, ground_truth, **_):
     return sum(map(ord, solution_str)) % 11 / 10
 """
+
+
+def score(text: str) -> float:
+    """The same in this file."""
+    return sum(map(ord, text)) % 11 / 10
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,7 @@ def whole(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Con
             "trainer.logger=[file]",
             "trainer.live=false",
             "trainer.test_freq=-1",
+            "data.max_response_length=24",
         ],
         config_name="tiny",
     )
@@ -82,7 +90,12 @@ def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cl
     assert len(expected) == STEPS + 1
     assert expected[1]["actor/grad_norm"] > 0.1
     both = changed(whole, tmp_path, n_gpus_per_node=2, total_training_steps=STEPS - 1)
-    train(both)
+    rows, held_out = (list(read_rows(files)) for files in (whole.data.train_files, whole.data.val_files))
+    # Objects of this process, a function of this test's among them, do what files do.
+    result = agentrl.train(
+        both, reward=lambda **given: score(given["solution_str"]), rows=rows, validation_rows=held_out
+    )
+    assert len(result.trajectories) == len({t.key for t in result.trajectories}) == 16
     # The last step of a run is validated: the shorter run's step 2 has more figures than the longer one's.
     for mine, theirs in zip(figures(both), expected, strict=False):
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-5)
@@ -121,7 +134,7 @@ def supervised(
             signal.raise_signal(signal.SIGINT)
 
     try:
-        return seen, sft(config, on_step, open_sft)
+        return seen, sft(config, on_step)
     except KeyboardInterrupt:
         return seen, None
 

@@ -94,7 +94,7 @@ def test_a_node_goes_and_another_comes(cluster: Cluster, tmp_path: Path, overrid
     cluster.node(f"--address={cluster.address}")
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
-    assert "the run goes on by itself (restart 1 of 3)" in said
+    assert "the run resumes by itself (restart 1 of 3)" in said
     expected, mine = figures(whole), figures(broken)
     assert len(mine) == len(expected)
     for step, other in zip(mine, expected, strict=True):

@@ -58,7 +58,7 @@ def test_a_killed_rank(tmp_path: Path, overrides: list[str]) -> None:
     os.kill(ranks[0], signal.SIGKILL)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
-    assert "the run goes on by itself (restart 1 of 3)" in said
+    assert "the run resumes by itself (restart 1 of 3)" in said
     expected, mine = figures(whole), figures(broken)
     assert len(mine) == len(expected)
     assert expected[-1]["actor/grad_norm"] > 0.01

@@ -2,14 +2,14 @@
 
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from agentrl.tracking import is_wall_clock, read_metrics
-from tests.e2e.conftest import agentrl, command, environment
+from tests.e2e.conftest import agentrl, environment
+from tests.warm import start_agentrl
 
 STEPS = 6
 
@@ -27,9 +27,7 @@ def lines(run_dir: Path) -> int:
 
 def run_until(run_dir: Path, args: list[str], wanted: int, delay: float) -> bool:
     """Start or go on, SIGKILL `delay` seconds after `wanted` lines of metrics; False when it ended before."""
-    process = subprocess.Popen(
-        command(*args), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = start_agentrl(*args, env=environment(), start_new_session=True)
     deadline = time.monotonic() + 240
     while lines(run_dir) < wanted and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -15,7 +15,7 @@ from agentrl.rollout.environment import scorer
 from agentrl.training import learner as learners
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.learner import Learner
-from agentrl.training.model.chunked import _kernels, _look, _slope
+from agentrl.training.model.chunked import _kernels, _logits_gradient, _row_statistics
 from tests.training.tiny import random_batch
 
 LENGTHS = [7, 3, 12, 4, 9, 6]
@@ -113,7 +113,7 @@ def test_logits_may_be_held_at_once(config: Made) -> None:
 
 def test_pytorchs_kernels_serve_a_gpu_too() -> None:
     on_gpu = type("OnGpu", (), {"is_cuda": True})()
-    assert _kernels(on_gpu, "torch") == (_look, _slope)
+    assert _kernels(on_gpu, "torch") == (_row_statistics, _logits_gradient)
 
 
 def test_a_critic_is_saved_as_its_own_key_says(config: Made, tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_a_critic_is_saved_as_its_own_key_says(config: Made, tmp_path: Path) -> 
 
 def test_models_are_compiled_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    place = learners.place
+    load = learners.load_on_ranks
 
     def noting(*args: Any, compiled: bool, **kwargs: Any) -> Any:
         seen.append(compiled)
-        return place(*args, compiled=False, **kwargs)
+        return load(*args, compiled=False, **kwargs)
 
-    monkeypatch.setattr(learners, "place", noting)
+    monkeypatch.setattr(learners, "load_on_ranks", noting)
     ready(config("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "ref.use_torch_compile=true"))
     assert seen == [False, True, False]
 

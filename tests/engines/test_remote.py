@@ -2,7 +2,6 @@
 
 import asyncio
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.settings import Settings
 from agentrl.engines.sglang import SGLang
+from tests.warm import Process
 
 Handler = Callable[[dict[str, Any]], Any]
 
@@ -339,26 +339,24 @@ async def test_a_server_whose_port_was_taken_is_not_waited_for(tmp_path: Path) -
     await replica.close()
 
 
-TRAINER = """
-import asyncio, sys, time
-from pathlib import Path
-from agentrl.engines.servers.process import ServerProcess
-from agentrl.engines.servers.scratch import Scratch
-scratch = Path(sys.argv[1]) / "scratch"
-scratch.mkdir()
-weights = Scratch(sys.argv[1])
-child = (
+SERVER = (
     "import subprocess, sys, tempfile, time; print('folder', tempfile.mkdtemp(), flush=True); "
     "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
     "print('pid', p.pid, flush=True); time.sleep(600)"
 )
-ServerProcess([sys.executable, "-c", child], {}, Path(sys.argv[1]) / "log.txt", scratch=scratch).launch()
-time.sleep(600)
-"""
+
+
+def serve_and_wait(folder: Path) -> None:
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    weights = Scratch(folder)
+    ServerProcess([sys.executable, "-c", SERVER], {}, folder / "log.txt", scratch=scratch).launch()
+    time.sleep(600)
+    weights.remove()
 
 
 def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path)])
+    trainer = Process(serve_and_wait, tmp_path)
     log = tmp_path / "log.txt"
     wait_for(lambda: log.exists() and "\npid " in log.read_text())
     grandchild = int(log.read_text().split("\npid ")[1].split()[0])
@@ -366,7 +364,6 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     assert Path(f"/proc/{grandchild}").exists()
     assert folder.exists()
     trainer.kill()
-    trainer.wait()
     wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and list(tmp_path.iterdir()) == [log])
     wait_for(lambda: not folder.parent.exists())
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms import ADVANTAGES, POLICY_LOSSES, bind_loss, estimate, reads
+from agentrl.config.checks.algorithm import critic_fits, loss_options
 from agentrl.config.schema import Actor, Algorithm, PolicyLoss
-from agentrl.config.validate import check_word, validate
+from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.training.objective import loss_of
@@ -136,14 +137,11 @@ def another_signature(logp, adv):
 @pytest.fixture(scope="module", autouse=True)
 def registered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("registered")
-    before = dict(ADVANTAGES), dict(POLICY_LOSSES)
-    for name, source in {"estimators": ESTIMATORS, "losses": LOSSES}.items():
-        (folder / f"own_{name}.py").write_text(source)
-        import_external(str(folder / f"own_{name}.py"), "model")
-    yield
-    for table, entries in zip((ADVANTAGES, POLICY_LOSSES), before, strict=True):
-        table.clear()
-        table.update(entries)
+    with ADVANTAGES.scoped(), POLICY_LOSSES.scoped():
+        for name, source in {"estimators": ESTIMATORS, "losses": LOSSES}.items():
+            (folder / f"own_{name}.py").write_text(source)
+            import_external(str(folder / f"own_{name}.py"), "model")
+        yield
 
 
 def values_of(packing: Packing) -> torch.Tensor:
@@ -214,7 +212,7 @@ SOME = Packing(
         ("own_short", r"adv_estimator=own_short: it gave \(1, 1\) for token_level_rewards of the shape \(1, 2\)"),
         ("own_scores", r"adv_estimator=own_scores: it gave \(1,\) for token_level_rewards of the shape"),
         ("own_grpo", "adv_estimator=own_grpo: AssertionError"),
-        ("own_best", r"'own_best' does not exist; it is one of gae, .*own_grpo"),
+        ("own_best", r"adv_estimator=own_best: did you mean own_.* choose gae, .*own_grpo"),
     ],
 )
 def test_an_estimator_s_mistake_is_one_line(name, message):
@@ -299,6 +297,9 @@ def plain(logprobs, old_logprobs, advantages, *, mask, low, config):
     assert config.grad_clip == 1.0
     return -advantages * logprobs, {"mine": mask.float()}
 
+def scaled(logprobs, old_logprobs, advantages, *, low, scale=2.0):
+    return scale * logprobs
+
 def sums(logprobs, old_logprobs, advantages):
     return (advantages * logprobs).sum()
 
@@ -354,6 +355,22 @@ def test_a_path_s_mistake_is_one_line(name, message):
 
 
 @pytest.mark.usefixtures("own")
+def test_a_loss_has_options_of_its_own():
+    def losses(**options):
+        policy_loss = PolicyLoss("own_functions.py:scaled", options=options)
+        loss_options(Actor(policy_loss=policy_loss))
+        loss = loss_of(Actor(policy_loss=policy_loss))
+        ones = torch.ones(3)
+        return loss(ones, ones, ones, mask=SOME.mask, cu_seqlens=SOME.cu_seqlens)[0].tolist()
+
+    assert losses() == [0, 2, 2]
+    assert losses(scale=3.0) == [0, 3, 3]
+    for name in ("scales", "low"):
+        with pytest.raises(UserError, match=f"options.{name}: .*:scaled has no such option; it reads scale"):
+            losses(**{name: 1.0})
+
+
+@pytest.mark.usefixtures("own")
 def test_a_loss_of_another_shape_is_refused():
     loss = bind_loss("own_functions.py:sums")
     with pytest.raises(UserError, match=r"its losses are \(\); they must be a tensor of the shape \(3,\)"):
@@ -371,20 +388,18 @@ def test_names_are_looked_up_before_anything_slow(tmp_path, monkeypatch):
     base = ["model.path=m", "data.train_files=x", "model.external_lib=registers"]
 
     def check(*overrides):
-        from agentrl.config.checks import own
-
         config = compose([*base, *overrides], config_name="train", checks=())
-        return validate(config, (own.own_functions, own.own_critic))
+        return validate(config, (critic_fits,))
 
     assert check("algorithm.adv_estimator=of_the_module") == []
-    with pytest.raises(UserError, match=r"critic.enable=false: algorithm.adv_estimator=of_the_module names `values`"):
+    with pytest.raises(UserError, match="critic.enable=false: .*=of_the_module compares with its values"):
         check("algorithm.adv_estimator=of_the_module", "critic.enable=false")
-    with pytest.raises(UserError, match="'of_another' does not exist; it is one of gae"):
+    with pytest.raises(UserError, match="adv_estimator=of_another: choose gae, .*of_the_module"):
         check("algorithm.adv_estimator=of_another")
-    with pytest.raises(UserError, match="loss_mode 'of_another' does not exist"):
+    with pytest.raises(UserError, match="loss_mode=of_another: choose vanilla"):
         check("actor.policy_loss.loss_mode=of_another")
     with pytest.raises(UserError, match=r"file.py:function, or a name that model.external_lib registers"):
-        check_word("algorithm.adv_estimator", "of_another", ("grpo",))
+        check("actor.policy_loss.loss_mode=of_another")
 
 
 CORE = "trainer/ppo/core_algos.py"

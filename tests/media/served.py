@@ -21,7 +21,7 @@ from agentrl.training import load_model, load_processor, pack_ledgers
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import media_of
-from tests.media import eyes, test_run
+from tests.media import test_run, vision_model
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -29,7 +29,7 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 
 def check_run(folder: Path, engine: str, told: list[bool], *flags: str) -> None:
     """Four steps on rows with images; prints what it found. `told`: for each request, whether its tokens were read."""
-    place = eyes.folder(folder / "model", size=eyes.WIDE)
+    place = vision_model.folder(folder / "model", size=vision_model.WIDE)
     swapped = other_picture(place)
     start = time.monotonic()
     train(
@@ -73,12 +73,14 @@ def check_run(folder: Path, engine: str, told: list[bool], *flags: str) -> None:
 
 def other_picture(place: Path) -> float:
     """Nats between the log-probs of the same tokens after a red and after a blue picture, mean."""
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     module = load_model(Model(path=str(place), dtype="float32"), device=DEVICE, seed=0)
     ledgers = []
     for colour in ("red", "blue"):
-        messages = chat.see([{"role": "user", "content": [{"type": "image", "image": eyes.picture(colour, (28, 28))}]}])
+        messages = chat.see(
+            [{"role": "user", "content": [{"type": "image", "image": vision_model.picture(colour, (28, 28))}]}]
+        )
         ledgers.append(Ledger())
         ledgers[-1].append_prompt(chat.prompt(messages), media_of(messages))
         ledgers[-1].append_model([100 + 7 * i for i in range(16)], [-1.0] * 16, turn=0, version=0)
@@ -103,7 +105,7 @@ async def check_parts(folder: Path, place: Path, dialect: Dialect, told: list[bo
     """The tokens arrive that were sent, images beside them or not, and what is drawn has the policy's log-probs: those
     of its new weights after an update, for the same images. A request with images can be ended."""
     module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     port, scratch = free_port(), folder / "weights"
     server = ServerProcess(dialect.command(port), dialect.environment(), folder / "log.txt", scratch=scratch)
@@ -147,7 +149,7 @@ async def largest_gap(engine: RemoteEngine, chat: Chat, module: Any, version: in
 
 def prompt(chat: Chat, sizes: list[tuple[int, int]]) -> tuple[list[int], Any]:
     """A prompt with red pictures, and tokens at its end that no tokenizer would make of their text."""
-    parts = [{"type": "image", "image": eyes.picture("red", size)} for size in sizes]
+    parts = [{"type": "image", "image": vision_model.picture("red", size)} for size in sizes]
     messages = chat.see([{"role": "user", "content": [*parts, {"type": "text", "text": "what is it?"}]}])
     odd = [*chat.template.encode("r"), *chat.template.encode("ed")]
     return [*chat.prompt(messages), *odd], media_of(messages)

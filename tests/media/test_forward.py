@@ -14,12 +14,12 @@ from agentrl.engines.hf import HFEngine
 from agentrl.training import load_model, load_processor, pack_ledgers
 from agentrl.training.actor import PolicyActor
 from agentrl.training.model.attention import is_packed
-from agentrl.training.model.loading import freeze_eyes
+from agentrl.training.model.loading import freeze_vision_tower
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.media import Media
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import media_of
-from tests.media import eyes
+from tests.media import vision_model
 from tests.training.tiny import smoothed, tiny
 
 CPU = torch.device("cpu")
@@ -28,16 +28,16 @@ KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 @pytest.fixture(scope="module", params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return eyes.folder(tmp_path_factory.mktemp(request.param), request.param)
+    return vision_model.folder(tmp_path_factory.mktemp(request.param), request.param)
 
 
 def chat_of(place: Path) -> Chat:
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     return Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
 
 
 def part(colour: str, size: tuple[int, int]) -> dict:
-    return {"type": "image", "image": eyes.picture(colour, size)}
+    return {"type": "image", "image": vision_model.picture(colour, size)}
 
 
 def ledgers_of(chat: Chat) -> list[Ledger]:
@@ -153,11 +153,11 @@ def test_an_update_reaches_the_eyes_and_does_not_depend_on_the_cut(place: Path, 
         actor = Actor(ppo_micro_batch_size_per_gpu=None, use_dynamic_bsz=tokens is not None)
         actor.ppo_max_token_len_per_gpu = tokens or 4096
         actor.optim.lr = 1e-2
-        trainee = smoothed(PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=1))
+        trainable = smoothed(PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=1))
         batch = pack_ledgers(ledgers_of(chat))
         batch.advantages = batch.mask.float()
         before = {n: p.detach().clone() for n, p in module.named_parameters()}
-        trainee.update(batch)
+        trainable.update(batch)
         moved = {n: float((p.detach() - before[n]).abs().max()) for n, p in module.named_parameters()}
         assert any("visual" in n and change > 0 for n, change in moved.items())
         after.append(torch.cat([(p.detach() - before[n]).flatten() for n, p in module.named_parameters()]))
@@ -178,17 +178,17 @@ def test_sources_and_masks(place: Path) -> None:
 def test_eyes_may_stay_as_they_are(place: Path) -> None:
     chat = chat_of(place)
     module = load_model(Model(path=str(place)), device=CPU, seed=0)
-    freeze_eyes(module)
-    trainee = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
+    freeze_vision_tower(module)
+    trainable = PolicyActor(module, actor=Actor(), temperature=1.0, device=CPU, total_steps=1)
     batch = pack_ledgers(ledgers_of(chat))
     batch.advantages = batch.mask.float()
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
-    trainee.update(batch)
+    trainable.update(batch)
     moved = {n for n, p in module.named_parameters() if not p.detach().equal(before[n])}
     assert moved
     assert not any("visual" in n for n in moved)
 
 
 def test_a_model_of_text_has_no_eyes() -> None:
-    with pytest.raises(UserError, match="LlamaForCausalLM does not look at images"):
-        freeze_eyes(tiny())
+    with pytest.raises(UserError, match="LlamaForCausalLM has no vision tower"):
+        freeze_vision_tower(tiny())

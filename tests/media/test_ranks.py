@@ -8,18 +8,18 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from agentrl.training.parallel.ranks import ALONE
-from tests.media import eyes, two
+from tests.media import two_ranks, vision_model
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_ranks_are_one(tmp_path: Path) -> None:
-    folder = eyes.folder(tmp_path / "model")
+    folder = vision_model.folder(tmp_path / "model")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.spawn(two.rank, (port, folder, tmp_path), nprocs=2)
-    expected = two.trained(folder, ALONE)
+    multiprocessing.spawn(two_ranks.rank, (port, folder, tmp_path), nprocs=2)
+    expected = two_ranks.trained(folder, ALONE)
     for index in range(2):
         found = torch.load(tmp_path / f"{index}.pt")
         assert torch.allclose(found["scored"], expected["scored"], atol=2e-5)

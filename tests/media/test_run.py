@@ -31,7 +31,7 @@ from agentrl.training.model.value_model import TokenValues, load_value_model
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.trajectory import Outcome, Trajectory
-from tests.media import eyes
+from tests.media import vision_model
 from tests.media.test_sources import png
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def look(colour: str) -> ToolResponse:
     """
     if colour == "broken":
         return ToolResponse(image=[b"no png"])
-    return ToolResponse(text="here", image=[eyes.picture(colour, (84, 28)), png("green", (28, 28))])
+    return ToolResponse(text="here", image=[vision_model.picture(colour, (84, 28)), png("green", (28, 28))])
 
 
 class CallsFirst:
@@ -67,7 +67,7 @@ class CallsFirst:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return eyes.folder(tmp_path_factory.mktemp("eyes"))
+    return vision_model.folder(tmp_path_factory.mktemp("vision"))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def module(place: Path) -> Any:
 
 
 def environment(place: Path, engine: Any, colour: str, **limits: Any) -> Environment:
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     tools = load_tools(None, __file__, max_response=100, unit="characters", side="right", tokenizer=tokenizer)
     bounds = {"prompt_length": 2048, "response_length": 512, "model_length": 4096, "assistant_turns": 2} | limits
@@ -192,7 +192,7 @@ def colour_rows(folder: Path, count: int) -> Path:
 def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> None:
     """Nothing but the picture says which answers are good: at a blind model's best the score is one half."""
     file = colour_rows(tmp_path, 4)
-    place = eyes.folder(tmp_path / "model", std=0.25)
+    place = vision_model.folder(tmp_path / "model", std=0.25)
     config = compose(
         [
             f"model.path={place}",
@@ -222,9 +222,9 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
     assert steps < 35 or sum(rewards[-3:]) / 3 > 0.75
     assert max(line["rollout_gap/mean"] for line in lines) < 1e-4
     saved = next((tmp_path / "run").glob("**/huggingface"))
-    tokenizer = eyes.load(saved)
+    tokenizer = vision_model.load(saved)
     processor = load_processor(Model(path=str(saved)), tokenizer)
-    assert isinstance(processor.medium("image", {"image": eyes.picture()}), Medium)
+    assert isinstance(processor.medium("image", {"image": vision_model.picture()}), Medium)
 
 
 @pytest.mark.parametrize("before", [3, 0])

@@ -12,22 +12,22 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.core.errors import UserError
+from agentrl.sft import sft
 from agentrl.training import load_processor
 from agentrl.training.sft.conversations import read_conversations
-from agentrl.training.sft.run import sft
-from tests.media import eyes
+from tests.media import vision_model
 
 
 def png(colour: str) -> dict[str, Any]:
     buffer = BytesIO()
-    eyes.picture(colour).save(buffer, "PNG")
+    vision_model.picture(colour).save(buffer, "PNG")
     return {"bytes": buffer.getvalue(), "path": None}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that sees, and captions in the layout of verl's VLM example."""
-    place = eyes.folder(tmp_path_factory.mktemp("eyes"))
+    place = vision_model.folder(tmp_path_factory.mktemp("vision"))
     talk = [{"role": "user", "content": "<image>Which colour?"}, {"role": "assistant", "content": "COLOUR"}]
     rows = [
         {"messages": [talk[0], {**talk[1], "content": colour}], "images": [png(colour)]}
@@ -47,12 +47,12 @@ def test_a_run_learns_what_it_sees(place: Path, tmp_path: Path) -> None:
     losses = []
     sft(config, lambda step, total, metrics: losses.append(metrics["loss"]))
     assert losses[-1] < 0.1 < losses[0]  # of "red" and "blue" after equal words, a blind model knows 4 of 5 letters
-    assert load_processor(Model(path=str(tmp_path)), eyes.load(tmp_path)).processor is not None
+    assert load_processor(Model(path=str(tmp_path)), vision_model.load(tmp_path)).processor is not None
 
 
 def test_what_a_row_becomes(place: Path) -> None:
     data = SftData(train_files=str(place / "rows.parquet"))
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, check="disable", processor=load_processor(Model(path=str(place)), tokenizer))
     ledger = read_conversations(data, chat).ledgers[0]
     assert [medium.kind for medium in ledger.media] == ["image"]

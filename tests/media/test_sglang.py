@@ -11,7 +11,7 @@ from agentrl.engines.servers.place import find_python
 from agentrl.engines.servers.settings import Settings
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang import backend as sglang
-from tests.media import eyes, served
+from tests.media import served, vision_model
 
 PYTHON = find_python("sglang", "sglang")
 # Kernels that need no compiling, and attention that is there whatever the build.
@@ -49,6 +49,6 @@ def test_a_run(tmp_path: Path, told: list[bool]) -> None:
 
 
 async def test_images_reach_the_server(tmp_path: Path, told: list[bool]) -> None:
-    place = eyes.folder(tmp_path / "model")
+    place = vision_model.folder(tmp_path / "model")
     dialect = SGLang(Settings(str(PYTHON), str(place), "cpu", "float32", 512, 8))
     await served.check_parts(tmp_path, place, dialect, told)

@@ -19,23 +19,23 @@ from agentrl.data import load_dataset, read_rows
 from agentrl.training import load_processor
 from agentrl.trajectory.medium import collapsed, media_of
 from tests.chat import realia
-from tests.media import eyes
+from tests.media import vision_model
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return eyes.folder(tmp_path_factory.mktemp("eyes"))
+    return vision_model.folder(tmp_path_factory.mktemp("vision"))
 
 
 @pytest.fixture(scope="module")
 def chat(place: Path) -> Chat:
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     return Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
 
 
 def png(colour: str = "red", size: tuple[int, int] = (56, 28)) -> bytes:
     buffer = BytesIO()
-    eyes.picture(colour, size).save(buffer, format="PNG")
+    vision_model.picture(colour, size).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
@@ -86,11 +86,11 @@ def test_every_form_of_an_image_is_the_same(tmp_path: Path, chat: Chat) -> None:
     file.write_bytes(png())
     url = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
     forms: list[Any] = [
-        {"type": "image", "image": eyes.picture()},
+        {"type": "image", "image": vision_model.picture()},
         {"type": "image", "image": png()},
         {"type": "image", "image": {"bytes": png()}},
         {"type": "image", "bytes": png()},
-        {"type": "image", "image": {"image": eyes.picture()}},
+        {"type": "image", "image": {"image": vision_model.picture()}},
         {"type": "image", "image": str(file)},
         {"type": "image", "path": str(file)},
         {"type": "image", "image": f"file://{str(file).replace(' ', '%20')}"},
@@ -114,7 +114,7 @@ def test_pixels_are_bounded_as_the_processor_or_the_image_says(chat: Chat) -> No
         (("resized_height", 28), ("resized_width", 56)): (56, 28),
     }
     for wishes, size in sizes.items():
-        part = {"type": "image", "image": eyes.picture(size=(200, 200)), **dict(wishes)}
+        part = {"type": "image", "image": vision_model.picture(size=(200, 200)), **dict(wishes)}
         (medium,) = media_of(chat.see([{"role": "user", "content": [part]}]))
         assert medium.source.size == size
         assert len(medium.ids) == size[0] * size[1] // 28**2
@@ -129,7 +129,7 @@ def test_transparent_is_white() -> None:
 
 
 def test_frames_make_a_video() -> None:
-    frames, fps = open_video({"video": [eyes.picture(), png()], "fps": 1}, factor=28, bounds=(784, 784))
+    frames, fps = open_video({"video": [vision_model.picture(), png()], "fps": 1}, factor=28, bounds=(784, 784))
     assert [frame.size for frame in frames] == [(28, 28)] * 2
     assert fps == 1
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_said(chat: Chat, part: dict) -> None:
 
 
 def test_a_model_of_text_alone(chat: Chat) -> None:
-    blind, part = Processor(), {"type": "image", "image": eyes.picture()}
+    blind, part = Processor(), {"type": "image", "image": vision_model.picture()}
     with pytest.raises(UserError, match="cannot be shown an image: it reads text alone"):
         blind.see([{"role": "user", "content": [part]}])
     told = blind.see([{"role": "tool", "content": [part, {"type": "text", "text": "a dot"}]}])
@@ -159,9 +159,9 @@ def test_tokens_of_no_image_are_refused(chat: Chat) -> None:
 def test_tokens_are_those_of_the_processor_itself(chat: Chat, place: Path, template: str) -> None:
     """With the models' real templates: one prompt as transformers' processor encodes it, and a tool's answer as the
     rest of a whole render."""
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     shown = Chat(tokenizer, chat_template=realia.template(template), processor=chat.processor)
-    part = {"type": "image", "image": eyes.picture(size=(84, 56))}
+    part = {"type": "image", "image": vision_model.picture(size=(84, 56))}
     asked = shown.see([{"role": "user", "content": [part, {"type": "text", "text": "what is it?"}, part]}])
     ids = shown.prompt(asked)
     processor: Any = chat.processor.processor
@@ -186,6 +186,6 @@ def test_tokens_are_those_of_the_processor_itself(chat: Chat, place: Path, templ
 
 def test_a_processor_is_loaded_once(place: Path) -> None:
     """For those who train, those who sample and those who read rows."""
-    tokenizer = eyes.load(place)
+    tokenizer = vision_model.load(place)
     one, other = (load_processor(Model(path=str(place)), tokenizer) for _ in range(2))
     assert one.processor is other.processor

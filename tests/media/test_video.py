@@ -14,19 +14,22 @@ from agentrl.training import load_model, load_processor, pack_ledgers
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import media_of
-from tests.media import eyes
+from tests.media import vision_model
 
 pytest.importorskip("torchvision", reason="its wheels on PyPI are for CUDA", exc_type=(ImportError, RuntimeError))
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 async def test_a_video_among_images(tmp_path: Path, kind: str) -> None:
-    place = eyes.folder(tmp_path / "model", kind)
-    tokenizer = eyes.load(place)
+    place = vision_model.folder(tmp_path / "model", kind)
+    tokenizer = vision_model.load(place)
     chat = Chat(tokenizer, processor=load_processor(Model(path=str(place)), tokenizer))
     module = load_model(Model(path=str(place)), device=torch.device("cpu"), seed=0)
-    film: Any = {"video": [eyes.picture(colour, (56, 56)) for colour in ("red", "blue", "green", "red")], "fps": 2}
-    still = {"type": "image", "image": eyes.picture("blue", (84, 28))}
+    film: Any = {
+        "video": [vision_model.picture(colour, (56, 56)) for colour in ("red", "blue", "green", "red")],
+        "fps": 2,
+    }
+    still = {"type": "image", "image": vision_model.picture("blue", (84, 28))}
     parts = [still, {"type": "video", "video": film}, {"type": "text", "text": "what happens?"}]
     messages = chat.see([{"role": "user", "content": parts}])
     ids, media = chat.prompt(messages), media_of(messages)

@@ -10,7 +10,7 @@ from agentrl.engines.servers.backend import Answer
 from agentrl.engines.servers.place import find_python
 from agentrl.engines.servers.settings import Settings
 from agentrl.engines.vllm import VLLM, pictures
-from tests.media import eyes, served
+from tests.media import served, vision_model
 
 PYTHON = find_python("vllm", "vllm")
 
@@ -40,6 +40,6 @@ def test_a_run(tmp_path: Path, told: list[bool]) -> None:
 
 
 async def test_images_reach_the_server(tmp_path: Path, told: list[bool]) -> None:
-    place = eyes.folder(tmp_path / "model", size=eyes.WIDE)  # vLLM has no attention for smaller heads
+    place = vision_model.folder(tmp_path / "model", size=vision_model.WIDE)  # vLLM has no attention for smaller heads
     dialect = VLLM(Settings(str(PYTHON), str(place), "cpu", "float32", 512, 8, sees=True))
     await served.check_parts(tmp_path, place, dialect, told)

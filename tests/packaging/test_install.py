@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeed(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, ROOT, cwd=out, path=DEPENDENCIES)
     (built,) = out.glob("agentrl-*.whl")
     return built
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    python = (sys.executable, "-m", "hatchling", "build", "--target")
+    succeed(*python, "sdist", "--directory", tmp_path, cwd=ROOT, path=DEPENDENCIES)
+    (source,) = tmp_path.glob("agentrl-*.tar.gz")
+    with tarfile.open(source) as packed:
+        packed.extractall(tmp_path, filter="data")
+    folder = tmp_path / source.name.removesuffix(".tar.gz")
+    succeed(*python, "wheel", "--directory", tmp_path, cwd=folder, path=DEPENDENCIES)
+    (built,) = tmp_path.glob("agentrl-*.whl")
+    assert built.name == wheel.name
+    assert zipfile.ZipFile(built).namelist() == zipfile.ZipFile(wheel).namelist()
+    assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "tests", "docs"} <= {file.name for file in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from agentrl.config import compose
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
-from agentrl.rollout.sampler import Sampler, differing
+from agentrl.rollout.sampler import Sampler, kept_groups
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
@@ -145,7 +145,7 @@ def test_failures_do_not_make_a_group_differ():
         Row("r0", [], extra_info={"rewards": [1.0, None, 1.0]}),
         Row("r1", [], extra_info={"rewards": [None, None]}),
     ]
-    assert differing(runtime.rollout(rows, 1, None), "score", lambda t: t.reward) == {}
+    assert kept_groups(runtime.rollout(rows, 1, None), "score", lambda t: t.reward) == {}
 
 
 def test_remax_asks_for_one_greedy_answer_a_prompt():

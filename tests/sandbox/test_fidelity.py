@@ -143,7 +143,7 @@ async def test_a_run_is_what_python_makes_of_the_file(pool: Pool, tmp_path: Path
         start_new_session=True,
         # A shell's background jobs, and so the tests in them, ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        env={**pool.told["env"], "PYTHONDONTWRITEBYTECODE": ""},
+        env={**pool.config["env"], "PYTHONDONTWRITEBYTECODE": ""},
     )
     assert ours.return_code == real.returncode
     assert _comparable(ours.stdout) == _comparable(real.stdout.replace(str(tmp_path).encode(), b"/box"))

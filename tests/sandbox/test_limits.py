@@ -6,7 +6,7 @@ import pytest
 
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
-from tests.sandbox.attacks import choices
+from tests.sandbox.attacks import fake_failures
 from tests.sandbox.attacks.attack import Attack
 
 from .kernel_memory import PROGRAMS
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("attack", choices.ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", fake_failures.ATTACKS, ids=lambda attack: attack.name)
 async def test_whatever_a_program_does_is_its_own_verdict(pool: Pool, attack: Attack) -> None:
     """Never trouble of the sandbox, never much later than its limit; and the next program finds all in order."""
     result = await pool.run(attack.job({}))
@@ -187,7 +187,7 @@ async def test_limits_cannot_be_raised(pool: Pool) -> None:
     assert not finite & {int(word) for word in answer.stdout.split()}
 
 
-async def test_huge_stdin_that_nobody_reads(pool: Pool) -> None:
+async def test_huge_stdin_of_a_program_that_does_not_read_it(pool: Pool) -> None:
     answer = await run(pool, "import time; time.sleep(0.2); print('done')", bytes(100 * MIB))
     assert (answer.stdout, answer.return_code) == (b"done\n", 0)
 

@@ -1,4 +1,4 @@
-"""The pool: order, fairness, patience, compilation, batches, cancellation; and what one run can find of another."""
+"""The pool: order, fairness, queue_timeout, compilation, batches, cancellation; and what one run can find of another."""
 
 # ruff: noqa: E501 - a program stands on a line of its own
 
@@ -10,7 +10,7 @@ import pytest
 from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.job import Busy, Job, Limits, Unavailable
 from agentrl_sandbox.pool import ALLOW, Pool
-from agentrl_sandbox.turnstile import Turnstile
+from agentrl_sandbox.slot_allocator import SlotAllocator
 
 from .programs import run
 
@@ -33,7 +33,7 @@ async def test_a_batch_answers_in_order(pool: Pool) -> None:
     assert [answer.stdout for answer in result.runs] == [f"{2 * n}\n".encode() for n in range(100)]
 
 
-async def test_a_batch_stops_at_the_first_failure_if_told(pool: Pool) -> None:
+async def test_stop_on_failure_ends_a_batch_at_the_first_failure(pool: Pool) -> None:
     job = Job("python", "print(1 // int(input()))", [b"1\n", b"0\n", b"1\n"], run_limits=LONG, stop_on_failure=True)
     assert [answer.return_code for answer in (await pool.run(job)).runs] == [0, 1]
     assert (await run(pool, "print(input())", b"next\n")).stdout == b"next\n"
@@ -47,13 +47,13 @@ async def test_compiled_once_even_when_asked_at_once(pool: Pool) -> None:
     assert len({id(result.compiled) for result in results}) == 1
 
 
-async def test_patience_ends_while_another_compiles(pool: Pool) -> None:
+async def test_a_queue_timeout_ends_while_another_job_compiles(pool: Pool) -> None:
     code = f"// {os.getpid()}\n#include <iostream>\nint main() {{}}"
     job = Job("cpp", code, compile_limits=LONG, run_limits=LONG)
     first = asyncio.ensure_future(pool.run(job))
     await asyncio.sleep(0.05)
     with pytest.raises(Busy, match="compiled"):
-        await pool.run(job, patience=0.05)
+        await pool.run(job, queue_timeout=0.05)
     assert (await first).runs[0].return_code == 0
 
 
@@ -83,13 +83,13 @@ async def test_a_program_that_cannot_start_is_an_error_of_its_own(pool: Pool) ->
     assert (await pool.run(job)).runs[0].return_code == 127
 
 
-async def test_full_queues_and_lost_patience_are_busy() -> None:
+async def test_a_full_queue_and_a_queue_timeout_raise_busy() -> None:
     pool = Pool(slots=1, queue=1)
     await pool.start()
     first = asyncio.ensure_future(pool.run(Job("python", "import time; time.sleep(1)", run_limits=LONG)))
     await asyncio.sleep(0.2)
     with pytest.raises(Busy, match=r"0\.1 s"):
-        await pool.run(DOUBLE, patience=0.1)
+        await pool.run(DOUBLE, queue_timeout=0.1)
     second = asyncio.ensure_future(pool.run(DOUBLE))
     await asyncio.sleep(0)
     with pytest.raises(Busy, match="full"):
@@ -98,60 +98,60 @@ async def test_full_queues_and_lost_patience_are_busy() -> None:
     await pool.close()
 
 
-async def test_clients_take_turns() -> None:
-    gate, order = Turnstile(1, 100), list[str]()
+async def test_clients_get_slots_in_turn() -> None:
+    allocator, order = SlotAllocator(1, 100), list[str]()
 
     async def use(client: str) -> None:
-        await gate.enter(client, None)
+        await allocator.acquire(client, None)
         order.append(client)
         await asyncio.sleep(0)
-        gate.leave()
+        allocator.release()
 
     await asyncio.gather(*map(use, ["a", "a", "a", "a", "b", "b", "c"]))
     assert order == ["a", "a", "b", "c", "a", "b", "a"]
-    assert (gate.inside, gate.waiting, len(gate.lines)) == (0, 0, 0)
+    assert (allocator.used, allocator.waiting, len(allocator.lines)) == (0, 0, 0)
 
 
-async def test_who_gives_up_leaves_the_line() -> None:
-    gate = Turnstile(1, 100)
-    await gate.enter("a", None)
-    waiting = [asyncio.ensure_future(gate.enter(client, None)) for client in "aab"]
+async def test_a_cancelled_caller_leaves_the_queue() -> None:
+    allocator = SlotAllocator(1, 100)
+    await allocator.acquire("a", None)
+    waiting = [asyncio.ensure_future(allocator.acquire(client, None)) for client in "aab"]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[2].cancel()
     await asyncio.gather(*waiting[::2], return_exceptions=True)
-    gate.leave()
+    allocator.release()
     await waiting[1]
-    gate.leave()
-    assert (gate.inside, gate.waiting, len(gate.lines)) == (0, 0, 0)
+    allocator.release()
+    assert (allocator.used, allocator.waiting, len(allocator.lines)) == (0, 0, 0)
 
 
-async def test_a_place_that_comes_to_one_who_just_gave_up_goes_on() -> None:
-    gate = Turnstile(1, 100)
-    await gate.enter("a", None)
-    lost, next_ = (asyncio.ensure_future(gate.enter("a", None)) for _ in range(2))
+async def test_a_slot_for_a_cancelled_caller_goes_to_the_next() -> None:
+    allocator = SlotAllocator(1, 100)
+    await allocator.acquire("a", None)
+    lost, next_ = (asyncio.ensure_future(allocator.acquire("a", None)) for _ in range(2))
     await asyncio.sleep(0)
-    gate.leave()
+    allocator.release()
     lost.cancel()
     await asyncio.wait_for(next_, 5)
-    gate.leave()
-    assert gate.inside == 0
+    allocator.release()
+    assert allocator.used == 0
 
 
-async def test_a_long_past_sends_nobody_away_early() -> None:
-    """What was slow until now says nothing of the jobs ahead: who has patience waits."""
-    gate = Turnstile(1)
-    await gate.enter("slow", None)
+async def test_earlier_slow_jobs_do_not_make_a_caller_busy() -> None:
+    """Slow jobs in the past say nothing of the jobs ahead: a caller waits for its whole timeout."""
+    allocator = SlotAllocator(1)
+    await allocator.acquire("slow", None)
     await asyncio.sleep(0.3)
-    gate.leave()
-    await gate.enter("a", None)
-    waiting = asyncio.ensure_future(gate.enter("a", 0.2))
+    allocator.release()
+    await allocator.acquire("a", None)
+    waiting = asyncio.ensure_future(allocator.acquire("a", 0.2))
     await asyncio.sleep(0)
-    gate.leave()
+    allocator.release()
     await waiting
 
 
-async def test_a_cancelled_job_ends_and_frees_its_place(pool: Pool) -> None:
+async def test_a_cancelled_job_ends_and_frees_its_slot(pool: Pool) -> None:
     jobs = [
         asyncio.ensure_future(pool.run(Job("python", "import time; time.sleep(60)", run_limits=LONG))) for _ in range(2)
     ]
@@ -180,8 +180,8 @@ async def test_nothing_of_a_run_is_in_the_memory_of_the_next() -> None:
         "print(found)"
     )
     answer = await run(pool, look)
-    assert pool.link is not None
-    assert pool.link.count == 1, "another warden says nothing"
+    assert pool.supervisor is not None
+    assert pool.supervisor.count == 1, "another job supervisor says nothing"
     await pool.close()
     assert (answer.stdout, answer.stderr) == (b"0\n", b"")
 
@@ -204,8 +204,8 @@ async def test_no_traffic_of_a_run_is_counted_in_the_next() -> None:
     before = await run(pool, look)
     assert [(await run(pool, talk)).stdout for _ in range(2)] == [b"b'xxxxxxxxx'\n"] * 2
     after = await run(pool, look)
-    assert pool.link is not None
-    assert pool.link.count == 1, "another warden says nothing"
+    assert pool.supervisor is not None
+    assert pool.supervisor.count == 1, "another job supervisor says nothing"
     await pool.close()
     assert before.stdout == after.stdout
 
@@ -219,7 +219,7 @@ async def test_a_run_knows_nothing_of_the_server(pool: Pool, language: str) -> N
     }
     answer = await run(pool, codes[language], language=language)
     assert b"HOME=/box" in answer.stdout
-    for word in (b"agentrl_sandbox", b"AGENTRL", b"PYTHONPATH", pool.told["folder"].encode()):
+    for word in (b"agentrl_sandbox", b"AGENTRL", b"PYTHONPATH", pool.config["folder"].encode()):
         assert word not in answer.stdout
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_sandbox import mends, probes
+from agentrl_sandbox import fixes, probes
 from agentrl_sandbox.errors import UsageError
 from agentrl_sandbox.job import CommandResult, Job, Result
 from agentrl_sandbox.pool import ALLOW, Pool
@@ -41,7 +41,7 @@ async def test_a_tier_counts_when_every_canary_failed() -> None:
 async def test_a_tier_does_not_count(runs: list[CommandResult], why: str) -> None:
     probe = await judge(*runs)
     assert (probe.ok, probe.why) == (False, why)
-    assert probe.mend
+    assert probe.fix
 
 
 async def test_what_a_canary_does_is_found_out_even_if_it_keeps_silent() -> None:
@@ -102,12 +102,12 @@ async def test_the_chosen_tier_passes() -> None:
 def test_advice(
     tier: str, why: str, settings: dict[str, str], container: bool, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mends, "_setting", lambda name: settings.get(name, ""))
-    monkeypatch.setattr(mends, "in_container", lambda: container)
-    assert advice in mends.mend(tier, why)
+    monkeypatch.setattr(fixes, "_setting", lambda name: settings.get(name, ""))
+    monkeypatch.setattr(fixes, "in_container", lambda: container)
+    assert advice in fixes.fix_for(tier, why)
 
 
-async def test_where_nothing_isolates_the_error_names_every_tier_and_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_isolation_the_error_names_every_tier_and_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(self: Pool, name: str) -> probes.Probe:
         return probes.refused(name, f"{name} is out of order")
 
@@ -115,5 +115,5 @@ async def test_where_nothing_isolates_the_error_names_every_tier_and_its_mend(mo
     with pytest.raises(UsageError) as error:
         await Pool().start()
     for tier in ("namespace", "bwrap", "landlock"):
-        assert f"{tier}: {tier} is out of order; to have it, {mends.mend(tier, '')}" in str(error.value)
+        assert f"{tier}: {tier} is out of order; fix: {fixes.fix_for(tier, '')}" in str(error.value)
     assert "\n" not in str(error.value)

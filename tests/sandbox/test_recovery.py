@@ -21,20 +21,20 @@ NAP = Job("python", "import time; time.sleep(0.8); print(1)", run_limits=LONG)
 SLEEP = Job("python", "import time; time.sleep(2); print(1)", run_limits=LONG)
 
 
-def kill_servers(pool: Pool) -> None:
-    assert pool.link is not None
-    task = Path(f"/proc/{pool.link.process.pid}/task/{pool.link.process.pid}/children")
+def kill_zygotes(pool: Pool) -> None:
+    assert pool.supervisor is not None
+    task = Path(f"/proc/{pool.supervisor.process.pid}/task/{pool.supervisor.process.pid}/children")
     for pid in task.read_text().split():
         os.kill(int(pid), signal.SIGKILL)
 
 
 def kill_supervisor(pool: Pool) -> None:
-    assert pool.link is not None
-    pool.link.process.kill()
+    assert pool.supervisor is not None
+    pool.supervisor.process.kill()
 
 
-@pytest.mark.parametrize("kill", [kill_servers, kill_supervisor])
-async def test_it_goes_on_after_a_kill(kill: object) -> None:
+@pytest.mark.parametrize("kill", [kill_zygotes, kill_supervisor])
+async def test_jobs_survive_the_kill_of_a_sandbox_process(kill: object) -> None:
     assert callable(kill)
     pool = Pool(slots=2)
     await pool.start()
@@ -48,14 +48,14 @@ async def test_it_goes_on_after_a_kill(kill: object) -> None:
     await pool.close()
 
 
-async def test_a_killed_warden_costs_one_retry() -> None:
+async def test_a_killed_job_supervisor_costs_one_retry() -> None:
     pool = Pool(slots=1)
     await pool.start()
     flying = asyncio.ensure_future(pool.run(SLEEP))
     await asyncio.sleep(0.7)
-    assert pool.link is not None
-    wardens = [pid for pid in descendants(pool.link.process.pid) if len(descendants(pid)) == 1]
-    for pid in wardens[-1:]:
+    assert pool.supervisor is not None
+    job_supervisors = [pid for pid in descendants(pool.supervisor.process.pid) if len(descendants(pid)) == 1]
+    for pid in job_supervisors[-1:]:
         os.kill(pid, signal.SIGKILL)
     assert (await flying).runs[0].stdout == b"1\n"
     await pool.close()
@@ -66,7 +66,7 @@ async def test_a_session_is_lost_with_its_server() -> None:
     await pool.start()
     session = await pool.session(LONG)
     await session.run("x = 1")
-    kill_servers(pool)
+    kill_zygotes(pool)
     await asyncio.sleep(0.5)
     with pytest.raises(SandboxError):
         await session.run("x")
@@ -82,15 +82,15 @@ async def test_close_leaves_nothing() -> None:
     await session.run("import os\nif os.fork() == 0:\n    import time; time.sleep(600)")
     flying = asyncio.ensure_future(pool.run(SLEEP))
     await asyncio.sleep(0.5)
-    assert pool.link is not None
-    supervisor = pool.link.process.pid
+    assert pool.supervisor is not None
+    supervisor = pool.supervisor.process.pid
     before = {supervisor, *descendants(supervisor)}
     assert len(before) >= 6
     await pool.close()
     with pytest.raises(SandboxError):
         await flying
     assert not [pid for pid in before if Path(f"/proc/{pid}").exists()]
-    assert not Path(pool.told["folder"]).exists()
+    assert not Path(pool.config["folder"]).exists()
     with pytest.raises(SandboxError, match="closed"):
         await pool.run(HELLO)
 
@@ -98,7 +98,7 @@ async def test_close_leaves_nothing() -> None:
 async def test_nothing_outlives_a_killed_caller() -> None:
     code = (
         "import asyncio\nfrom agentrl_sandbox.job import Job, Limits\nfrom agentrl_sandbox.pool import Pool\n"
-        "async def main():\n    pool = Pool(slots=1)\n    await pool.start()\n    print(pool.link.process.pid, flush=True)\n"
+        "async def main():\n    pool = Pool(slots=1)\n    await pool.start()\n    print(pool.supervisor.process.pid, flush=True)\n"
         "    await pool.run(Job('python', 'import time; time.sleep(60)', run_limits=Limits(wall=60)))\nasyncio.run(main())"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
@@ -148,8 +148,8 @@ async def test_nothing_leaks() -> None:
 
 def _state(pool: Pool) -> tuple[int, ...]:
     """Open files here and in the supervisor, its processes, their mounts, the memory of the supervisor."""
-    assert pool.link is not None
-    pid = pool.link.process.pid
+    assert pool.supervisor is not None
+    pid = pool.supervisor.process.pid
     files = [len(os.listdir(f"/proc/{process}/fd")) for process in (os.getpid(), pid)]
     mounts = sum(len(_lines(Path(f"/proc/{process}/mounts"))) for process in descendants(pid))
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

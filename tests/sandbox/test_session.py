@@ -111,7 +111,7 @@ async def test_each_cell_has_its_own_cpu_time(pool: Pool) -> None:
     assert (await session.run("while True: pass")).limit_hit == "cpu"
 
 
-async def test_sessions_take_a_place_only_while_a_cell_runs(pool: Pool) -> None:
+async def test_a_session_holds_a_slot_only_while_a_cell_runs(pool: Pool) -> None:
     sessions = [await pool.session(Limits(wall=60)) for _ in range(5)]
     for number, session in enumerate(sessions):
         await session.run(f"x = {number}")
@@ -144,16 +144,16 @@ async def test_as_many_as_the_trajectories_of_a_trainer_and_the_next_one_waits()
     pool = Pool(slots=1)
     await pool.start()
     try:
-        sessions = [await pool.session(Limits(wall=60), patience=5) for _ in range(places)]
+        sessions = [await pool.session(Limits(wall=60), queue_timeout=5) for _ in range(places)]
         with pytest.raises(Busy, match=rf"{places} sessions are open.*max_concurrent_trajectories.*--sessions"):
-            await pool.session(Limits(wall=60), patience=0.05)
-        waiting = asyncio.ensure_future(pool.session(Limits(wall=60), patience=60))
+            await pool.session(Limits(wall=60), queue_timeout=0.05)
+        waiting = asyncio.ensure_future(pool.session(Limits(wall=60), queue_timeout=60))
         await asyncio.sleep(0)
         assert pool.stats()["sessions_queued"] == 1
         await sessions[0].close()
         assert (await (await waiting).run("6 * 7")).stdout == b"42\n"
-        assert pool.link is not None
-        assert pool.link.count == 2, "one warden for the canaries, one for the session that was used"
+        assert pool.supervisor is not None
+        assert pool.supervisor.count == 2, "one job supervisor for the canaries, one for the session that was used"
     finally:
         await pool.close()
 

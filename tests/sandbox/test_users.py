@@ -70,7 +70,7 @@ def test_an_ordinary_user_has_the_same_pool() -> None:
 def test_the_slots_of_two_pools_have_different_users() -> None:
     if os.getuid() != 0:
         pytest.skip("takes root")
-    from agentrl_sandbox.supervisor import own_ids
+    from agentrl_sandbox.user_ids import own_ids
 
     (first, one), (second, two), (large, most) = own_ids(10), own_ids(10), own_ids(900)
     for lock in first:
@@ -88,7 +88,7 @@ def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
     if os.getuid() != 0:
         pytest.skip("takes root")
     from agentrl_sandbox.pool import SESSIONS
-    from agentrl_sandbox.supervisor import own_ids
+    from agentrl_sandbox.user_ids import own_ids
 
     held, firsts = [], set()
     for _ in range(10):
@@ -104,10 +104,10 @@ def test_more_pools_than_a_host_has_cores_for_find_users() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root hands out users")
 async def test_where_users_are_few_a_pool_has_fewer_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentrl_sandbox import supervisor
+    from agentrl_sandbox import user_ids
 
-    monkeypatch.setattr(supervisor, "_maps", lambda uid: False)
-    held = [supervisor.enough_ids(12, 1024) for _ in range(7)]
+    monkeypatch.setattr(user_ids, "_maps", lambda uid: False)
+    held = [user_ids.enough_ids(12, 1024) for _ in range(7)]
     assert held[0].sessions == 1024
     assert 0 < held[-1].sessions < 1024
     for ids in held:

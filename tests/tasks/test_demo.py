@@ -231,7 +231,7 @@ def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("arithmetics", {}, r"there is no task 'arithmetics'; choose from arithmetic, bank"),
+        ("arithmetics", {}, r"TASK=arithmetics: did you mean arithmetic. choose arithmetic, bank"),
         ("arithmetic:easy", {}, r"arithmetic has no variants; leave out ':easy'"),
         ("reasoning_gym", {}, r"is a family of tasks: name one, as in reasoning_gym:chain_sum"),
         ("bank", {"sloppiness": 0.1}, r"--sloppiness is no option of the task bank; leave it out"),

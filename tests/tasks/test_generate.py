@@ -22,7 +22,7 @@ def test_the_settings_it_prints_make_a_valid_run(task: str, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["arithmatic"], "there is no task 'arithmatic'"),
+        (["arithmatic"], "TASK=arithmatic: did you mean arithmetic?"),
         (["bank", "--difficulty", "easy"], "--difficulty is no option of the task bank"),
         (["arithmetic", "--difficulty", "hard"], "invalid choice: 'hard'"),
     ],

@@ -148,6 +148,6 @@ def test_without_console_nothing_is_printed(tmp_path, capsys):
 
 
 def test_an_unknown_logger(tmp_path):
-    with pytest.raises(UserError, match="'comet'.*console, file, tensorboard, wandb"):
+    with pytest.raises(UserError, match="trainer.logger=comet: choose console, file, tensorboard, mlflow"):
         open_loggers(["file", "comet"], tmp_path, resume_step=None, config_yaml="")
     assert list(tmp_path.iterdir()) == []

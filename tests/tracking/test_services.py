@@ -9,8 +9,8 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.tracking import generations, open_loggers
-from agentrl.tracking.services import SERVICES
 
+SERVICES = ("mlflow", "swanlab", "trackio", "wandb")
 CONFIG = "trainer:\n  seed: 7\n"
 
 
@@ -155,7 +155,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
     from agentrl.tracking.services.service import RunInfo, Service
 
     class Down(Service):
-        package, fix = "json", "wait"
+        name, package, mend = "down", "json", "wait"
 
         def begin(self, info):
             pass
@@ -168,7 +168,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
         def end(self):
             raise ConnectionError("still nobody")
 
-    down = Down("down", RunInfo("p", "e", tmp_path, {}, resume=False))
+    down = Down(RunInfo("p", "e", tmp_path, {}, resume=False))
     for step in (1, 2):
         down.log(step, {"x": 1.0})
     down.generations(3, [])
@@ -182,7 +182,7 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
     from agentrl.tracking.services.service import RunInfo, Service
 
     class Closed(Service):
-        package, fix = "json", "log in"
+        name, package, mend = "closed", "json", "log in"
 
         def begin(self, info):
             raise PermissionError("no\nkey")
@@ -190,7 +190,7 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
         send = send_table = end = begin
 
     with pytest.raises(UserError, match=r"^trainer.logger: closed: no key; log in, or drop it$"):
-        Closed("closed", RunInfo("p", "e", tmp_path, {}, resume=False))
+        Closed(RunInfo("p", "e", tmp_path, {}, resume=False))
 
 
 def test_a_table_shows_prompt_and_response(table, told, decode):

@@ -44,7 +44,7 @@ def test_a_run_that_starts_over_leaves_everything_behind(tmp_path: Path) -> None
 class Listening(Service):
     """Remembers in a list."""
 
-    package, fix = "json", ""
+    name, package, mend = "wandb", "json", ""
 
     def begin(self, info: RunInfo) -> None:
         self.got: list[int] = []
@@ -63,7 +63,7 @@ def test_a_service_hears_of_the_new_branch(tmp_path: Path) -> None:
     """It skips steps that it has heard of; those of a new branch are others, in a run of their own."""
 
     def life(steps: Sequence[int], *, resume: bool) -> Listening:
-        service = Listening("wandb", RunInfo("p", "e", tmp_path, {}, resume))
+        service = Listening(RunInfo("p", "e", tmp_path, {}, resume))
         for step in steps:
             service.log(step, {"rollout/success": 1.0})
         return service

@@ -55,8 +55,8 @@ def assert_same(one, other, tolerance=1e-5):
 def test_micro_batches_do_not_change_the_gradient(mode):
     batch, module = random_batch(LENGTHS), tiny()
     whole = gradient_of(module, batch, loss_agg_mode=mode)
-    for cut in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
-        assert_same(gradient_of(module, batch, loss_agg_mode=mode, **cut), whole)
+    for limits in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
+        assert_same(gradient_of(module, batch, loss_agg_mode=mode, **limits), whole)
 
 
 def test_the_sequences_of_a_split_trajectory_count_as_one():
@@ -284,4 +284,4 @@ def test_the_divisor_may_be_given() -> None:
     by_length = actor_of(tiny(), loss_agg_mode="seq-mean-token-sum-norm")
     by_factor = actor_of(tiny(), loss_agg_mode="seq-mean-token-sum-norm", loss_scale_factor=40)
     batch = random_batch([4, 6])
-    assert torch.allclose(by_length.weigh(batch), 2 * by_factor.weigh(batch))
+    assert torch.allclose(by_length.loss_weights(batch), 2 * by_factor.loss_weights(batch))

@@ -13,7 +13,7 @@ from agentrl.config.schema import Config, Model, Trainer
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.changes import EXPERIMENT, PLACE, check_changes
+from agentrl.training.checkpoint.changes import EXPERIMENT, LOCATION, check_changes
 
 
 def run(folder: Path, *overrides: str) -> Config:
@@ -66,7 +66,7 @@ def test_harmless_ones_are_listed(saved: Path) -> None:
     ],
 )
 def test_another_experiment_is_refused_unless_the_checkpoint_is_named(saved: Path, override: str) -> None:
-    with pytest.raises(UserError, match="holds another experiment") as caught:
+    with pytest.raises(UserError, match="has another experiment") as caught:
         check(saved, override, "rollout.temperature=0.9")
     assert f"{override.partition('=')[0]}: " in str(caught.value)
     assert "rollout.temperature: 1.0 -> 0.9" in str(caught.value)
@@ -117,5 +117,5 @@ def test_sft_too(tmp_path: Path) -> None:
 
 def test_the_lists_name_real_keys() -> None:
     keys = [*schema_keys(Config), *schema_keys(SftConfig)]
-    for name in (*EXPERIMENT, *PLACE):
+    for name in (*EXPERIMENT, *LOCATION):
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name

@@ -1,10 +1,8 @@
 """Checkpoints: whole or not there, found again, refused when damaged."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
+from itertools import cycle
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ import torch
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.resuming import Resuming
+from tests.warm import Process
 
 STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
 
@@ -111,28 +110,19 @@ def test_loading_runs_no_code(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-WRITER = """
-import sys, torch
-from pathlib import Path
-from agentrl.training import checkpoints
-step = 0
-while True:
-    step = step % 3 + 1
-    checkpoints.save(Path(sys.argv[1]), step, {"step": step, "w": torch.full((40000,), float(step))})
-    checkpoints.prune(Path(sys.argv[1]), 2)
-    print(step, flush=True)
-"""
+def save_forever(folder):
+    for step in cycle([1, 2, 3]):
+        checkpoints.save(folder, step, {"step": step, "w": torch.full((40000,), float(step))})
+        checkpoints.prune(folder, 2)
+        print(step, flush=True)
 
 
 def test_a_killed_process_never_leaves_half_a_checkpoint(tmp_path):
     for attempt in range(2):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}
-        )
-        writer.stdout.readline()
+        writer = Process(save_forever, tmp_path)
+        writer.wait_for(lines=1)
         time.sleep(0.017 * (attempt + 1))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+        writer.kill()
         found = checkpoints.latest(tmp_path)
         step, state = checkpoints.load(found)
         assert state["step"] == step == int(found.name.rpartition("_")[2])

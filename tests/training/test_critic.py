@@ -73,8 +73,8 @@ def test_the_gradient_is_that_of_the_loss_written_out() -> None:
 def test_micro_batches_do_not_change_the_gradient() -> None:
     batch, module = place_rewards(), value_model()
     whole = gradient_of(module, batch)
-    for cut in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
-        assert_same(gradient_of(module, batch, **cut), whole)
+    for limits in ({"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}):
+        assert_same(gradient_of(module, batch, **limits), whole)
 
 
 def test_it_learns_what_to_expect() -> None:
@@ -114,8 +114,8 @@ def test_what_it_does_not_say_the_actor_says() -> None:
 def test_values_do_not_depend_on_the_passes() -> None:
     batch, module = place_rewards(), value_model()
     whole = critic_of(module).values(batch)
-    for cut in ({"forward_max_token_len_per_gpu": 20}, {"forward_micro_batch_size_per_gpu": 1}):
-        torch.testing.assert_close(critic_of(module, **cut).values(batch), whole, atol=1e-5, rtol=1e-5)
+    for limits in ({"forward_max_token_len_per_gpu": 20}, {"forward_micro_batch_size_per_gpu": 1}):
+        torch.testing.assert_close(critic_of(module, **limits).values(batch), whole, atol=1e-5, rtol=1e-5)
     assert not whole[~batch.mask].any()
 
 

@@ -15,7 +15,7 @@ from agentrl.engines.hf.projection import Projection
 from agentrl.engines.servers.settings import Settings
 from agentrl.engines.sglang.flags import command
 from agentrl.training import PolicyActor, load_model
-from agentrl.training.micro_batches import Cut
+from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.chunked import ChunkedLogprobs
 from agentrl.training.model.float32_head import Float32Linear, in_float32, product
 from agentrl.training.model.loading import float32_masters
@@ -23,8 +23,8 @@ from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.model.reward_model import Judge
 from agentrl.training.model.value_model import TokenValues, load_value_model
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.parallel.sharding import place
-from agentrl.training.parallel.shards import inside
+from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.parallel.shards import run_gathered
 from agentrl.training.reference import Reference
 from tests.training.tiny import CPU, random_batch, tiny
 
@@ -41,7 +41,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def loaded(folder: Path, config: FsdpConfig = HALF, **model) -> nn.Module:
     settings = Model(path=str(folder), **model)
-    return place(lambda d: float32_masters(load_model(settings, device=d, seed=0)), ALONE, config, device=CPU)
+    return load_on_ranks(lambda d: float32_masters(load_model(settings, device=d, seed=0)), ALONE, config, device=CPU)
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -58,7 +58,7 @@ def exact(module: nn.Module, batch) -> torch.Tensor:
     seen = []
     handle = causal_lm.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
-        inside(module, lambda: [causal_lm(batch.select([i]).ids[None]) for i in range(batch.num_sequences)])
+        run_gathered(module, lambda: [causal_lm(batch.select([i]).ids[None]) for i in range(batch.num_sequences)])
     handle.remove()
     hidden = torch.cat([x[0] for x in seen]).bfloat16().double()
     logits = hidden @ weights(causal_lm.get_output_embeddings(), hidden.shape[1])
@@ -148,11 +148,11 @@ def test_a_product_keeps_what_float32_has() -> None:
 def test_a_policy_trains_with_it_and_the_reference_has_it_too(folder: Path) -> None:
     settings = {"use_kl_loss": True, "kl_loss_type": "full", "kl_loss_coef": 1.0}
     module, held = (loaded(folder, enable_fp32_lm_head=True) for _ in range(2))
-    reference = Reference(held, temperature=1.0, cut=Cut(), device=CPU)
+    reference = Reference(held, temperature=1.0, micro_batching=MicroBatching(), device=CPU)
     actor = Actor(**settings)
-    trainee = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=reference)
+    trainable = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=reference)
     before = module.get_output_embeddings().weight.detach().clone()
-    metrics = trainee.update(random_batch(LENGTHS))
+    metrics = trainable.update(random_batch(LENGTHS))
     assert abs(metrics["actor/kl_loss"]) < 1e-6
     assert not torch.equal(module.get_output_embeddings().weight, before)
 
@@ -181,7 +181,7 @@ def test_the_engine_in_this_process_has_it() -> None:
 def test_values_and_scores_are_not_rounded_to_half_precision(tmp_path: Path) -> None:
     tiny("qwen3").save_pretrained(tmp_path / "model")
     network = Network(path=str(tmp_path / "model"))
-    module = place(lambda d: load_value_model(network, device=d, seed=0), ALONE, HALF, device=CPU)
+    module = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ALONE, HALF, device=CPU)
     nn.init.normal_(module.score.weight)
     batch = random_batch(LENGTHS)
     with torch.no_grad():

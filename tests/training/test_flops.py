@@ -5,7 +5,7 @@ import torch
 
 from agentrl.config.schema import Actor
 from agentrl.training import PolicyActor
-from agentrl.training.perf.flops import Arithmetic, arithmetic_of
+from agentrl.training.perf.flops import ModelFlops, flops_of_module
 from agentrl.training.perf.meter import Meter
 from tests.training.tiny import CPU, SIZES, lora, random_batch, tiny
 
@@ -17,30 +17,30 @@ ATTENTION = HIDDEN * 64 * 2 + HIDDEN * 32 * 2  # 4 heads of 16 ask and answer, 2
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_that_a_token_meets(tied: bool) -> None:
-    cost = arithmetic_of(tiny("qwen3", tie_word_embeddings=tied))
-    assert cost == Arithmetic(LAYERS * (ATTENTION + 3 * HIDDEN * INNER), VOCABULARY * HIDDEN, LAYERS * 64)
+    cost = flops_of_module(tiny("qwen3", tie_word_embeddings=tied))
+    assert cost == ModelFlops(LAYERS * (ATTENTION + 3 * HIDDEN * INNER), VOCABULARY * HIDDEN, LAYERS * 64)
 
 
 def test_of_experts_only_the_chosen_count() -> None:
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    cost = arithmetic_of(tiny("qwen3_moe", **more))
+    cost = flops_of_module(tiny("qwen3_moe", **more))
     experts = 2 * 3 * HIDDEN * 32
     assert cost.backbone == LAYERS * (ATTENTION + experts + HIDDEN * 4)
 
 
 def test_passes() -> None:
-    cost = Arithmetic(backbone=1000, head=100, attention=10)
+    cost = ModelFlops(backbone=1000, head=100, attention=10)
     assert cost.forward([3, 4], scored=2) == 2 * 1000 * 7 + 2 * 100 * 2 + 2 * 10 * 25
     assert cost.update([3, 4], scored=2) == 3 * cost.forward([3, 4], scored=2)
-    assert arithmetic_of(lora(tiny())).update([3], 1) == 2 * arithmetic_of(tiny()).forward([3], 1)
+    assert flops_of_module(lora(tiny())).update([3], 1) == 2 * flops_of_module(tiny()).forward([3], 1)
 
 
 def test_what_teaches_nothing_has_no_backward_pass() -> None:
     batch = random_batch([4, 5, 6, 7])
     actor = PolicyActor(tiny(), actor=Actor(), temperature=1.0, device=CPU, total_steps=3)
-    whole = actor.operations(batch)
+    whole = actor.flops(batch)
     batch.advantages = torch.zeros_like(batch.advantages)
-    assert actor.operations(batch) == pytest.approx(whole / 3)
+    assert actor.flops(batch) == pytest.approx(whole / 3)
 
 
 def test_a_meter_divides_by_time_and_processes() -> None:

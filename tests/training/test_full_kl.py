@@ -7,7 +7,7 @@ import torch
 
 from agentrl.config.schema import Actor, Algorithm, Optim
 from agentrl.training import ComputeAdvantages, PolicyActor
-from agentrl.training.micro_batches import Cut
+from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model import chunked
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.reference import Reference
@@ -71,7 +71,9 @@ def test_the_loss_holds_the_policy_to_the_reference(adapter):
         temperature=TEMPERATURE,
         device=CPU,
         total_steps=9,
-        reference=Reference(held, temperature=TEMPERATURE, cut=Cut(), device=CPU, offload=not adapter),
+        reference=Reference(
+            held, temperature=TEMPERATURE, micro_batching=MicroBatching(), device=CPU, offload=not adapter
+        ),
     )
     caught = {}
     step = actor.optimizer.step
@@ -91,19 +93,22 @@ def test_the_loss_holds_the_policy_to_the_reference(adapter):
     assert metrics["actor/kl_loss"] < 0.8 * written_out.item()
 
 
-@pytest.mark.parametrize("cut", [{"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}])
-def test_the_cut_into_passes_changes_nothing(cut):
+@pytest.mark.parametrize("limits", [{"ppo_max_token_len_per_gpu": 20}, {"ppo_micro_batch_size_per_gpu": 1}])
+def test_any_split_into_micro_batches_gives_the_same_update(limits):
     batch = random_batch(LENGTHS)
 
     def after_one_step(**settings):
         module, settings = tiny(), {"use_kl_loss": True, "kl_loss_type": "full", "kl_loss_coef": 1.0} | settings
-        held = Reference(tiny(seed=3), temperature=1.0, cut=Cut(), device=CPU)
+        held = Reference(tiny(seed=3), temperature=1.0, micro_batching=MicroBatching(), device=CPU)
         actor = Actor(optim=Optim(lr=1e-2), **settings)
-        trainee = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=held)
-        smoothed(trainee).update(batch)
+        trainable = PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9, reference=held)
+        smoothed(trainable).update(batch)
         return dict(module.named_parameters())
 
-    whole, parts = after_one_step(), after_one_step(use_dynamic_bsz="ppo_max_token_len_per_gpu" in cut, **cut)
+    whole, parts = (
+        after_one_step(),
+        after_one_step(use_dynamic_bsz="ppo_max_token_len_per_gpu" in limits, **limits),
+    )
     for name, parameter in whole.items():
         torch.testing.assert_close(parts[name], parameter, atol=1e-5, rtol=0)
 
@@ -112,12 +117,14 @@ def test_in_the_reward_it_is_taken_off_each_token():
     batch = random_batch(LENGTHS)
     policy, start = lora(tiny(), std=0.2), tiny()
     actor = PolicyActor(policy, actor=Actor(), temperature=TEMPERATURE, device=CPU, total_steps=9)
-    reference = Reference(policy, temperature=TEMPERATURE, cut=Cut(), device=CPU)
+    reference = Reference(policy, temperature=TEMPERATURE, micro_batching=MicroBatching(), device=CPU)
     old, _, kl = actor.logprobs(batch, reference)
     expected = plain(policy, start, batch)
     torch.testing.assert_close(kl, expected.detach(), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(old, actor.logprobs(batch)[0])
     batch = replace(batch, old_logprobs=old, kl=kl)
-    weigh = ComputeAdvantages(Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0)
-    metrics = weigh.estimate(batch)
+    compute_advantages = ComputeAdvantages(
+        Algorithm(adv_estimator="none", use_kl_in_reward=True, kl_penalty="full"), seed=0
+    )
+    metrics = compute_advantages.estimate(batch)
     torch.testing.assert_close(batch.advantages, batch.rewards - metrics["actor/reward_kl_coef"] * kl)

@@ -1,11 +1,8 @@
-"""A folder of checkpoints shows one lineage: what a run does not go on from is set aside, whole, and said."""
+"""A folder of checkpoints shows one lineage: checkpoints that a run does not resume from are set aside."""
 
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,8 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
-from agentrl.training.parallel.shards import Piece
+from agentrl.training.parallel.shards import TensorChunk
+from tests.warm import Process
 
 
 def write(folder: Path, *steps: int, by: str = "old") -> None:
@@ -25,7 +23,7 @@ def write(folder: Path, *steps: int, by: str = "old") -> None:
 
 
 def begin(folder: Path, mode: str = "auto", path: Path | None = None) -> int:
-    """As a run begins: the step that it goes on from."""
+    """The start of a run: the step that it resumes from."""
     resuming = Resuming(folder, mode, None if path is None else str(path))
     found = resuming.first(checkpoints.load, resuming.candidates())
     step = 0 if found is None else found[1][0]
@@ -43,7 +41,7 @@ def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path,
     assert begin(tmp_path, "resume_path", tmp_path / "global_step_2") == 2
     aside = tmp_path / "superseded_1"
     assert [record.message for record in caplog.records] == [
-        f"Set aside what this run does not go on from: the checkpoints of steps 4, 6 are now in {aside}"
+        f"Set aside, not resumed from: the checkpoints of steps 4, 6 are now in {aside}"
     ]
     for step in (3, 4):
         write(tmp_path, step, by="new")
@@ -52,7 +50,7 @@ def test_a_run_that_begins_before_the_newest_keeps_its_own_checkpoints(tmp_path,
     assert whole(aside) == {4: "old", 6: "old"}
     assert newest(str(tmp_path)) == tmp_path / "global_step_4"
     assert newest(str(aside)) == aside / "global_step_6"
-    with pytest.raises(UserError, match="global_step_9 is no checkpoint, and holds none"):
+    with pytest.raises(UserError, match="global_step_9 is no checkpoint, and has none"):
         newest(str(tmp_path / "global_step_9"))
 
 
@@ -88,7 +86,7 @@ def test_going_on_from_the_newest_moves_nothing(tmp_path, caplog):
 
 
 def test_critics_are_pruned_along_the_lineage(tmp_path):
-    state = {"critic": {"w": Piece((4,), 0, torch.ones(4))}}
+    state = {"critic": {"w": TensorChunk((4,), 0, torch.ones(4))}}
     for step in (2, 4, 6):
         checkpoints.save(tmp_path, step, state)
     begin(tmp_path, "resume_path", tmp_path / "global_step_2")
@@ -136,13 +134,13 @@ def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path, caplog, damage)
     assert begin(tmp_path) == 4
     first, second = (record.message for record in caplog.records)
     assert "global_step_6" in first
-    assert first.endswith("; the run goes on from global_step_4")
+    assert first.endswith("; resuming from global_step_4")
     assert second.endswith(f"the checkpoint of step 6 is now in {tmp_path / 'damaged_1'}")
     assert whole(tmp_path) == {2: "old", 4: "old"}
 
 
 def test_damage_that_a_rank_found_is_told_by_the_others(tmp_path):
-    found = checkpoints.Damaged(tmp_path / "state.pt")
+    found = checkpoints.DamagedCheckpoint(tmp_path / "state.pt")
     copy = pickle.loads(pickle.dumps(found))
     assert (str(copy), copy.trouble) == (str(found), f"{tmp_path / 'state.pt'} is damaged")
 
@@ -151,7 +149,7 @@ def test_where_none_is_whole_nothing_is_begun_in_silence(tmp_path):
     write(tmp_path, 2, 4)
     truncate(tmp_path / "global_step_2")
     forget(tmp_path / "global_step_4")
-    with pytest.raises(UserError, match=r"global_step_4.* and no checkpoint before it is whole; .*resume_mode=disable"):
+    with pytest.raises(UserError, match=r"global_step_4.* and no older checkpoint is complete; .*resume_mode=disable"):
         begin(tmp_path)
     assert sorted(visible(tmp_path)) == [2, 4]
     assert begin(tmp_path, "disable") == 0
@@ -202,34 +200,26 @@ def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch,
     complete_plan(folder)  # and once more: nothing to do
 
 
-BRANCHER = """
-import sys
-from pathlib import Path
-from agentrl.training import checkpoints
-from agentrl.training.checkpoint.lineage import set_aside, visible
-folder, number = Path(sys.argv[1]), 0
-while True:
-    kept = max(visible(folder), default=0)
-    for step in (kept + 1, kept + 2, kept + 3):
-        number += 1
-        checkpoints.save(folder, step, {"number": number})
-        print(number, flush=True)
-    set_aside(folder, kept + 1, "superseded")
-"""
+def branch_forever(folder):
+    number = 0
+    while True:
+        kept = max(visible(folder), default=0)
+        for step in (kept + 1, kept + 2, kept + 3):
+            number += 1
+            checkpoints.save(folder, step, {"number": number})
+            print(number, flush=True)
+        set_aside(folder, kept + 1, "superseded")
 
 
 def test_killed_at_any_moment_every_checkpoint_is_there_once(tmp_path):
     """A real kill: what was reported as saved is either in the lineage or set aside, whole."""
-    command = [sys.executable, "-c", BRANCHER, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": "."})
-    for _ in range(7):
-        process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    rest = process.communicate()[0].split()
+    process = Process(branch_forever, tmp_path)
+    process.wait_for(lines=7)
+    process.kill()
     checkpoints.tidy(tmp_path)
     found = [checkpoints.load(path)[1]["number"] for path in tmp_path.rglob("global_step_*")]
     assert len(found) == len(set(found))
-    assert set(range(1, 8 + len(rest))) <= set(found)
+    assert set(range(1, 1 + len(process.lines()))) <= set(found)
     shown = [checkpoints.load(path)[1]["number"] for _, path in sorted(visible(tmp_path).items())]
     assert shown == sorted(shown)
 

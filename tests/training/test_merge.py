@@ -57,7 +57,7 @@ def test_a_run_becomes_a_model(base, tmp_path, capsys):
     old.touch()
     again = ["merge", str(tmp_path / "run"), str(tmp_path / "out")]
     assert main(again) == 2
-    assert "holds a model already" in " ".join(capsys.readouterr().err.split())
+    assert "has a model already" in " ".join(capsys.readouterr().err.split())
     assert old.exists()
     assert main([*again, "--overwrite"]) == 0
     assert not old.exists()  # an engine would load it with the new ones
@@ -89,7 +89,7 @@ def test_an_adapter_stays_one_or_is_folded_in(base, tmp_path):
 
 def test_what_is_no_checkpoint_is_named(tmp_path, capsys):
     assert main(["merge", str(tmp_path), str(tmp_path / "out")]) == 2
-    assert "holds none; name a folder global_step_<n>" in capsys.readouterr().err
+    assert "has none; name a folder global_step_<n>" in capsys.readouterr().err
     checkpoints.save(tmp_path, 1, {"policy": {}})
-    with pytest.raises(UserError, match="save_contents left them out"):
+    with pytest.raises(UserError, match="save_contents was without model"):
         merge(tmp_path / "global_step_1", tmp_path / "out")

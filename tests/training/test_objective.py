@@ -1,4 +1,4 @@
-"""Every policy loss inside the update: the cut does not matter, and each key of it does."""
+"""Every policy loss inside the update: the split into micro-batches changes nothing, each key does."""
 
 from dataclasses import replace
 
@@ -81,5 +81,5 @@ def test_gspo_counts_every_trajectory_the_same():
 def test_clip_ranges_reach_the_loss():
     options = loss_of(Actor(clip_ratio=0.1, clip_ratio_high=0.4)).options
     assert (options["low"], options["high"], options["c"]) == (0.1, 0.4, 3.0)
-    with pytest.raises(UserError, match="'best' does not exist"):
+    with pytest.raises(UserError, match="loss_mode=best: choose vanilla"):
         loss_of(Actor(policy_loss=PolicyLoss("best")))

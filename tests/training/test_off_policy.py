@@ -11,7 +11,7 @@ from agentrl.algorithms import bind_loss, token_weights
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor
 from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.off_policy import importance_of, own_ratio, settled, settles
+from agentrl.training.off_policy import correct_batch, loss_has_ratio, micro_batch_importance, needs_batch_correction
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.report import PolicyReport
 from tests.algorithms.verl_code import VERL, functions, masked, needs_verl, rollout_correction
@@ -90,13 +90,13 @@ def our_loss(preset, batch, old, now, mode):
     now = now.clone().requires_grad_()
     drawn_by = now.detach() if correction.bypass_mode else old
     before = batch.rollout_logprobs if correction.bypass_mode else old
-    if settles(correction):
-        batch = settled(batch, drawn_by, correction)
+    if needs_batch_correction(correction):
+        batch = correct_batch(batch, drawn_by, correction)
     loss = bind_loss("vanilla", low=0.2, high=0.2, c=3.0)
-    if correction.bypass_mode and not own_ratio(correction):
+    if correction.bypass_mode and not loss_has_ratio(correction):
         loss = bind_loss("gpg")
     losses, _ = loss(now, before, batch.advantages, mask=batch.mask, cu_seqlens=batch.cu_seqlens)
-    importance, _ = importance_of(batch, drawn_by, correction)
+    importance, _ = micro_batch_importance(batch, drawn_by, correction)
     losses = losses if importance is None else losses * importance
     total = (losses * token_weights(batch.mask, batch.cu_seqlens, mode)).sum()
     total.backward()
@@ -175,9 +175,9 @@ def test_a_rejected_token_is_as_one_that_the_model_never_made(bypass, mode):
         batch.old_logprobs = own  # the ratio that is left is 1
     else:
         batch.old_logprobs = own
-        weigh = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
+        advantages = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
         batch.rewards = batch.advantages
-        weigh(batch)
+        advantages.estimate(batch)
     found, metrics = gradients(correction, batch, **settings)
     assert_same(found, expected)
     assert metrics["rollout_is/rejected"] == pytest.approx(float(far.sum() / (far.sum() + without.mask.sum())))
@@ -203,10 +203,12 @@ def test_normalised_weights_have_a_mean_of_one_over_the_whole_batch():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own
     correction = RolloutCorrection(rollout_is_batch_normalize=True, rollout_is_threshold=3.0)
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0).estimate(batch)
     assert batch.importance[batch.mask].mean().item() == pytest.approx(1.0)
     assert batch.importance[batch.mask].max() > 1.5
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0, corrects=False)(other := random_batch(LENGTHS))
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0, corrects=False).estimate(
+        other := random_batch(LENGTHS)
+    )
     assert other.importance is None
 
 
@@ -214,7 +216,7 @@ def test_everything_rejected_moves_nothing_and_says_so():
     batch, own, _ = drawn_off_policy()
     batch.old_logprobs = own + 5.0 * batch.mask
     correction = RolloutCorrection(rollout_is=None, rollout_rs="geometric", rollout_rs_threshold=1.01)
-    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0)(batch)
+    ComputeAdvantages(Algorithm(rollout_correction=correction), seed=0).estimate(batch)
     found, metrics = gradients(correction, batch)
     assert not found
     assert metrics["rollout_is/rejected"] == 1.0

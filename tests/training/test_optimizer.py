@@ -47,7 +47,7 @@ def test_the_lowest_rate_may_be_given_as_such():
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(UserError, match="'steps' does not exist"):
+    with pytest.raises(UserError, match="lr_scheduler_type=steps: choose constant, linear, cosine, wsd"):
         rates("steps")
 
 

@@ -13,11 +13,11 @@ from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.critic import ValueCritic
 from agentrl.training.loss_scale import INTERVAL, LossScale
-from agentrl.training.micro_batches import Cut
+from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.loading import float32_masters
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.parallel.sharding import as_trained, compute_in, place
+from agentrl.training.parallel.sharding import load_on_ranks, match_trained_precision, set_compute_dtype
 from agentrl.training.reference import Reference
 from tests.training.tiny import CPU, random_batch, smoothed, tiny
 
@@ -37,7 +37,7 @@ def policy(folder: Path, dtype: str, *, computed: str = "auto", **model) -> nn.M
         return float32_masters(load_model(Model(path=str(folder), dtype=dtype, **model), device=device, seed=0))
 
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
-    return place(load, ALONE, config, device=CPU)
+    return load_on_ranks(load, ALONE, config, device=CPU)
 
 
 def actor_of(module: nn.Module, **settings) -> PolicyActor:
@@ -89,13 +89,13 @@ def test_tied_embeddings_stay_tied() -> None:
 def test_a_critic_read_in_bfloat16_learns_in_float32(folder: Path, lora_rank: int, computed: str) -> None:
     network = Network(path=str(folder), dtype="bfloat16", lora_rank=lora_rank)
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
-    module = place(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
-    trainee = ValueCritic(module, critic=Critic(optim=Optim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
+    module = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
+    trainable = ValueCritic(module, critic=Critic(optim=Optim(lr=1e-6)), actor=Actor(), device=CPU, total_steps=9)
     before, batch = trained(module), random_batch(LENGTHS)
     assert {p.dtype for p in before.values()} == {torch.float32}
     for _ in range(2):  # the head begins at zero, so the first step moves nothing else
         batch.returns, batch.values = torch.linspace(0, 1, batch.num_tokens) * batch.mask, None
-        trainee.update(batch)
+        trainable.update(batch)
     share = [float((p != before[n]).float().mean()) for n, p in trained(module).items() if "lora_A" not in n]
     assert sum(share) / len(share) > 0.8
 
@@ -118,8 +118,8 @@ def test_a_base_in_bfloat16_computes_in_float32_where_that_is_asked_for(folder: 
 
 def test_a_reference_in_bfloat16_is_the_policy_as_it_began(folder: Path) -> None:
     frozen = load_model(Model(path=str(folder), dtype="bfloat16"), device=CPU, seed=0).requires_grad_(False)
-    compute_in(frozen, torch.bfloat16)
-    reference = Reference(as_trained(frozen), temperature=1.0, cut=Cut(), device=CPU)
+    set_compute_dtype(frozen, torch.bfloat16)
+    reference = Reference(match_trained_precision(frozen), temperature=1.0, micro_batching=MicroBatching(), device=CPU)
     batch = random_batch(LENGTHS)
     assert {p.dtype for p in frozen.parameters()} == {torch.bfloat16}
     assert torch.equal(
@@ -128,9 +128,9 @@ def test_a_reference_in_bfloat16_is_the_policy_as_it_began(folder: Path) -> None
 
 
 def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) -> None:
-    trainee = actor_of(policy(folder, "bfloat16"))
-    trainee.update(random_batch(LENGTHS))
-    state = trainee.state_dict()
+    trainable = actor_of(policy(folder, "bfloat16"))
+    trainable.update(random_batch(LENGTHS))
+    state = trainable.state_dict()
     half = {n: replace(piece, values=piece.values.bfloat16()) for n, piece in state["parameters"].items()}
     moments = {
         name: {n: replace(piece, values=piece.values.bfloat16()) for n, piece in pieces.items()}
@@ -146,10 +146,10 @@ def test_a_checkpoint_with_parameters_in_bfloat16_is_gone_on_from(folder: Path) 
 
 def gradients(module: nn.Module, **settings) -> tuple[torch.Tensor, dict[str, float]]:
     """Of one update: the gradient that AdamW sees, and the metrics."""
-    trainee = actor_of(module, grad_clip=0.0, **settings)
+    trainable = actor_of(module, grad_clip=0.0, **settings)
     seen = []
-    trainee.optimizer.adamw.step = lambda: seen.extend(p.grad.flatten() for p in trainee.optimizer.parameters)
-    metrics = trainee.update(random_batch(LENGTHS))
+    trainable.optimizer.adamw.step = lambda: seen.extend(p.grad.flatten() for p in trainable.optimizer.parameters)
+    metrics = trainable.update(random_batch(LENGTHS))
     return (torch.cat(seen) if seen else torch.zeros(0)), metrics
 
 
@@ -172,20 +172,20 @@ def test_float16_keeps_the_gradient_of_a_mean_over_many_tokens(folder: Path, tok
 
 def test_a_gradient_that_overflows_costs_a_step_and_halves_the_scale(folder: Path) -> None:
     module = policy(folder, "float32", computed="float16")
-    trainee, batch = actor_of(module), random_batch(LENGTHS)
-    trainee.optimizer.scale.value = 2.0**30
+    trainable, batch = actor_of(module), random_batch(LENGTHS)
+    trainable.optimizer.scale.value = 2.0**30
     before = trained(module)
-    metrics = [trainee.update(batch)]
+    metrics = [trainable.update(batch)]
     assert all(torch.equal(p, before[n]) for n, p in trained(module).items())
     while metrics[-1]["actor/skipped_steps"]:
-        metrics.append(trainee.update(batch))
+        metrics.append(trainable.update(batch))
     assert [m["actor/loss_scale"] for m in metrics] == [2.0 ** (30 - i) for i in range(len(metrics))]
-    assert trainee.optimizer.skipped == len(metrics) - 1
+    assert trainable.optimizer.skipped == len(metrics) - 1
     assert not all(torch.equal(p, before[n]) for n, p in trained(module).items())
     other = actor_of(policy(folder, "float32", computed="float16"))
-    other.load_state_dict(trainee.state_dict())
-    assert other.optimizer.scale.state_dict() == trainee.optimizer.scale.state_dict()
-    old = trainee.state_dict()
+    other.load_state_dict(trainable.state_dict())
+    assert other.optimizer.scale.state_dict() == trainable.optimizer.scale.state_dict()
+    old = trainable.state_dict()
     old["optimizer"].pop("scale")  # as checkpoints were before
     actor_of(module).load_state_dict(old)
 
@@ -208,18 +208,20 @@ def test_the_scale_rises_after_a_while_and_stays_within_bounds() -> None:
 def test_clipping_is_by_the_norm_of_the_loss_itself(folder: Path) -> None:
     steps = []
     for computed in ("float32", "float16"):
-        trainee = smoothed(actor_of(policy(folder, "float32", computed=computed), grad_clip=0.1, optim=Optim(lr=1e-2)))
-        before = trained(trainee.module)
-        trainee.update(random_batch(LENGTHS))
-        steps.append(torch.cat([(p - before[n]).flatten() for n, p in trained(trainee.module).items()]))
+        trainable = smoothed(
+            actor_of(policy(folder, "float32", computed=computed), grad_clip=0.1, optim=Optim(lr=1e-2))
+        )
+        before = trained(trainable.module)
+        trainable.update(random_batch(LENGTHS))
+        steps.append(torch.cat([(p - before[n]).flatten() for n, p in trained(trainable.module).items()]))
     assert (steps[0] - steps[1]).norm() < 0.02 * steps[0].norm()
 
 
 def test_a_critic_in_float16_is_scaled_too(folder: Path) -> None:
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="float16"))
     network = Network(path=str(folder))
-    module = place(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
-    trainee = ValueCritic(module, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
+    module = load_on_ranks(lambda device: load_value_model(network, device=device, seed=0), ALONE, config, device=CPU)
+    trainable = ValueCritic(module, critic=Critic(), actor=Actor(), device=CPU, total_steps=9)
     batch = random_batch(LENGTHS)
     batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
-    assert trainee.update(batch)["critic/loss_scale"] == 2.0**16
+    assert trainable.update(batch)["critic/loss_scale"] == 2.0**16

@@ -7,8 +7,8 @@ import torch
 
 from agentrl.config.schema import Actor, Optim, Ref
 from agentrl.training import PolicyActor
-from agentrl.training.micro_batches import Cut
-from agentrl.training.reference import Reference, ref_cut
+from agentrl.training.micro_batches import MicroBatching
+from agentrl.training.reference import Reference, ref_micro_batching
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
@@ -20,7 +20,7 @@ def test_it_stays_what_the_policy_was(adapter: bool) -> None:
     module = lora(tiny(), std=0.0) if adapter else tiny()
     actor = PolicyActor(module, actor=Actor(optim=Optim(lr=1e-2)), temperature=0.7, device=CPU, total_steps=9)
     held = module if adapter else copy.deepcopy(module)
-    reference = Reference(held, temperature=0.7, cut=Cut(max_tokens=20), device=CPU)
+    reference = Reference(held, temperature=0.7, micro_batching=MicroBatching(max_tokens=20), device=CPU)
     start = actor.logprobs(batch)[0]
     torch.testing.assert_close(reference.logprobs(batch), start, atol=1e-5, rtol=1e-5)
     actor.update(batch)
@@ -30,14 +30,16 @@ def test_it_stays_what_the_policy_was(adapter: bool) -> None:
 
 def test_offloaded_it_says_the_same_and_lies_on_the_cpu() -> None:
     batch = random_batch(LENGTHS)
-    there, away = (Reference(tiny(), temperature=1.0, cut=Cut(), device=CPU, offload=o) for o in (False, True))
+    there, away = (
+        Reference(tiny(), temperature=1.0, micro_batching=MicroBatching(), device=CPU, offload=o) for o in (False, True)
+    )
     assert torch.equal(there.logprobs(batch), away.logprobs(batch))
     assert all(parameter.device == CPU for parameter in away.module.parameters())
 
 
 def test_its_passes_are_its_own_or_the_policys() -> None:
     actor = Actor(ppo_max_token_len_per_gpu=50, ppo_micro_batch_size_per_gpu=3)
-    assert ref_cut(Ref(), actor, CPU) == Cut(50, 3)
+    assert ref_micro_batching(Ref(), actor, CPU) == MicroBatching(50, 3)
     own = Ref(log_prob_max_token_len_per_gpu=9, log_prob_micro_batch_size_per_gpu=2)
-    assert ref_cut(own, actor, CPU) == Cut(9, 2)
-    assert ref_cut(Ref(log_prob_use_dynamic_bsz=False), actor, CPU) == Cut(None, 3)
+    assert ref_micro_batching(own, actor, CPU) == MicroBatching(9, 2)
+    assert ref_micro_batching(Ref(log_prob_use_dynamic_bsz=False), actor, CPU) == MicroBatching(None, 3)

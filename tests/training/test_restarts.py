@@ -1,4 +1,4 @@
-"""A run that lost a worker goes on by itself, from what it has written itself, and not for ever."""
+"""A run that lost a worker restarts from its own newest checkpoint, a limited number of times."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.runtime.opening import processes
 from agentrl.training.checkpoint.folders import latest
-from agentrl.training.checkpoint.restarts import WorkerDied, persist
+from agentrl.training.checkpoint.restarts import WorkerDied, run_with_restarts
 from agentrl.training.checkpoint.resuming import Resuming
 
 
@@ -36,7 +36,7 @@ class Run:
 
 def test_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     run = Run(deaths=2)
-    persist(run, config(tmp_path), tmp_path / "checkpoints")
+    run_with_restarts(run, config(tmp_path), tmp_path / "checkpoints")
     assert run.seen == [("auto", None)] * 3
 
 
@@ -46,7 +46,7 @@ def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
     (folder / "global_step_9").mkdir(parents=True)
     os.utime(folder / "global_step_9", (2**33, 2**33))
     run = Run(deaths=2)
-    persist(run, config(tmp_path, resume_mode="disable"), folder)
+    run_with_restarts(run, config(tmp_path, resume_mode="disable"), folder)
     assert run.seen == [("disable", None), ("auto", None), ("auto", None)]
     assert latest(folder) == folder / "global_step_2"
 
@@ -54,14 +54,14 @@ def test_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
 def test_a_run_that_died_before_the_folder_was_its_own_begins_as_it_began(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/global_step_9").mkdir(parents=True)
     run = Run(deaths=2, claims=False)
-    persist(run, config(tmp_path, resume_mode="disable"), tmp_path / "checkpoints")
+    run_with_restarts(run, config(tmp_path, resume_mode="disable"), tmp_path / "checkpoints")
     assert run.seen == [("disable", None)] * 3
 
 
 def test_gives_up(tmp_path: Path) -> None:
     run = Run(deaths=5)
     with pytest.raises(WorkerDied):
-        persist(run, config(tmp_path, max_restarts=2), tmp_path / "checkpoints")
+        run_with_restarts(run, config(tmp_path, max_restarts=2), tmp_path / "checkpoints")
     assert len(run.seen) == 3
 
 

@@ -1,4 +1,4 @@
-"""What a run goes on from."""
+"""The checkpoint that a run resumes from."""
 
 import shutil
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_a_run_without_a_checkpoint_is_set_aside_whole(tmp_path: Path, caplog: p
     assert Checkpoints(trainer, Learner(), {}).resume() == 0
     aside = tmp_path / "checkpoints" / "superseded_1"
     assert all((aside / name).exists() and not (tmp_path / name).exists() for name in files)
-    assert f"all of it is now in {aside}" in caplog.text
+    assert f"all its files are now in {aside}" in caplog.text
     assert Checkpoints(trainer, Learner(), {}).resume() == 0
     assert [path.name for path in aside.parent.iterdir()] == ["superseded_1"]
 
@@ -92,7 +92,7 @@ def test_automatic_checkpoints_wait_for_room(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
     assert not run.due(3)
     assert not run.due(4)
-    assert caplog.text.count("nothing is saved until there is") == 1
+    assert caplog.text.count("no checkpoint is saved until there is") == 1
 
 
 def test_a_kill_before_the_folder_is_the_runs_own_changes_nothing(tmp_path: Path) -> None:

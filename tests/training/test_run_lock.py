@@ -3,8 +3,7 @@
 import errno
 import fcntl
 import os
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,22 @@ from agentrl.config.schema import Config, Trainer
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint.run_lock import LOCK, locked
 from agentrl.training.checkpoint.run_start import supervise
+from tests.warm import Process
 
-HOLDER = """
-import os, sys, time
-from pathlib import Path
-from agentrl.training.checkpoint.run_lock import locked
-with locked(Path(sys.argv[1]), "trainer.default_local_dir"):
-    if os.fork() == 0:  # a child that outlives its parent does not keep the lock
-        os.close(1)
+
+def hold(folder: Path) -> None:
+    with locked(folder, "trainer.default_local_dir"):
+        if os.fork() == 0:  # a child that outlives its parent does not keep the lock
+            time.sleep(60)
+            os._exit(0)
+        print("locked", flush=True)
         time.sleep(60)
-        os._exit(0)
-    print("locked", flush=True)
-    time.sleep(60)
-"""
 
 
 def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    holder = Process(hold, tmp_path, start_new_session=True)
     try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
+        holder.wait_for(lines=1)
         with pytest.raises(UserError) as caught, locked(tmp_path, "trainer.output_dir"):
             pass
         message = str(caught.value)
@@ -44,12 +37,29 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
         with pytest.raises(UserError, match=f"process {holder.pid} on .* give this run trainer.experiment_name=NAME"):
             supervise(lambda _: None, config, "trainer.default_local_dir")
         holder.kill()
-        holder.wait()
         with locked(tmp_path, "trainer.output_dir"):
             assert f'"pid": {os.getpid()}' in (tmp_path / LOCK).read_text()
     finally:
         os.killpg(holder.pid, 9)
-        holder.wait()
+
+
+def try_to_lock(folder: Path) -> None:
+    try:
+        locked(folder, "trainer.output_dir").__enter__()
+    except UserError as error:
+        print(error, flush=True)
+
+
+def test_a_process_has_one_run_in_a_folder(tmp_path: Path) -> None:
+    """A record lock would let the second one in, and would be lost when it ends."""
+    with locked(tmp_path, "trainer.output_dir"):
+        with pytest.raises(UserError, match="this very process"), locked(tmp_path / "x" / "..", "trainer.output_dir"):
+            pass
+        other = Process(try_to_lock, tmp_path)
+        other.wait()
+        assert "is in use by another run" in other.said()[0]
+    with locked(tmp_path, "trainer.output_dir"):
+        pass
 
 
 def test_a_file_system_without_locks_costs_a_warning(

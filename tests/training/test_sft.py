@@ -17,11 +17,13 @@ from agentrl.config.schema import Model, Optim
 from agentrl.config.schema.sft import SftConfig, SftData, SftTrainer
 from agentrl.core.errors import UserError
 from agentrl.core.stopping import Interrupted
+from agentrl.sft import sft
 from agentrl.tasks.models import tiny as tiny_model
 from agentrl.tracking import read_metrics
 from agentrl.training import load_model, load_tokenizer, pack_ledgers
 from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.sft.run import Run, read_conversations, sft
+from agentrl.training.sft.conversations import read_conversations
+from agentrl.training.sft.run import Run
 from tests.training.tiny import CPU
 
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -279,7 +281,7 @@ def test_a_model_of_other_settings_is_set_aside(home, tmp_path, caplog):
         sft(copy.deepcopy(settings), lambda *_: None)
     (aside,) = (tmp_path / "checkpoints").iterdir()
     assert {"config.yaml", "model.safetensors", "tokenizer.json"} <= {path.name for path in aside.iterdir()}
-    assert f"all of it is now in {aside}" in caplog.text
+    assert f"all its files are now in {aside}" in caplog.text
     assert load_model(Model(path=str(tmp_path)), device=CPU, seed=0) is not None
 
 

@@ -7,7 +7,7 @@ import torch
 
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.sharding import reshards
+from agentrl.training.parallel.sharding import reshards_after_forward
 
 MODULE = torch.nn.Linear(1000, 1000, bias=False)  # a million parameters: 2 MB in bfloat16, gradients' sums 4 MB
 DTYPES = torch.bfloat16, torch.float32
@@ -28,12 +28,12 @@ DTYPES = torch.bfloat16, torch.float32
 def test_units_stay_where_there_is_room(megabytes, settings, world, device, lets_go, monkeypatch) -> None:
     memory = SimpleNamespace(total_memory=megabytes * 1_000_000)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
-    found = reshards(FsdpConfig(**settings), MODULE, DTYPES, Ranks(world=world), torch.device(device))
+    found = reshards_after_forward(FsdpConfig(**settings), MODULE, DTYPES, Ranks(world=world), torch.device(device))
     assert found == lets_go
 
 
 def test_what_does_not_learn_needs_no_room_for_gradients(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=11_000_000))
     frozen = torch.nn.Linear(1000, 1000, bias=False).requires_grad_(False)
-    assert not reshards(FsdpConfig(), frozen, DTYPES, Ranks(world=2), torch.device("cuda"))
-    assert reshards(FsdpConfig(), MODULE, DTYPES, Ranks(world=2), torch.device("cuda"))
+    assert not reshards_after_forward(FsdpConfig(), frozen, DTYPES, Ranks(world=2), torch.device("cuda"))
+    assert reshards_after_forward(FsdpConfig(), MODULE, DTYPES, Ranks(world=2), torch.device("cuda"))

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.training.micro_batches import Cut, micro_batch
+from agentrl.training.micro_batches import MicroBatching, micro_batch
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.splitting import micro_batches, mini_batches, shares, work
+from agentrl.training.splitting import micro_batches, mini_batches, rank_shares, sequence_cost
 from tests.training.tiny import random_batch
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)
@@ -72,34 +72,34 @@ def test_shuffling_moves_whole_prompts_and_repeats_itself():
 def test_shares_are_of_the_same_work_and_hold_everything():
     draw = random.Random(0)
     lengths = [draw.randint(10, 4000) for _ in range(64)]
-    dealt = shares(lengths, 8, hidden=64)
+    dealt = rank_shares(lengths, 8, hidden=64)
     assert sorted(i for share in dealt for i in share) == list(range(64))
-    costs = [sum(work(lengths[i], 64) for i in share) for share in dealt]
+    costs = [sum(sequence_cost(lengths[i], 64) for i in share) for share in dealt]
     assert max(costs) < 1.05 * min(costs)
     # by number of sequences the dearest share costs a quarter more
-    runs = shares(lengths, 8, hidden=None)
+    runs = rank_shares(lengths, 8, hidden=None)
     assert [len(run) for run in runs] == [8] * 8
-    assert max(sum(work(lengths[i], 64) for i in run) for run in runs) > 1.2 * max(costs)
+    assert max(sum(sequence_cost(lengths[i], 64) for i in run) for run in runs) > 1.2 * max(costs)
 
 
 def test_attention_makes_long_sequences_dearer_than_their_tokens():
-    assert work(2000, 64) > 2 * work(1000, 64)
-    dealt = shares([8000, 2000, 2000, 2000, 2000], 2, hidden=64)
+    assert sequence_cost(2000, 64) > 2 * sequence_cost(1000, 64)
+    dealt = rank_shares([8000, 2000, 2000, 2000, 2000], 2, hidden=64)
     assert dealt == [[0], [1, 2, 3, 4]]
     # of the same tokens the one long sequence is still far dearer: nothing can be added to it
-    assert shares([8000, *[2000] * 6], 2, hidden=64)[0] == [0]
+    assert rank_shares([8000, *[2000] * 6], 2, hidden=64)[0] == [0]
 
 
 def test_shares_of_one_rank_are_everything_in_order():
-    assert shares([3, 1, 2], 1, hidden=8) == shares([3, 1, 2], 1, hidden=None) == [[0, 1, 2]]
+    assert rank_shares([3, 1, 2], 1, hidden=8) == rank_shares([3, 1, 2], 1, hidden=None) == [[0, 1, 2]]
 
 
 def test_ranks_make_the_same_number_of_passes():
     batch = random_batch([30, 1, 1, 1, 1, 1, 9, 3])
-    cuts = [Cut(max_tokens=24, ranks=Ranks(rank, 3), hidden=64).passes(batch) for rank in range(3)]
+    cuts = [MicroBatching(max_tokens=24, ranks=Ranks(rank, 3), hidden=64).split(batch) for rank in range(3)]
     assert len({len(cut) for cut in cuts}) == 1
     assert sorted(i for cut in cuts for rows in cut for i in rows) == list(range(8))
-    alone = Cut(max_sequences=1, ranks=Ranks(1, 3), hidden=64).passes(batch, [5])
+    alone = MicroBatching(max_sequences=1, ranks=Ranks(1, 3), hidden=64).split(batch, [5])
     assert alone == [[]]
     assert micro_batch(batch, []).num_tokens == 2
     assert not micro_batch(batch, []).mask.any()

@@ -98,12 +98,12 @@ def random_batch(lengths: list[int], *, seed: int = 0, per_group: int = 2) -> Ba
     return batch
 
 
-def smoothed(trainee: Any, epsilon: float = 1e-2) -> Any:
+def smoothed(trainable: Any, epsilon: float = 1e-2) -> Any:
     """The trainee with AdamW steps that are as near to each other as the gradients are.
 
     AdamW divides a gradient by its own size, so one that is only rounding becomes a full step of either sign, which
     another CPU turns around. A large epsilon keeps such a step small; all of AdamW's state is there as before.
     """
-    for group in trainee.optimizer.adamw.param_groups:
+    for group in trainable.optimizer.adamw.param_groups:
         group["eps"] = epsilon
-    return trainee
+    return trainable

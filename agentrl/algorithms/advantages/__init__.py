@@ -1,11 +1,11 @@
 """Advantage estimators: from token rewards to token advantages, over packed sequences.
 
-All take `(rewards f32 [T], mask bool [T], cu_seqlens int32 [B+1], trajectory int64 [B], group int64 [B])` and name
-what else they read as keywords. They give advantages f32 [T] that are 0 wherever the mask is, or those and returns.
+All take `(rewards f32 [T], mask bool [T], cu_seqlens int32 [B+1], trajectory int64 [B], group int64 [B])` and
+further inputs as keyword-only parameters. They return advantages f32 [T], 0 off the mask, or (advantages, returns).
 Invariants:
-- a trajectory's score is the sum of its token rewards, over all of its sequences;
-- statistics are over the trajectories that are there: dropped ones leave no hole;
-- scores that differ by no more than the rounding of token rewards are equal, wherever those rewards lie.
+- a trajectory's score is the sum of its token rewards over all of its sequences;
+- statistics are over the trajectories in the batch; dropped ones do not count;
+- scores that differ only by the rounding of token rewards are equal.
 """
 
 from collections.abc import Callable
@@ -14,59 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantages.gae import gae, gae_turn
-from agentrl.algorithms.advantages.group import gpg, grpo, grpo_passk, opo, rloo
-from agentrl.algorithms.advantages.reinforce import (
-    none,
-    reinforce_plus_plus,
-    reinforce_plus_plus_baseline,
-    remax,
-    reward,
-)
-from agentrl.algorithms.advantages.turns import grpo_turn
-from agentrl.algorithms.own import blamed, check_signature, checked_column, function_of, keywords_of
+from agentrl.algorithms.own import blamed, checked_column
+from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
+from agentrl.core.points import ADVANTAGES
 
 KEY = "algorithm.adv_estimator"
-COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
-OFFERED = ("values", "baselines", "gamma", "lam", "norm_by_std", "config")
-"""What an estimator may name as keywords. `config` is the section `algorithm`."""
 
 Estimator = Callable[..., Tensor | tuple[Tensor, Tensor]]
-
-ADVANTAGES: dict[str, Estimator] = {
-    function.__name__: function
-    for function in (
-        gae,
-        gae_turn,
-        grpo,
-        grpo_turn,
-        grpo_passk,
-        rloo,
-        opo,
-        gpg,
-        reinforce_plus_plus,
-        reinforce_plus_plus_baseline,
-        remax,
-        reward,
-        none,
-    )
-}
-"""Estimators by `algorithm.adv_estimator`."""
-
-BUILT_IN = frozenset(ADVANTAGES)
-
-GROUPED = ("grpo", "grpo_turn", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
-"""Those that say nothing with one trajectory a prompt."""
-
-
-def estimator_of(name: str) -> Estimator:
-    """The estimator that is called, registered or found under `name`. Raises UserError where there is none, or none
-    that keeps the contract."""
-    function = function_of(name, ADVANTAGES, KEY)
-    if name not in BUILT_IN:
-        check_signature(function, COLUMNS, OFFERED, where=f"{KEY}={name}")
-    return function
 
 
 def reads(name: str) -> frozenset[str]:
@@ -74,7 +29,7 @@ def reads(name: str) -> frozenset[str]:
 
     Raises UserError for an unknown name.
     """
-    return keywords_of(estimator_of(name))
+    return ADVANTAGES.keywords(name, KEY)
 
 
 def estimate(
@@ -88,18 +43,18 @@ def estimate(
 ) -> tuple[Tensor, Tensor | None]:
     """(advantages f32 [T], returns f32 [T] where the estimator uses a critic) by the estimator `name`.
 
-    Of `options` (OFFERED) it gets those it reads. Raises UserError for an unknown name and for one of the user's own
+    Of `options` it gets those it reads. Raises UserError for an unknown name and for one of the user's own
     that fails, ValueError for a missing column.
     """
-    function = estimator_of(name)
-    known = keywords_of(function)
+    entry = ADVANTAGES.entry(name, KEY)
+    known = keywords_of(entry.value)
     wanted = {key: value for key, value in options.items() if key in known}
     if missing := [key for key, value in wanted.items() if value is None]:
         raise ValueError(f"{name} needs {missing[0]}")
     columns = rewards, mask, cu_seqlens, trajectory, group
-    if name not in BUILT_IN:
-        return _own_estimate(name, function, columns, wanted)
-    result = function(*columns, **wanted)
+    if not entry.built_in:
+        return _own_estimate(name, entry.value, columns, wanted)
+    result = entry.value(*columns, **wanted)
     return result if isinstance(result, tuple) else (result, None)
 
 

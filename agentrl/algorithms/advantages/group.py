@@ -1,7 +1,7 @@
 """Estimators that compare the answers to one prompt. All give f32 [T], 0 off the mask.
 
-Invariants: a trajectory counts once in its group, into however many sequences its history was split; where a group
-cannot compare (one trajectory, or all scores equal) the advantage is exactly 0, never NaN.
+Invariants: a trajectory counts once in its group, also with several sequences; in a group of one trajectory or of equal
+scores the advantage is exactly 0, never NaN.
 """
 
 import torch
@@ -16,8 +16,10 @@ from agentrl.algorithms.advantages.scores import (
     trajectory_scores,
 )
 from agentrl.algorithms.segments import sequence_of, sum_by
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("grpo", grouped=True)
 def grpo(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
@@ -33,12 +35,13 @@ def grpo(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("grpo_passk", grouped=True)
 def grpo_passk(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, norm_by_std: bool = True
 ) -> Tensor:
     """The group's best trajectory gets its lead over the second, the others nothing (pass@k, arXiv 2503.19595).
 
-    For tasks where one right answer in k is enough. Two that share the lead get 0. `norm_by_std` divides by the
+    For tasks where one right answer in k is enough. Two equal best trajectories get 0. `norm_by_std` divides by the
     group's standard deviation.
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
@@ -54,6 +57,7 @@ def grpo_passk(
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("rloo", grouped=True)
 def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the mean score of the group's other trajectories (RLOO, arXiv 2402.14740)."""
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
@@ -63,6 +67,7 @@ def rloo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, 
     return spread(comparable(advantages, count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("opo", grouped=True)
 def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
     """Score minus the group's mean score weighted by length in model tokens (OPO, arXiv 2505.23585).
 
@@ -77,14 +82,15 @@ def opo(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, g
     return spread(comparable(scores - baseline[owner], count, std, mean), index, mask, cu_seqlens)
 
 
+@advantage_estimator("gpg", grouped=True)
 def gpg(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
-    """Score minus the group's mean, made up for groups that say nothing (GPG, arXiv 2504.02546).
+    """Score minus the group's mean, scaled up for groups of equal scores (GPG, arXiv 2504.02546).
 
     The factor is all trajectories over those in groups whose scores differ, as in the paper; verl counts those
     whose score is not 0 instead. Goes with the policy loss gpg.
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
-    speaking = comparable(torch.ones_like(scores), count, std, mean)
-    factor = scores.numel() / speaking.sum().clamp(min=1)
-    return spread(factor * (scores - mean) * speaking, index, mask, cu_seqlens)
+    informative = comparable(torch.ones_like(scores), count, std, mean)
+    factor = scores.numel() / informative.sum().clamp(min=1)
+    return spread(factor * (scores - mean) * informative, index, mask, cu_seqlens)

@@ -1,4 +1,4 @@
-"""Estimators of the REINFORCE family: returns against the batch, a greedy answer, or nothing. All give f32 [T]."""
+"""REINFORCE estimators: returns against the batch, a greedy answer, or no baseline. All return f32 [T]."""
 
 from torch import Tensor
 
@@ -12,8 +12,10 @@ from agentrl.algorithms.advantages.scores import (
     whiten,
 )
 from agentrl.algorithms.segments import sequence_of
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("reinforce_plus_plus")
 def reinforce_plus_plus(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor, *, gamma: float = 1.0
 ) -> Tensor:
@@ -25,18 +27,20 @@ def reinforce_plus_plus(
     return whiten(discounted_returns(rewards, mask, cu_seqlens, trajectory, gamma=gamma), mask)
 
 
+@advantage_estimator("reinforce_plus_plus_baseline", grouped=True)
 def reinforce_plus_plus_baseline(
     rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor
 ) -> Tensor:
     """Score minus the group's mean, whitened over the batch's model tokens (REINFORCE++-baseline, arXiv 2501.03262).
 
-    The spread of all prompts together scales, not that of each: easy prompts are not blown up.
+    The deviation is over all prompts together, so easy prompts are not amplified.
     """
     scores, index = trajectory_scores(rewards, cu_seqlens, trajectory)
     count, mean, std = group_statistics(scores, *groups_of(index, group, scores.numel()))
     return whiten(spread(comparable(scores - mean, count, std, mean), index, mask, cu_seqlens), mask)
 
 
+@advantage_estimator("remax")
 def remax(
     rewards: Tensor,
     mask: Tensor,
@@ -56,8 +60,9 @@ def remax(
     return (returns - baselines[sequence_of(cu_seqlens)]).nan_to_num(nan=0.0).float() * mask
 
 
+@advantage_estimator("reward")
 def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
-    """The trajectory's score on each of its model tokens, against no baseline (REINFORCE, Williams 1992).
+    """The trajectory's score on each of its model tokens, without a baseline (REINFORCE, Williams 1992).
 
     For rewards that are centred already; unbiased, of high variance.
     """
@@ -65,9 +70,10 @@ def reward(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor
     return spread(scores, index, mask, cu_seqlens)
 
 
+@advantage_estimator("none")
 def none(rewards: Tensor, mask: Tensor, cu_seqlens: Tensor, trajectory: Tensor, group: Tensor) -> Tensor:
-    """The rewards of the model tokens, as they lie (no estimation).
+    """The rewards of the model tokens, unchanged.
 
-    For credit that was given token by token already; a reward at the end teaches the last token alone.
+    For rewards given token by token; with a reward at the end only the last token has an advantage.
     """
     return rewards.float() * mask

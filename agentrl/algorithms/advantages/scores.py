@@ -1,4 +1,4 @@
-"""What the estimators share: scores of trajectories, statistics of groups, returns, whitening."""
+"""Functions of all estimators: scores of trajectories, statistics of groups, returns, whitening."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from agentrl.algorithms.segments import dense, sequence_of, sum_by
 
 EPSILON = 1e-6
-# Scores nearer than this, relative to their size, are equal: token rewards are float32, and sums of other ones differ.
+# Scores nearer than this, relative to their size, are equal: sums of float32 token rewards have rounding errors.
 EQUAL = 1e-6
 
 
@@ -33,8 +33,8 @@ def group_statistics(scores: Tensor, owner: Tensor, groups: int) -> tuple[Tensor
 
 def comparable(advantages: Tensor, count: Tensor, std: Tensor, mean: Tensor) -> Tensor:
     """`advantages` [N], exactly 0 in groups of one and in groups whose scores are equal."""
-    silent = (count < 2) | (std <= EQUAL * (1 + mean.abs()))
-    return torch.where(silent, torch.zeros_like(advantages), advantages)
+    equal = (count < 2) | (std <= EQUAL * (1 + mean.abs()))
+    return torch.where(equal, torch.zeros_like(advantages), advantages)
 
 
 def spread(values: Tensor, index: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ def discounted_returns(
 def temporal_differences(
     rewards: Tensor, values: Tensor, steps: Tensor, cu_seqlens: Tensor, trajectory: Tensor, *, gamma: float, lam: float
 ) -> Tensor:
-    """Discounted sum of TD errors from each step to its trajectory's end: f32 [T], 0 where no step begins.
+    """Discounted sum of TD errors from each step to its trajectory's end: f32 [T], 0 elsewhere.
 
-    `steps` bool [T] marks the tokens at which a step begins; `values` f32 [T] counts there only. A step earns all
-    rewards up to its trajectory's next step, so none is lost that sits on a tool's token. The next step of a
-    sequence's last one is the first in its trajectory's next sequence; what lies between steps discounts nothing.
+    `steps` bool [T] marks the first token of each step; `values` f32 [T] counts there only. A step gets all rewards up
+    to its trajectory's next step, also those on tool tokens. The next step of a
+    sequence's last one is the first in its trajectory's next sequence; tokens between steps do not discount.
     """
-    # A walk over plain floats: below a second for a million tokens, and it reads as the definition.
+    # A loop over plain floats reads as the definition, and takes under a second for a million tokens.
     reward, value, begins = rewards.tolist(), values.tolist(), steps.tolist()
     bounds, owners = cu_seqlens.tolist(), trajectory.tolist()
     sums = [0.0] * len(reward)

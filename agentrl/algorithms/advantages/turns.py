@@ -13,8 +13,10 @@ from agentrl.algorithms.advantages.scores import (
     temporal_differences,
 )
 from agentrl.algorithms.segments import dense, sequence_of, turn_starts
+from agentrl.core.points import advantage_estimator
 
 
+@advantage_estimator("grpo_turn", grouped=True)
 def grpo_turn(
     rewards: Tensor,
     mask: Tensor,
@@ -25,25 +27,25 @@ def grpo_turn(
     gamma: float = 1.0,
     norm_by_std: bool = True,
 ) -> Tensor:
-    """GRPO turn by turn: what a turn and those after it earned, against the group at that turn (arXiv 2505.11821).
+    """GRPO turn by turn: the return of a turn against the group at that turn (arXiv 2505.11821).
 
-    A turn's return is its rewards plus those of later turns, discounted by `gamma` per turn; a tool's or an
-    interaction's reward so teaches the turns up to it, and not those after it. Trajectories that ended earlier are
-    compared by their last turn. Without turn rewards and with `gamma` 1 this is `grpo` exactly.
+    A turn's return is its rewards plus those of later turns, discounted by `gamma` per turn; so a tool's or an
+    interaction's reward counts for the turns up to it, not for later ones. Trajectories that ended earlier are compared
+    by their last turn. Without turn rewards and with `gamma` 1 this is `grpo` exactly.
     """
     starts = turn_starts(mask, cu_seqlens)
     index, trajectories = dense(trajectory)
     owners = index[sequence_of(cu_seqlens)][starts]
-    places = _places(owners)
+    numbers = _turn_numbers(owners)
     returns = temporal_differences(
         rewards, torch.zeros_like(rewards), starts, cu_seqlens, trajectory, gamma=gamma, lam=1.0
     )[starts].double()
     advantages = torch.zeros_like(returns)
     owner, groups = groups_of(index, group, trajectories)
     current = torch.zeros(trajectories, dtype=torch.float64, device=rewards.device)
-    for place in range(int(places.max()) + 1 if places.numel() else 0):
-        here = places == place
-        current[owners[here]] = returns[here]  # those that ended before keep their last turn's
+    for number in range(int(numbers.max()) + 1 if numbers.numel() else 0):
+        here = numbers == number
+        current[owners[here]] = returns[here]  # ended trajectories keep their last turn's return
         count, mean, std = group_statistics(current, owner, groups)
         scaled = (current - mean) / (std + EPSILON) if norm_by_std else current - mean
         advantages[here] = comparable(scaled, count, std, mean)[owners[here]]
@@ -53,11 +55,11 @@ def grpo_turn(
     return torch.where(mask, advantages[turn.clamp(min=0)], 0.0).float()
 
 
-def _places(owners: Tensor) -> Tensor:
-    """The how-manieth of its owner each entry is: int64 like `owners`."""
+def _turn_numbers(owners: Tensor) -> Tensor:
+    """The number of earlier entries of the same owner: int64 like `owners`."""
     seen: Counter[int] = Counter()
-    places = []
+    numbers = []
     for owner in owners.tolist():
-        places.append(seen[owner])
+        numbers.append(seen[owner])
         seen[owner] += 1
-    return torch.tensor(places, dtype=torch.long, device=owners.device)
+    return torch.tensor(numbers, dtype=torch.long, device=owners.device)

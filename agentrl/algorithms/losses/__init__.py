@@ -1,7 +1,7 @@
-"""Policy losses, token by token. What to divide by is `aggregate.token_weights`' business.
+"""Policy losses per token; `aggregate.token_weights` averages them.
 
-All take `(logprobs, old_logprobs, advantages)`, f32 [T] each, of which only the first carries a gradient, and name
-what else they read as keywords. They give (loss f32 [T], to be minimised, and diagnostics, each [T] and detached):
+All take `(logprobs, old_logprobs, advantages)`, f32 [T] each; only the first has a gradient. Further inputs are
+keyword-only parameters. They return (loss f32 [T], to be minimised; diagnostics, each [T] and detached):
 `ratio`; `clipped`, 1 where a clip acts; `clipped_dual`, 1 where the dual clip does.
 """
 
@@ -13,65 +13,43 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.losses.clipped import Details, ppo_clip_loss
-from agentrl.algorithms.losses.covariance import choose_between, choose_largest, clip_cov, kl_cov
-from agentrl.algorithms.losses.sequence import geo_mean, gspo
-from agentrl.algorithms.losses.weighted import cispo, gpg, sapo
-from agentrl.algorithms.own import blamed, check_signature, checked_column, function_of, keywords_of
+from agentrl.algorithms.own import blamed, checked_column
 from agentrl.algorithms.segments import sequence_of, sum_by
+from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
+from agentrl.core.points import POLICY_LOSSES
+from agentrl.core.registry import Entry
+
+__all__ = ["KEY", "POLICY_LOSSES", "Details", "OptimizerStep", "PolicyLoss", "bind_loss", "ppo_clip_loss"]
 
 KEY = "actor.policy_loss.loss_mode"
-COLUMNS = ("logprobs", "old_logprobs", "advantages")
-SETTINGS = ("low", "high", "c", "tau_pos", "tau_neg", "config")
-OFFERED = (*SETTINGS, "mask", "cu_seqlens", "weights", "importance", "step")
-"""What a loss may name as keywords. `config` is the section `actor`."""
-
-POLICY_LOSSES: dict[str, Callable[..., tuple[Tensor, Details]]] = {
-    "vanilla": ppo_clip_loss,
-    "gspo": gspo,
-    "cispo": cispo,
-    "gpg": gpg,
-    "sapo": sapo,
-    "geo_mean": geo_mean,
-    "clip_cov": clip_cov,
-    "kl_cov": kl_cov,
-}
-"""Losses by `actor.policy_loss.loss_mode`."""
-
-BUILT_IN = dict(POLICY_LOSSES)
-
-CHOICES: dict[str, Callable[..., Tensor]] = {"clip_cov": choose_between, "kl_cov": choose_largest}
-"""How losses that single out tokens choose them: (old_logprobs, advantages, mask, ...) -> bool [T]."""
-
-BY_SEQUENCE = ("gspo", "geo_mean", "sapo")
-"""Losses that are defined as a mean over sequences of means over their tokens, whatever `loss_agg_mode` says."""
 
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """The mini-batch of an optimizer step, of which a loss sees a part: what its mean is taken over."""
+    """Sizes of the mini-batch of an optimizer step, over which the loss is averaged."""
 
     tokens: int
     """Model tokens."""
     sequences: int
-    """Sequences that have some."""
+    """Sequences with model tokens."""
     norm: float = 1.0
     """The divisor of seq-mean-token-sum-norm."""
 
     @classmethod
     def of(cls, mask: Tensor, cu_seqlens: Tensor, norm: float = 1.0) -> "OptimizerStep":
-        """That of a mini-batch: `mask` bool [T], `cu_seqlens` int32 [B+1]."""
+        """The sizes of a mini-batch: `mask` bool [T], `cu_seqlens` int32 [B+1]."""
         made = sum_by(mask.long(), sequence_of(cu_seqlens), cu_seqlens.numel() - 1)
         return cls(int(made.sum()), int((made > 0).sum()), norm)
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """One of the losses with its settings."""
+    """A loss with its settings."""
 
     name: str
     options: dict[str, Any]
-    function: Callable[..., Any]
+    entry: Entry[Callable[..., Any]]
 
     def __call__(
         self,
@@ -95,13 +73,19 @@ class PolicyLoss:
         given |= {"weights": weights, "importance": importance, "step": step}
         columns, wanted = (logprobs, old_logprobs, advantages), _read_by(self.function, given)
         if self.built_in:
-            return self.function(*columns, **wanted)
+            result: tuple[Tensor, Details] = self.function(*columns, **wanted)
+            return result
         return self._own(columns, mask, wanted)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """See POLICY_LOSSES."""
+        return self.entry.value
 
     @property
     def built_in(self) -> bool:
         """Whether it is agentrl's: where the advantage is 0, no token has a gradient."""
-        return BUILT_IN.get(self.name) is self.function
+        return self.entry.built_in
 
     @property
     def corrects(self) -> bool:
@@ -122,27 +106,25 @@ class PolicyLoss:
     @property
     def chooses(self) -> bool:
         """Whether it singles out tokens of a mini-batch, and so needs the log-probs from before the step."""
-        return self.built_in and self.name in CHOICES
+        return "choose" in self.entry.marks
 
     def choose(self, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
         """The tokens of a whole mini-batch that it singles out: bool [T]. Chance comes from the CPU `generator`."""
-        function = CHOICES[self.name]
+        function = self.entry.marks["choose"]
         given = self.options | {"generator": generator}
-        return function(old_logprobs, advantages, mask, **_read_by(function, given))
+        chosen: Tensor = function(old_logprobs, advantages, mask, **_read_by(function, given))
+        return chosen
 
     def aggregation(self, loss_agg_mode: str) -> str:
         """`loss_agg_mode`, or the one that is part of the loss's definition."""
-        return "seq-mean-token-mean" if self.built_in and self.name in BY_SEQUENCE else loss_agg_mode
+        return "seq-mean-token-mean" if self.entry.marks.get("by_sequence") else loss_agg_mode
 
 
 def bind_loss(name: str, **options: Any) -> PolicyLoss:
     """The loss `name`: built in, registered, or a function that a path names. `options`: low, high, c, tau_pos,
     tau_neg, ppo_kl_coef, kl_cov_ratio, clip_cov_ratio, clip_cov_lb, clip_cov_ub, config, of which it takes those it
     reads. Raises UserError for an unknown name, and for a function that does not keep the contract."""
-    function = function_of(name, POLICY_LOSSES, KEY)
-    if BUILT_IN.get(name) is not function:
-        check_signature(function, COLUMNS, OFFERED, where=f"{KEY}={name}")
-    return PolicyLoss(name, options, function)
+    return PolicyLoss(name, options, POLICY_LOSSES.entry(name, KEY))
 
 
 def _read_by(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Losses that keep the entropy up by treating the few tokens of high covariance differently (arXiv 2505.22617).
+"""Losses that keep entropy high by treating the few tokens of high covariance differently (arXiv 2505.22617).
 
 A token's covariance is (advantage - mean) * (log-prob - mean). Which tokens those are is chosen once for the whole
 mini-batch, from the log-probs before the step: so no cut into micro-batches changes the loss.
@@ -9,32 +9,7 @@ from torch import Tensor
 
 from agentrl.algorithms.losses.clipped import Details, clipped_terms
 from agentrl.algorithms.ratios import ratio_of
-
-
-def clip_cov(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, chosen: Tensor, low: float, high: float
-) -> tuple[Tensor, Details]:
-    """PPO's clip, and no gradient for a few tokens of high covariance (Clip-Cov, arXiv 2505.22617).
-
-    `chosen` bool [T] names them. `clip_cov_ratio` of the tokens are drawn from those whose covariance lies between
-    `clip_cov_lb` and `clip_cov_ub`.
-    """
-    free, cut, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
-    details["clipped"] = torch.maximum(details["clipped"], chosen.float())
-    return torch.where(chosen, 0.0, torch.maximum(free, cut)), details
-
-
-def kl_cov(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, chosen: Tensor, ppo_kl_coef: float
-) -> tuple[Tensor, Details]:
-    """The unclipped surrogate, and a KL penalty on a few tokens of high covariance (KL-Cov, arXiv 2505.22617).
-
-    `chosen` bool [T] names them: the `kl_cov_ratio` of the tokens whose covariance is largest. The penalty is
-    `ppo_kl_coef` times the distance of the log-prob from before the step.
-    """
-    ratio = ratio_of(logprobs, old_logprobs)
-    penalty = ppo_kl_coef * (logprobs - old_logprobs).abs()
-    return -advantages * ratio + torch.where(chosen, penalty, 0.0), {"ratio": ratio.detach()}
+from agentrl.core.points import policy_loss
 
 
 def covariances(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -76,3 +51,31 @@ def _share(mask: Tensor, ratio: float) -> int:
 
 def _marked(places: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros_like(mask).index_fill(0, places, True)
+
+
+@policy_loss("clip_cov", choose=choose_between)
+def clip_cov(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, chosen: Tensor, low: float, high: float
+) -> tuple[Tensor, Details]:
+    """PPO's clip, and no gradient for a few tokens of high covariance (Clip-Cov, arXiv 2505.22617).
+
+    `chosen` bool [T] names them. `clip_cov_ratio` of the tokens are drawn from those whose covariance lies between
+    `clip_cov_lb` and `clip_cov_ub`.
+    """
+    free, cut, details = clipped_terms(ratio_of(logprobs, old_logprobs), advantages, low=low, high=high)
+    details["clipped"] = torch.maximum(details["clipped"], chosen.float())
+    return torch.where(chosen, 0.0, torch.maximum(free, cut)), details
+
+
+@policy_loss("kl_cov", choose=choose_largest)
+def kl_cov(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, chosen: Tensor, ppo_kl_coef: float
+) -> tuple[Tensor, Details]:
+    """The unclipped surrogate, and a KL penalty on a few tokens of high covariance (KL-Cov, arXiv 2505.22617).
+
+    `chosen` bool [T] names them: the `kl_cov_ratio` of the tokens whose covariance is largest. The penalty is
+    `ppo_kl_coef` times the distance of the log-prob from before the step.
+    """
+    ratio = ratio_of(logprobs, old_logprobs)
+    penalty = ppo_kl_coef * (logprobs - old_logprobs).abs()
+    return -advantages * ratio + torch.where(chosen, penalty, 0.0), {"ratio": ratio.detach()}

@@ -1,7 +1,7 @@
-"""Losses whose ratio belongs to a whole sequence.
+"""Losses with one ratio per sequence.
 
-A sequence is never cut, so every split into micro-batches gives the same loss. Where a trajectory owns several
-sequences, because its history was rewritten, each has a ratio of its own: it is what the policy saw in one context.
+Micro-batches have whole sequences, so every split gives the same loss. A trajectory with a rewritten history owns
+several sequences; each has its own ratio, because each is one context of the policy.
 """
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 from agentrl.algorithms.losses.clipped import Details, clipped_terms
 from agentrl.algorithms.ratios import MAX_LOG_RATIO
 from agentrl.algorithms.segments import sequence_mean
+from agentrl.core.points import policy_loss
 
 
+@policy_loss("gspo", by_sequence=True)
 def gspo(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -25,7 +27,7 @@ def gspo(
     """PPO's clip on the sequence's ratio, the geometric mean of its tokens' (GSPO, arXiv 2507.18071).
 
     All tokens of a sequence are clipped together, or none; the gradient goes to each token's log-prob (GSPO-token).
-    Its clip ranges are small: 3e-4 and 4e-4 in the paper. Steadier than vanilla for mixtures of experts.
+    Its clip ranges are small: 3e-4 and 4e-4 in the paper. More stable than vanilla for mixtures of experts.
     """
     mean = sequence_mean((logprobs - old_logprobs).detach(), mask, cu_seqlens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = mean.exp() * (logprobs - logprobs.detach()).exp()
@@ -33,6 +35,7 @@ def gspo(
     return torch.maximum(free, cut), details
 
 
+@policy_loss("geo_mean", by_sequence=True)
 def geo_mean(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -45,8 +48,8 @@ def geo_mean(
 ) -> tuple[Tensor, Details]:
     """The geometric mean of token ratios that are clipped one by one (GMPO, arXiv 2507.20673).
 
-    The clip is on log-ratios, to [-low, high], and pessimistic as PPO's. One runaway token moves the mean little,
-    so the ranges can be wide: 0.4 in the paper.
+    Log-ratios are clipped to [-low, high], pessimistically as in PPO. One outlier token changes the mean little, so the
+    ranges can be wide: 0.4 in the paper.
     """
     gap = logprobs - old_logprobs
     sign = advantages.sign()

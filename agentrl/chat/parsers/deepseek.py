@@ -6,6 +6,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_json, skip_space, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
@@ -21,6 +22,7 @@ _BARE = re.compile(r"\s*+([^\n<>]{1,256}+)<｜tool▁sep｜>")
 _FENCE = "```"
 
 
+@tool_parser("deepseek")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_tagged(text, TAGS, _read)

@@ -11,6 +11,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 BLOCKS = ("tool_calls", "function_calls", " calls")
@@ -51,6 +52,7 @@ def grammar(language: str, block: str) -> Grammar:
 GRAMMARS = {block: grammar("DSML", block) for block in BLOCKS}
 
 
+@tool_parser("deepseek_v4")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     written = next((block for block in BLOCKS if f"｜DSML｜{block}>" in text), BLOCKS[0])

@@ -10,6 +10,7 @@ from agentrl.chat.parsers.calls import Malformed, broken, join_text, read_json, 
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(("<function=",), "</function>", "<function=NAME>{...}</function>", signs=("{",))
@@ -20,6 +21,7 @@ _NAME = re.compile(r"([\w.\-]{1,256}+)>")
 _HEADER = re.compile(rf"{START}([A-Za-z_][\w.\-]{{0,255}}+)\n(?=\s*+\{{)")
 
 
+@tool_parser("functionary", stops=("<|eot_id|>", "<|eom_id|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if TAGS.open[0] in text:

@@ -7,6 +7,7 @@ from agentrl.chat.parsers.calls import Malformed, near, typed_call
 from agentrl.chat.parsers.literals import Notation, Values
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 QUOTE = '<|"|>'
@@ -32,6 +33,7 @@ def _string(text: str, at: int) -> tuple[str, int] | None:
 NOTATION = Notation(_string, {"true": True, "false": False, "null": None, "None": None}, bare_keys=True, brackets="[{")
 
 
+@tool_parser("gemma4", stops=("<turn|>", "<|tool_response>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_tagged(text, TAGS, _read)

@@ -5,6 +5,7 @@ from agentrl.chat.parsers.dsml import grammar
 from agentrl.chat.parsers.tagged_arguments import parse_spelled
 from agentrl.chat.parsers.tagged_json import read_named
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 END = "<|message_sep|>"
@@ -17,6 +18,7 @@ TAGS = Tags(
 GCML = grammar("GCML", "tool_calls")
 
 
+@tool_parser("gigachat")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if "｜GCML｜" in text:

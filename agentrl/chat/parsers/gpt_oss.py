@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from agentrl.chat.parsers.calls import Malformed, broken, read_whole_json, too_many, typed_call
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 EXPECTED = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
@@ -50,6 +51,7 @@ class _Turn:
         return Parsed(content, self.calls, thought)
 
 
+@tool_parser("gpt_oss", "gpt-oss", stops=("<|return|>", "<|call|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if not any(marker in text for marker in (START, MESSAGE, CHANNEL)):

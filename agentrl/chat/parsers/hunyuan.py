@@ -8,6 +8,7 @@ import re
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 SUFFIX = ":opensource"
@@ -36,6 +37,7 @@ def _grammar(suffix: str) -> Grammar:
 GRAMMARS = {suffix: _grammar(suffix) for suffix in (SUFFIX, "")}
 
 
+@tool_parser("hunyuan")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMARS[SUFFIX if GRAMMARS[SUFFIX].tags.open[0] in text else ""], tools)

@@ -6,6 +6,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
@@ -18,6 +19,7 @@ TAGS = Tags(
 _HEADER = re.compile(r"\s*+((?:functions\.)?([^<>:\s]{1,256}+):\d{1,9}+)\s*+<\|tool_call_argument_begin\|>")
 
 
+@tool_parser("kimi")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_tagged(text, TAGS, _read)

@@ -7,6 +7,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, constant, read_whole_json
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 _CALL = '<|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>VALUE'
@@ -51,6 +52,7 @@ GRAMMAR = Grammar(
 )
 
 
+@tool_parser("kimi_k3")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_spelled(text, GRAMMAR, tools)

@@ -7,6 +7,7 @@ from agentrl.chat.parsers.pythonic import parse_builtin
 from agentrl.chat.parsers.tagged_json import read_list
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 TAG = "<|python_tag|>"
@@ -18,6 +19,7 @@ _TEXT_TAGS = re.compile(r"<\|python_(?:start|end)\|>")
 _SEPARATOR = re.compile(r"[\s;,]*+")
 
 
+@tool_parser("llama3_json", stops=("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     parsed, answer = split_thinking(text)

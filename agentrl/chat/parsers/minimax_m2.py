@@ -5,6 +5,7 @@ import re
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 GRAMMAR = Grammar(
@@ -23,6 +24,7 @@ GRAMMAR = Grammar(
 )
 
 
+@tool_parser("minimax_m2", "minimax")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMAR, tools)

@@ -12,6 +12,7 @@ from agentrl.chat.parsers.calls import EXCERPT, MAX_DEPTH, Malformed, near, skip
 from agentrl.chat.parsers.literals import MAX_VALUES
 from agentrl.chat.parsers.values import convert_by, part, schema_of
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 MARK = "]<]minimax[>["
@@ -30,6 +31,7 @@ Element = tuple[str, "str | list[Element]"]
 """Its name, and its text or the elements within it."""
 
 
+@tool_parser("minimax_m3")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one, and lists from objects."""
 

@@ -7,6 +7,7 @@ from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import make_call, read_json, typed_call
 from agentrl.chat.parsers.tagged_json import read_list
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
@@ -20,6 +21,7 @@ _HEADER = re.compile(
 _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
+@tool_parser("mistral")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_blocks(text, TAGS, _read)

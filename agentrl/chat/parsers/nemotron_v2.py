@@ -3,6 +3,7 @@
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_json import parse_lists
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 TAGS = Tags(
@@ -13,6 +14,7 @@ TAGS = Tags(
 )
 
 
+@tool_parser("nemotron_v2")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_lists(text, TAGS)

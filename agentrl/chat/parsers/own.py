@@ -1,63 +1,37 @@
-"""A parser of the user's own, named by its path: a function `(text, tools=None) -> Parsed`, or a class with such a
-method `parse`. `stops`, where it has that, are further tokens at which its models stop.
+"""A parser of the user's own: a function `(text, tools=None) -> Parsed`, or a class with such a method `parse`.
 
-What it returns is checked: what the model sampled ends no run, whatever the parser makes of it.
+`stops`, an attribute of it or a mark of its decorator, are further tokens at which its models stop. What it returns is
+checked: what the model sampled ends no run, whatever the parser makes of it.
 """
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from agentrl.chat.parsers.calls import Malformed, broken, typed_call
 from agentrl.chat.template import Tools
-from agentrl.core.errors import UserError
-from agentrl.core.plugins import load_attribute
-from agentrl.core.user_errors import reported_as
+from agentrl.core.blaming import blaming
+from agentrl.core.registry import Entry
 from agentrl.trajectory.message import Call, Parsed
 
 log = logging.getLogger(__name__)
 
-Parser = Callable[..., Parsed]
-KEY = "rollout.multi_turn.format"
-METHOD = "parse"
 EXPECTED = "your instructions say"
 
 
-def named_by_path(format: str) -> bool:
-    """Whether the name of a format is the path of a parser: file.py:Class or package.module.Class."""
-    return ":" in format or "." in format
-
-
-def load_parser(format: str) -> "OwnParser":
-    """The parser that a path names. Raises UserError where there is none, or none that can parse."""
-    path, _, name = format.rpartition(":") if ":" in format else format.rpartition(".")
-    found = load_attribute(path, name, what=KEY)
-    with reported_as(f"{KEY}: {format}"):
-        made = found() if isinstance(found, type) else found
-    parse = getattr(made, METHOD, None if isinstance(found, type) else made)
-    if not callable(parse):
-        raise UserError(f"{KEY}: {format} has no method {METHOD}: write `def {METHOD}(self, text, tools=None)`")
-    _require_fit(format, parse)
-    return OwnParser(format, parse, tuple(getattr(made, "stops", ())))
-
-
-def _require_fit(format: str, parse: Callable[..., Any]) -> None:
-    if inspect.iscoroutinefunction(parse):
-        raise UserError(f"{KEY}: {format}: {METHOD} is async: write it as a plain function, it only reads text")
-    try:
-        inspect.signature(parse).bind("text", None)
-    except TypeError as error:
-        raise UserError(f"{KEY}: {format}: {METHOD} cannot be called with (text, tools): {error}") from error
+def own_parser(format: str, entry: Entry[Any], key: str) -> "OwnParser":
+    """The parser that is registered, or found, as `format`. Raises UserError where it cannot be made."""
+    with blaming(f"{key}={format}"):
+        parse = entry.value().parse if isinstance(entry.value, type) else entry.value
+    return OwnParser(f"{key}={format}", parse)
 
 
 class OwnParser:
     """The user's parser, as the built-in ones behave."""
 
-    def __init__(self, format: str, parse: Callable[..., Any], stops: tuple[str, ...]) -> None:
-        self.format = format
+    def __init__(self, where: str, parse: Callable[..., Any]) -> None:
+        self.where = where
         self.parse = parse
-        self.stops = stops
         self.warned = False
 
     def __call__(self, text: str, tools: Tools = None) -> Parsed:
@@ -74,7 +48,7 @@ class OwnParser:
 
     def _warn(self, error: Exception) -> None:
         if not self.warned:
-            log.warning("%s: %s failed on a turn: %s: %s", KEY, self.format, type(error).__name__, error)
+            log.warning("%s failed on a turn: %s: %s", self.where, type(error).__name__, error)
         self.warned = True
 
 

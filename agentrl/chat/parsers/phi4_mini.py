@@ -4,6 +4,7 @@ from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import read_json
 from agentrl.chat.parsers.tagged_json import parse_lists, read_list
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
@@ -15,6 +16,7 @@ TAGS = Tags(
 LIST_TAGS = Tags(("functools[",), "", 'functools[{"name": ..., "arguments": {...}}]')
 
 
+@tool_parser("phi4_mini")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     if LIST_TAGS.open[0] in text and TAGS.open[0] not in text:

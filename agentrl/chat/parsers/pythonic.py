@@ -8,6 +8,7 @@ from agentrl.chat.parsers.literals import Values, quiet
 from agentrl.chat.parsers.thinking import call_in_thinking, split_thinking
 from agentrl.chat.parsers.values import convert, schema_of
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 EXPECTED = "[name(key=value, ...), ...] with Python literals as values"
@@ -19,6 +20,7 @@ _NAME = re.compile(r"\s*+([A-Za-z_][\w.\-]{0,255}+)\s*+\(")
 _KEY = re.compile(r"\s*+([A-Za-z_]\w{0,255}+)\s*+=(?!=)")
 
 
+@tool_parser("pythonic", stops=("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text, where a template quotes them all."""
     parsed, answer = split_thinking(text)

@@ -5,6 +5,7 @@ import re
 from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.tagged_arguments import NAME, Grammar, parse_spelled, without_newlines
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 HEADER = re.compile(rf"\s*+<function=({NAME})>")
@@ -26,6 +27,7 @@ GRAMMAR = Grammar(
 )
 
 
+@tool_parser("qwen3_coder")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMAR, tools)

@@ -4,6 +4,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.qwen3_coder import ARGUMENT, FOOTER, HEADER, VALUE_END
 from agentrl.chat.parsers.tagged_arguments import Grammar, parse_spelled
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed
 
 GRAMMAR = Grammar(
@@ -20,6 +21,7 @@ GRAMMAR = Grammar(
 )
 
 
+@tool_parser("seed_oss", "seed")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`. `tools` tell numbers from text that looks like one."""
     return parse_spelled(text, GRAMMAR, tools)

@@ -6,6 +6,7 @@ from agentrl.chat.parsers.blocks import Tags
 from agentrl.chat.parsers.calls import Malformed, read_json, typed_call
 from agentrl.chat.parsers.tagged_json import parse_tagged
 from agentrl.chat.template import Tools
+from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed
 
 TAGS = Tags(
@@ -25,6 +26,7 @@ TAGS = Tags(
 _HEADER = re.compile(r"\s*+([\w\-]{0,64}+)\s*+<\|tool_call:name\|>\s*+([^<>\s]{1,256}+)\s*+<\|tool_call:args\|>")
 
 
+@tool_parser("solar", stops=("<|calls|>", "<|flush|>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """See `agentrl.chat.parsers`."""
     return parse_tagged(text, TAGS, _read)

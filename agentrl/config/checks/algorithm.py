@@ -2,9 +2,13 @@
 
 from typing import Any
 
-from agentrl.config.choices import CRITIC_ESTIMATORS, ESTIMATORS, GROUP_ESTIMATORS, REWARD_MANAGERS
+from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
+from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSSES
+
+ESTIMATOR = "algorithm.adv_estimator"
+LOSS = "actor.policy_loss.loss_mode"
 
 
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
@@ -64,8 +68,8 @@ def server_memory(rollout: Rollout) -> None:
 
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
-    """Check that group estimators get several answers per prompt."""
-    if algorithm.adv_estimator in GROUP_ESTIMATORS and rollout.n == 1 and not trainer.val_only:
+    """Estimators that compare the answers to one prompt need several."""
+    if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and not trainer.val_only:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
             "is 0; set rollout.n=8, for example, or algorithm.adv_estimator=reinforce_plus_plus"
@@ -163,19 +167,39 @@ def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | No
 
 
 def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
-    """Check that a critic is used exactly if the estimator needs one."""
-    needed, estimator = (
-        algorithm.adv_estimator in CRITIC_ESTIMATORS,
-        f"algorithm.adv_estimator={algorithm.adv_estimator}",
-    )
+    """A critic where the estimator compares with one, and nowhere else."""
+    needed, estimator = needs_critic(algorithm.adv_estimator), f"{ESTIMATOR}={algorithm.adv_estimator}"
     if critic.enable is False and needed:
-        raise UserError(f"critic.enable=false: {estimator} needs a critic; remove critic.enable")
-    if critic.enable and not needed and algorithm.adv_estimator in ESTIMATORS:
-        raise UserError(f"critic.enable=true: {estimator} uses no critic; set it to gae, or remove critic.enable")
+        raise UserError(f"critic.enable=false: {estimator} compares with its values; leave critic.enable out")
+    if critic.enable and not needed and algorithm.adv_estimator in ADVANTAGES.declared:
+        raise UserError(
+            f"critic.enable=true: {estimator} asks for no values; set it to gae, or leave critic.enable out"
+        )
     at_least(
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
     at_least("critic", critic, 1, "forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu")
+
+
+def loss_options(actor: Actor) -> None:
+    """Options that the policy loss reads, and that no key of their own sets."""
+    policy_loss = actor.policy_loss
+    read = POLICY_LOSSES.keywords(policy_loss.loss_mode, LOSS)
+    for name in policy_loss.options:
+        if name in POLICY_LOSS_OFFERED or name not in read:
+            free = sorted(read.difference(POLICY_LOSS_OFFERED))
+            reads = f"it reads {', '.join(free)}" if free else "it reads none"
+            raise UserError(f"actor.policy_loss.options.{name}: {policy_loss.loss_mode} has no such option; {reads}")
+
+
+def needs_critic(estimator: str) -> bool:
+    """Whether an estimator compares with a critic's values. Raises UserError for one that is not there."""
+    return "values" in ADVANTAGES.keywords(estimator, ESTIMATOR)
+
+
+def compares_in_groups(estimator: str) -> bool:
+    """Whether an estimator gives 0 where a prompt has one answer. Raises UserError for one that is not there."""
+    return bool(ADVANTAGES.mark(estimator, "grouped", ESTIMATOR))
 
 
 def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:

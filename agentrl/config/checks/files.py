@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from agentrl.config.given import file_named, is_given
 from agentrl.config.schema import Data, Model, Reward, Rollout, Trainer
 from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
@@ -40,7 +41,9 @@ def as_list(value: Any) -> list[Any]:
 def row_file(key: str, path: Any) -> None:
     """Raises UserError when a file of rows cannot be there."""
     if not isinstance(path, str):
-        raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
+        raise UserError(f"{key}: {path!r} is no path; give a file or a list of files")
+    if is_given(path):
+        return None
     if is_remote(path):
         return known_scheme(path, key)
     try:
@@ -51,6 +54,7 @@ def row_file(key: str, path: Any) -> None:
 
 def existing(key: str, path: str | None) -> None:
     """Raises UserError when `path` is set and not there."""
+    path = file_named(path)
     if path is not None and is_remote(path):
         known_scheme(path, key)
     elif path is not None:
@@ -59,6 +63,7 @@ def existing(key: str, path: str | None) -> None:
 
 def python_file(key: str, path: str | None) -> None:
     """The same for code, which may also be an importable module (`package.module`)."""
+    path = file_named(path)
     if path is not None and (path.endswith(".py") or ("/" in path and not path.startswith("pkg://"))):
         find(path, what=key)
 

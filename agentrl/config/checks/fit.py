@@ -1,6 +1,6 @@
 """Sizes and switches that are fine alone and do not fit each other."""
 
-from agentrl.config.choices import GROUP_ESTIMATORS
+from agentrl.config.checks.algorithm import compares_in_groups
 from agentrl.config.schema import Actor, Algorithm, Data, Rollout, Trainer
 from agentrl.core.errors import UserError
 
@@ -37,7 +37,7 @@ def passes(data: Data, actor: Actor) -> str | None:
 
 def same_answers(rollout: Rollout, algorithm: Algorithm, trainer: Trainer) -> str | None:
     """Several answers to a prompt differ."""
-    if algorithm.adv_estimator in GROUP_ESTIMATORS and not rollout.do_sample and not trainer.val_only:
+    if compares_in_groups(algorithm.adv_estimator) and not rollout.do_sample and not trainer.val_only:
         return (
             f"rollout.do_sample=false with algorithm.adv_estimator={algorithm.adv_estimator}: unless tools or users "
             f"differ, the {rollout.n} answers to a prompt are the same, and every advantage 0; set "

@@ -1,38 +1,32 @@
-"""Estimators and losses of the user's own are there, and keep their contract, before anything slow begins."""
+"""What is not built in is there, and keeps its contract, before anything slow begins."""
 
-from agentrl.config.choices import CRITIC_ESTIMATORS, ESTIMATORS, POLICY_LOSSES
-from agentrl.config.schema import Actor, Algorithm, Critic, Model
-from agentrl.core.errors import UserError
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
 
-
-def own_functions(algorithm: Algorithm, actor: Actor, model: Model) -> None:
-    """What is not built in is registered, or found by its path."""
-    estimator, loss_mode = algorithm.adv_estimator, actor.policy_loss.loss_mode
-    if estimator in ESTIMATORS and loss_mode in POLICY_LOSSES:
-        return
-    from agentrl.algorithms import bind_loss, reads  # torch comes with it
-    from agentrl.core.plugins import import_external
-
-    import_external(model.external_lib, "model")
-    reads(estimator)
-    bind_loss(loss_mode)
+from agentrl.config.choices import OPEN, OpenChoice
+from agentrl.core.plugins import import_external
 
 
-def own_critic(algorithm: Algorithm, critic: Critic) -> None:
-    """An estimator of the user's own that names `values` has a critic."""
-    if algorithm.adv_estimator in ESTIMATORS or not needs_critic(algorithm.adv_estimator):
-        return
-    if critic.enable is False:
-        raise UserError(
-            f"critic.enable=false: algorithm.adv_estimator={algorithm.adv_estimator} names `values`; leave "
-            "critic.enable out"
-        )
+def own_objects(config: Any) -> None:
+    """Find each object of the user's own that a key names: by its path, registered, or in a plug-in. Raises UserError.
+
+    What is built in is not loaded: torch may come with it.
+    """
+    named = [(choice, key, word) for choice, key, word in _named(config) if not choice.built_in(word)]
+    if named:
+        import_external(_get(config, "model.external_lib"), "model")
+    for choice, key, word in named:
+        choice.load(word, key)
 
 
-def needs_critic(estimator: str) -> bool:
-    """Whether it compares with a critic's values. Raises UserError for an estimator that is not there."""
-    if estimator in ESTIMATORS:
-        return estimator in CRITIC_ESTIMATORS
-    from agentrl.algorithms import reads
+def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
+    for key, choice in OPEN.items():
+        value = _get(config, key)
+        for word in value if isinstance(value, list) else [value]:
+            if word is not None:
+                yield choice, key, word
 
-    return "values" in reads(estimator)
+
+def _get(config: Any, path: str) -> Any:
+    return reduce(lambda node, name: getattr(node, name, None), path.split("."), config)

@@ -1,6 +1,7 @@
 """Keys of the policy update: optimizer, losses, micro-batches."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentrl.config.schema.fsdp import Checkpoint, FsdpConfig
 
@@ -12,7 +13,7 @@ class Optim:
     lr: float = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: str = "constant"
-    """constant, linear, cosine, or wsd (warm-up, stable, decay, arXiv 2404.06395), each after the warm-up."""
+    """The learning rate after the warm-up; wsd is warm-up, stable, decay (arXiv 2404.06395)."""
     lr_warmup_steps: int = -1
     """Steps of linear warm-up; negative: use the ratio."""
     lr_warmup_steps_ratio: float = 0.0
@@ -36,9 +37,10 @@ class PolicyLoss:
     """The policy loss."""
 
     loss_mode: str = "vanilla"
-    """vanilla (PPO), gspo, cispo, gpg, sapo, geo_mean, clip_cov or kl_cov. gspo, geo_mean and sapo always aggregate by
-    seq-mean-token-mean and ignore `loss_agg_mode`. Or your own function: `file.py:function`, or a name that a module in
-    `model.external_lib` registers."""
+    """The loss of each token; vanilla is PPO's. Some aggregate by seq-mean-token-mean, whatever `loss_agg_mode` says:
+    docs/algorithm-reference.md."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of the loss, by name."""
     clip_cov_ratio: float = 0.0002
     """clip_cov: share of tokens without gradient (arXiv 2505.22617)."""
     clip_cov_lb: float = 1.0
@@ -111,8 +113,8 @@ class Actor:
     kl_loss_coef: float = 0.001
     """Coefficient of this KL."""
     kl_loss_type: str = "low_var_kl"
-    """Estimator: kl (k1), abs, mse (k2), low_var_kl (k3); with a trailing +, its value with k2's gradient.
-    full: the exact KL over the whole vocabulary; the reference then runs within the update."""
+    """Estimator: kl is k1, mse k2, low_var_kl k3; a trailing + takes k2's gradient with its value.
+    full is no estimate but the KL itself, over the whole vocabulary: the reference then runs within the update."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)

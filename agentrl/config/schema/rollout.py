@@ -47,9 +47,7 @@ class MultiTurn:
     tool_response_truncate_side: str = "middle"
     """Part of a long tool response to cut: left, right or middle."""
     format: str | None = None
-    """Format of tool calls; null: the format of the chat template. hermes, llama3_json, mistral, pythonic, qwen3_coder,
-    glm, deepseek, deepseek_v4, kimi, kimi_k3, gpt_oss (gpt-oss), gemma4, minimax_m2, minimax_m3, seed_oss, hunyuan,
-    nemotron_v2, phi4_mini, command, apertus, solar, gigachat, functionary, or file.py:Class."""
+    """How the model writes tool calls; null: as its template does."""
     use_inference_chat_template: bool = False
     """Render the whole history with the template at each turn, as at inference (it may strip thinking, for example). If
     that changes earlier tokens, the trajectory becomes several samples."""
@@ -164,7 +162,7 @@ class Rollout:
     free_cache_engine: bool = True
     """Server engines on the trainer's GPU: free the memory of weights and KV cache while the policy trains."""
     weight_sync: str = "auto"
-    """Server engines: transport of weights: ipc (same GPU), nccl (other GPUs), files, or auto."""
+    """Server engines: how weights get there: over ipc on the same GPU, over nccl between GPUs, in files anywhere."""
     weight_dir: str | None = None
     """Folder for weights with weight_sync=files; null: shared memory."""
     weight_check: str = "first"

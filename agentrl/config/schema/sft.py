@@ -78,7 +78,7 @@ class SftTrainer:
     experiment_name: str = "sft"
     """Name of the run for loggers."""
     logger: list[str] = field(default_factory=lambda: ["console"])
-    """Any of console, file (metrics.jsonl in output_dir), tensorboard, wandb, mlflow, swanlab, trackio."""
+    """Where metrics go; file is metrics.jsonl in `output_dir`."""
     output_dir: str = "runs/sft"
     """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
     total_epochs: int = 1

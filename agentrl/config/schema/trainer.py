@@ -38,7 +38,7 @@ class Trainer:
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
-    """Any of console, file (metrics.jsonl), tensorboard, wandb, mlflow, swanlab, trackio."""
+    """Where metrics go; file is metrics.jsonl in the run's folder."""
     live: bool = True
     """Live view in the terminal; without a terminal, one line per step."""
     log_val_generations: int = 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
 from agentrl.core.queueing import began
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.hf.fallback import FallbackRunner
@@ -28,6 +29,7 @@ from agentrl.trajectory.medium import Medium
 log = logging.getLogger(__name__)
 
 
+@engine("hf")
 class HFEngine:
     """`agentrl.engines.engine.Engine` over a transformers module on CPU or CUDA.
 

@@ -1,25 +1,17 @@
-"""One server's connection pool: JSON in, JSON out.
+"""HTTP requests to an inference server: JSON in, JSON out.
 
 Errors say what the caller may do next: after `Lost` nothing of the answer has arrived, so the request may be sent
 again; `Refused` means that the server read the request and said no, so it may not.
 """
 
 import asyncio
-import ssl
-import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.wire import Connection
+from agentrl_sandbox.http_client import HttpClient
 
-KEPT = 3.0
-"""Seconds for which an idle connection is used again. Servers close theirs after 5; one that closes as we write looks
-dead."""
-CONNECT = 30.0
-"""Seconds to connect."""
 NO_SERVER = (502, 504)
 """What a proxy answers when the server behind it did not."""
 
@@ -41,21 +33,15 @@ class Refused(InfraError):
 
 
 class Http:
-    """Connections to `url`, kept open between requests; no limit to how many run at once."""
+    """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
     def __init__(self, url: str) -> None:
-        """Raises UserError for what is no address."""
+        """Raises UserError for an address that is not http://HOST or https://HOST."""
         self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"rollout.base_url={url}: write http://HOST:PORT")
-        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._prefix = parts.path
-        self._fixed = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\naccept: */*\r\n"
-        self._idle: list[Connection] = []
-        self._open = 0
-        """Counts `close` calls: a connection of before is not kept."""
+        try:
+            self._client = HttpClient(self.url)
+        except ValueError:
+            raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
 
     async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
         """The answer to a JSON body. `timeout` in seconds, None for no limit. Raises Lost and Refused."""
@@ -66,17 +52,12 @@ class Http:
         return await self._request("GET", path, b"", timeout)
 
     async def close(self) -> None:
-        """Drop every connection; a later request opens new ones."""
-        self._open += 1
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        """Close all connections; a later request opens new ones."""
+        await self._client.close()
 
     async def _request(self, method: str, path: str, body: bytes, timeout: float | None) -> Any:
-        kind = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n" if body else ""
-        request = f"{method} {self._prefix}{path}{self._fixed}{kind}\r\n".encode() + body
         try:
-            status, answer = await self._exchange(request, timeout)
+            status, answer = await self._client.request(method, path, body, timeout=timeout)
         except TimeoutError as error:
             late = f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
             raise Late(late) from error
@@ -87,33 +68,6 @@ class Http:
         if status >= 400:
             raise Refused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
         return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")
-
-    async def _exchange(self, request: bytes, timeout: float | None) -> tuple[int, bytes]:
-        opened = self._open
-        connection = await self._connected()
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await connection.ask(request)
-        except BaseException:
-            connection.close()  # an answer that comes late must meet nobody
-            raise
-        if connection.usable and opened == self._open:
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-        else:
-            connection.close()
-        return answer
-
-    async def _connected(self) -> Connection:
-        oldest = time.monotonic() - KEPT
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable and connection.idle_since > oldest:
-                return connection
-            connection.close()
-        async with asyncio.timeout(CONNECT):
-            loop = asyncio.get_running_loop()
-            return (await loop.create_connection(Connection, self._host, self._port, ssl=self._tls))[1]
 
 
 async def quietly(call: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, Group
 from agentrl.engines.servers.http import Http, Refused, quietly, release, serves
@@ -36,6 +37,7 @@ HINTS = {
 }
 
 
+@engine("sglang")
 class SGLang:
     """`Dialect` of SGLang 0.5.15 and later."""
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import engine
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, Group
 from agentrl.engines.servers.http import Http, quietly, release, serves
@@ -53,6 +54,7 @@ HINTS = {
 }
 
 
+@engine("vllm")
 class VLLM:
     """`Dialect` of vLLM 0.22 and later."""
 

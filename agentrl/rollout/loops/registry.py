@@ -11,18 +11,11 @@ from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_method, returns_nothing
 from agentrl.core.plugins import find_class
+from agentrl.core.points import LOOPS
 from agentrl.core.resources import find, read_text
 from agentrl.core.user_errors import reported_as
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.rollout.loops.single_turn import SingleTurn
-from agentrl.rollout.loops.tool_agent import ToolAgent
 
-# verl's rows and YAML say "..._agent"; ours drop what is said twice.
-BUILT_IN: dict[str, type[AgentLoop]] = {
-    "single_turn": SingleTurn,
-    "single_turn_agent": SingleTurn,
-    "tool_agent": ToolAgent,
-}
 RUN = "async def run(self, trajectory, sampling)"
 ENTRY_KEYS = ("name", "_target_")
 
@@ -38,17 +31,20 @@ def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> s
 def own_loops(rollout: Rollout) -> bool:
     """Whether loops of the user's own may run."""
     agent = rollout.agent
-    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *BUILT_IN)
+    return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
 
 def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[AgentLoop]:
-    """The class behind a built-in name, a name in the YAML list, or a dotted path. Raises UserError."""
-    named = BUILT_IN | _registered() | _named_in(agent_loop_config_path)
+    """The class behind a name (in the YAML list, registered, built in), or a dotted path. Raises UserError."""
+    named = _registered() | _named_in(agent_loop_config_path)
     if name in named:
         return named[name]
+    if name in LOOPS:
+        return _fitting(LOOPS[name], name)
     if "." in name:
         return _load(name, beside=Path.cwd())
-    raise UserError(f"agent loop {name!r} is unknown: use one of {', '.join(named)}, or a dotted path to a class")
+    known = ", ".join(dict.fromkeys((*LOOPS, *named)))
+    raise UserError(f"agent loop {name!r} is unknown: use one of {known}, or a dotted path to a class")
 
 
 def check_loops(rollout: Rollout) -> None:
@@ -102,5 +98,5 @@ def _registered() -> dict[str, type[AgentLoop]]:
     """Loops that users' modules registered in another framework's way."""
     found: dict[str, type] = {}
     for layer in layers():
-        found |= {name: kind for name, kind in layer.agent_loops().items() if name not in BUILT_IN}
+        found |= {name: kind for name, kind in layer.agent_loops().items() if name not in LOOPS.declared}
     return {name: _fitting(kind, kind.__name__) for name, kind in found.items()}

@@ -1,10 +1,12 @@
 """One prompt, one answer."""
 
+from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.trajectory import Trajectory
 
 
+@agent_loop("single_turn", "single_turn_agent")
 class SingleTurn(AgentLoop):
     """No tools, no simulated user."""
 

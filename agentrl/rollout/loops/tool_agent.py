@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.episode import Episode
@@ -32,6 +33,7 @@ class Partners:
     interaction: InteractionSession | None
 
 
+@agent_loop("tool_agent")
 class ToolAgent(AgentLoop):
     """Multi-turn conversation with tools and an optional interaction."""
 

@@ -14,16 +14,17 @@ import os
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
-from agentrl.training.sft.run import SftRun
+from agentrl.training.sft.contract import SftRun
 
 
-def open_on_ray(config: Config) -> Runtime:
-    """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
+def open_on_ray(config: Config, parts: Parts = NO_PARTS) -> Runtime:
+    """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
     need_ray()
     from agentrl.runtime.ray.runtime import RayRuntime
 
-    return RayRuntime(config)
+    return RayRuntime(config, parts)
 
 
 def open_sft_on_ray(config: SftConfig) -> SftRun:

@@ -8,7 +8,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.servers.http import Lost
-from agentrl.training.checkpoint.folders import Damaged
+from agentrl.training.checkpoint.folders import DamagedCheckpoint
 from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
@@ -23,7 +23,7 @@ def plain_error(error: BaseException, who: str) -> Exception:
     if isinstance(error, RayActorError | ObjectLostError):
         return WorkerDied(f"{who} died: killed, out of memory, or its machine is down")
     cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, Damaged):
+    if isinstance(cause, DamagedCheckpoint):
         return cause
     if isinstance(cause, UserError):
         return UserError(str(cause))
@@ -72,9 +72,11 @@ def failure(ref: Any, who: str) -> Exception | None:
     return None
 
 
-def is_conclusive(error: Exception) -> bool:
-    """Whether no later error can explain more."""
-    if isinstance(error, Damaged):  # all ranks raise it, and Ray logs the errors that nobody fetches
+def explains(error: Exception) -> bool:
+    """Whether nothing that comes later could say more."""
+    if isinstance(
+        error, DamagedCheckpoint
+    ):  # the others have the same to say, and Ray complains about what nobody hears
         return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
 

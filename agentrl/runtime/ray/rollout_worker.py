@@ -65,14 +65,14 @@ class RolloutWorker(Worker):
         self.parameters: dict[str, Any] = {}
 
     async def open_engine(self) -> None:
-        """Load a copy of the policy and start the engine."""
-        from agentrl.engines.opening import hf_engine
+        """Load a copy of the policy and make ready to sample."""
+        from agentrl.engines.opening import engine_in_process
         from agentrl.training import load_model
 
         model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
         model.requires_grad_(False)
         self.parameters = dict(model.named_parameters())
-        self.engine = hf_engine(self.config, model)
+        self.engine = engine_in_process(self.config, model)
         await self.engine.start()
 
     async def announce(self, calls: list[Announcement]) -> None:

@@ -6,9 +6,8 @@ Invariants:
 - nothing started here outlives `close` or this process.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,12 @@ import torch
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
-from agentrl.engines.opening import engine_name
+from agentrl.engines.opening import engine_name, in_process
 from agentrl.engines.servers.weights.nccl import AGREED
+from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
+from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
@@ -41,14 +42,14 @@ Rollout = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
 class RayRuntime:
     """Starts the workers. Raises UserError if the cluster is too small."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         self.tokenizer = load_tokenizer(config.model)
         self.sleeps = False
         self.judge: RemoteRewardModel | None = None
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
         try:
-            self._open(config)
+            self._open(config, parts)
         except BaseException:
             self.stack.close()
             raise
@@ -99,22 +100,22 @@ class RayRuntime:
     def close(self) -> None:
         self.stack.close()
 
-    def _open(self, config: Config) -> None:
-        """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""
+    def _open(self, config: Config, parts: Parts) -> None:
+        """From the cluster up; what is opened last is closed first."""
         trainer, stack = config.trainer, self.stack
         connect(config.ray_init, stack)
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
-            self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            self.runner = stack.enter_context(asyncio.Runner())
+            self.ranks = self._hire(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
+            self.runner = stack.enter_context(closing(LoopRunner()))
             engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
             waiting("the policy is loaded")
             self.ranks.join()
             self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
-                self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
-        self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge)
+                self.judge = FarJudge(config, gpus=self.gpus, stack=stack)
+        self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
         stack.callback(self.rollouts.close)
 
     def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:
@@ -130,7 +131,7 @@ class RayRuntime:
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
-        if engine_name(rollout, device) != "hf":
+        if not in_process(engine_name(rollout, device)):
             from agentrl.runtime.ray.servers import start_servers
 
             remote, self.sleeps = start_servers(

@@ -73,15 +73,9 @@ def start_servers(
     if rollout.base_url:
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
-        placements = (
-            placements_on_ranks(ranks.locations, rollout, device)
-            if rollout.nnodes == 0
-            else _apart(config, device, stack)
-        )
-        servers = [
-            _server(placement, spoken, logs / f"{name}-{i}.log", scratch, stack)
-            for i, placement in enumerate(placements)
-        ]
+        spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
+        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(spots))]
+        servers = [_server(spot, spoken, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
         replicas = [Replica(spoken, server.url, server) for server in servers]
     nearest = {server.url: server.placement.rank for server in servers}
     method = "adapter" if spoken.adapted else weight_sync_method(rollout, device, shared)

@@ -8,7 +8,7 @@ from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.rank import TrainingWorker
 from agentrl.runtime.ray.worker_group import spawn
 from agentrl.tracking import Waiting
-from agentrl.training.sft.run import SftResult
+from agentrl.training.sft.contract import SftResult
 
 
 class SftRank(TrainingWorker):
@@ -22,7 +22,7 @@ class SftRank(TrainingWorker):
 
 
 class RaySft:
-    """`agentrl.training.sft.run.SftRun` over all ranks. Raises UserError if the cluster is too small."""
+    """`SftRun` over all ranks. Raises UserError where cluster and settings do not fit."""
 
     def __init__(self, config: SftConfig) -> None:
         trainer = config.trainer

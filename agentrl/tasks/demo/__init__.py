@@ -1,35 +1,32 @@
-"""Ready-made tasks, one file each: `agentrl data TASK` writes their rows."""
+"""Ready-made tasks, one file each: `agentrl data TASK` writes their rows. A new one is a new file here."""
 
-from importlib import import_module
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import TASKS
 from agentrl.tasks.demo.base import Option, Problem, Task
 
-TASKS = {
-    "arithmetic": "agentrl.tasks.demo.arithmetic:Arithmetic",
-    "bank": "agentrl.tasks.demo.bank:Bank",
-    "lookup": "agentrl.tasks.demo.lookup:Lookup",
-    "programs": "agentrl.tasks.demo.programs:Programs",
-    "reasoning_gym": "agentrl.tasks.demo.reasoning:ReasoningGym",
-}
+KEY = "TASK"
 
 
 def task_class(name: str) -> type[Task]:
-    """The class behind a name in TASKS."""
-    module, _, attribute = TASKS[name].partition(":")
-    found: type[Task] = getattr(import_module(module), attribute)
+    """The class of the task `name`: built in, registered, or by its path. Raises UserError."""
+    found: type[Task] = TASKS.get(name, KEY)
     return found
 
 
+def split_variant(name: str) -> tuple[str, str]:
+    """(task, variant) of a name as `reasoning_gym:chain_sum`; a path has no variant."""
+    family, _, variant = name.partition(":")
+    return (family, variant) if family in TASKS else (name, "")
+
+
 def make_task(name: str, options: dict[str, Any]) -> Task:
-    """The task called `name` ("arithmetic", or "reasoning_gym:chain_sum" where a family has variants).
+    """The task called `name` ("arithmetic", "reasoning_gym:chain_sum" where a family has variants, "file.py:Class").
 
     Options left out take their defaults. Raises UserError on an unknown task, option or value.
     """
-    family, _, variant = name.partition(":")
-    if family not in TASKS:
-        raise UserError(f"there is no task {name!r}; choose from {', '.join(TASKS)}")
+    family, variant = split_variant(name)
     task = task_class(family)
     if task.VARIANT and not variant:
         raise UserError(f"{family} is a family of tasks: name one, as in {family}:{task.VARIANT}")
@@ -38,7 +35,8 @@ def make_task(name: str, options: dict[str, Any]) -> Task:
     if unknown := options.keys() - task.OPTIONS.keys():
         raise UserError(f"--{min(unknown).replace('_', '-')} is no option of the task {family}; leave it out")
     defaults = {key: option.default for key, option in task.OPTIONS.items()}
-    return task(**({"variant": variant} if variant else {}), **(defaults | options))
+    made: Task = TASKS.make(family, KEY, **({"variant": variant} if variant else {}), **(defaults | options))
+    return made
 
 
-__all__ = ["TASKS", "Option", "Problem", "Task", "make_task", "task_class"]
+__all__ = ["TASKS", "Option", "Problem", "Task", "make_task", "split_variant", "task_class"]

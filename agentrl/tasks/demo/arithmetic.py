@@ -8,6 +8,7 @@ import random
 from typing import ClassVar
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import task
 from agentrl.tasks.demo import arithmetic_texts as texts
 from agentrl.tasks.demo.base import Option, Problem, Task
 from agentrl.tasks.demo.slips import SLIPS, Slips
@@ -18,6 +19,7 @@ DEFAULT_SLOPPINESS = 0.3
 DEFAULT_SLIPS = ("operator", "operand", "copy")
 
 
+@task("arithmetic")
 class Arithmetic(Task):
     """Word problems over + - * for the calculator tool."""
 

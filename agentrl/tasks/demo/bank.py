@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentrl.core.points import task
 from agentrl.tasks.demo.base import Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
@@ -59,6 +60,7 @@ KINDS = (
 )
 
 
+@task("bank")
 class Bank(Task):
     """Errands for the bank tool."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import task
 from agentrl.core.resources import find
 from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
@@ -69,6 +70,7 @@ QUESTIONS = (
 )
 
 
+@task("lookup")
 class Lookup(Task):
     """Questions for the search tool over a generated corpus."""
 

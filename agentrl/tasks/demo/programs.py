@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
@@ -74,6 +75,7 @@ class Notes:
     check: str
 
 
+@task("programs")
 class Programs(Task):
     """Functions of two numbers for the code interpreter."""
 

@@ -9,12 +9,14 @@ import random
 from typing import Any, ClassVar
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import task
 from agentrl.rewards.gym import make_dataset, score_answer
 from agentrl.tasks.demo.base import Option, Problem, Task
 
 REQUEST = "Put the final answer between <answer> and </answer>."
 
 
+@task("reasoning_gym")
 class ReasoningGym(Task):
     """One of reasoning-gym's tasks."""
 

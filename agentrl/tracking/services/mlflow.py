@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 
+from agentrl.core.points import run_logger
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.services.service import RunInfo, Service
 
@@ -20,9 +21,11 @@ BATCH = 1000
 """Metrics that it takes at once."""
 
 
+@run_logger("mlflow")
 class Mlflow(Service):
     """A run of the experiment that is called like the project."""
 
+    name = "mlflow"
     package = "mlflow"
     fix = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
 

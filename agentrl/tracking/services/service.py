@@ -21,6 +21,7 @@ from uuid import uuid4
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.tracking.generations import Generation
+from agentrl.tracking.live import LiveView
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +30,19 @@ GENERATIONS = "val/generations"
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run as a service gets to know it."""
+    """The run as a logger gets to know it."""
 
     project: str
     name: str
     folder: Path
     config: Mapping[str, Any]
     resume: bool
-    """Whether the run resumes from a checkpoint."""
+    """Whether it goes on from a checkpoint."""
+    resume_step: float | None = None
+    """The step of that checkpoint; ADDS where the run only adds to a record."""
+    config_yaml: str = ""
+    view: LiveView | None = None
+    """What the terminal shows; None: nothing."""
 
 
 def memory_file(folder: Path, name: str) -> Path:
@@ -47,29 +53,30 @@ def memory_file(folder: Path, name: str) -> Path:
 class Service(ABC):
     """A Logger. A subclass sends; this one remembers, and catches what goes wrong."""
 
+    name: ClassVar[str]
+    """As `trainer.logger` has it."""
     package: ClassVar[str]
     """What is imported."""
     fix: ClassVar[str]
     """What to do when the service refuses."""
 
-    def __init__(self, name: str, info: RunInfo) -> None:
+    def __init__(self, run: RunInfo) -> None:
         """Raises UserError."""
-        self.name = name
-        self._file = memory_file(info.folder, name)
-        self.id, self.heard = self._recall(info.resume)
+        self._file = memory_file(run.folder, self.name)
+        self.id, self.heard = self._recall(run.resume)
         self.resumed = self.heard is not None
         self._warned = False
         try:
             self.module: Any = import_module(self.package)
         except ImportError:
             raise UserError(
-                f'trainer.logger: {name} is not installed; run pip install "agentrl[{name}]" or drop it'
+                f'trainer.logger: {self.name} is not installed; run pip install "agentrl[{self.name}]" or drop it'
             ) from None
         try:
-            self.begin(info)
+            self.begin(run)
         except Exception as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"trainer.logger: {name}: {reason}; {self.fix}, or drop it") from error
+            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.mend}, or drop it") from error
         self._remember()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Sequence
 
+from agentrl.core.points import run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
 
 
+@run_logger("swanlab")
 class Swanlab(Service):
     """Files under <run>/swanlog, or where SWANLAB_LOG_DIR says."""
 
+    name = "swanlab"
     package = "swanlab"
     fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 

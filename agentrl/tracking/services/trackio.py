@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from agentrl.core.points import run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
 
 
+@run_logger("trackio")
 class Trackio(Service):
     """`trackio show --project <project>` shows it."""
 
+    name = "trackio"
     package = "trackio"
     fix = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
 

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Sequence
 
+from agentrl.core.points import run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
 from agentrl.tracking.services.service import GENERATIONS, RunInfo, Service
 
 
+@run_logger("wandb")
 class Wandb(Service):
     """Files under <run>/wandb, or where WANDB_DIR says."""
 
+    name = "wandb"
     package = "wandb"
     fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 

@@ -1,1 +1,1 @@
-"""Checkpoints: writing, finding, resuming and merging them; which run owns a folder."""
+"""Checkpoints: write, find, resume and merge them; lock a run's folder."""

@@ -1,8 +1,8 @@
-"""What a run that goes on has set differently since its checkpoint was written.
+"""Settings that changed since the checkpoint of a resumed run was written.
 
-Invariants: a setting that says which experiment this is (the model, the rows, what scores, the estimator, the tools)
-stops a run that would go on by itself; any other difference is listed and applied. Whoever names the checkpoint
-(trainer.resume_mode=resume_path) has decided, and only hears the list.
+Invariants: with resume_mode=auto, a changed setting of the experiment (model, rows, reward, estimator, tools) stops the
+run; any other change is listed and applied. With resume_mode=resume_path every change is listed and applied: the user
+named the checkpoint.
 """
 
 import os
@@ -50,9 +50,9 @@ EXPERIMENT = (
     "rollout.agent.default_agent_loop",
     "rollout.agent.agent_loop_config_path",
 )
-"""Settings, and sections, that say which experiment a run is."""
+"""Settings and sections that define the experiment."""
 
-PLACE = (
+LOCATION = (
     "trainer.default_local_dir",
     "trainer.output_dir",
     "trainer.device",
@@ -61,18 +61,18 @@ PLACE = (
     "trainer.resume_mode",
     "trainer.resume_from_path",
 )
-"""Settings that say where a run is and how it starts."""
+"""Settings of the run's folder and start: changes in them do not count."""
 
 UNKNOWN = object()
 SHOWN = 12
-"""Differences that are listed."""
+"""Most changes that are listed."""
 WIDEST = 60
-"""Characters of a value that are shown."""
+"""Most characters of a value that are shown."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting with two values."""
+    """A setting with its old and its new value."""
 
     key: str
     old: Any
@@ -80,7 +80,7 @@ class Change:
 
     @property
     def is_another_experiment(self) -> bool:
-        """Whether what was learned with the old value does not go with the new one."""
+        """Whether the setting defines the experiment."""
         return any(self.key == key or self.key.startswith(f"{key}.") for key in EXPERIMENT)
 
     def __str__(self) -> str:
@@ -88,9 +88,9 @@ class Change:
 
 
 def check_changes(config: Any, checkpoints: Path) -> str | None:
-    """The differences between `config` and the run that it goes on with, in one line; None: there are none.
+    """The changes between `config` and the run that it resumes, in one line; None: no changes.
 
-    `checkpoints`: the folder of the run's own. Raises UserError where they make it another experiment.
+    `checkpoints`: the run's checkpoint folder. Raises UserError where a change makes it another experiment.
     """
     checkpoint = _checkpoint(config.trainer, checkpoints)
     if checkpoint is None:
@@ -103,17 +103,17 @@ def check_changes(config: Any, checkpoints: Path) -> str | None:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[Change]:
-    """Which of `keys` have another value in `new`, those first that make it another experiment.
+    """The `keys` whose value differs in `new`; those that define the experiment come first.
 
-    A key that `old` lacks is not one: another version of agentrl wrote it.
+    A key that `old` lacks does not count: another version of agentrl wrote `old`.
     """
-    values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in PLACE)
+    values = ((key, _value(old, key), _value(new, key)) for key in keys if key not in LOCATION)
     found = [Change(*each) for each in values if each[1] is not UNKNOWN and not _same(each[1], each[2])]
     return sorted(found, key=lambda change: not change.is_another_experiment)
 
 
 def changes_since(settings: Path, config: Any) -> list[Change]:
-    """The same for a file of settings that a run has left. Raises UserError where it cannot be read."""
+    """The changes since the settings file of a run. Raises UserError where it cannot be read."""
     return changes(_read(settings), yaml.safe_load(to_yaml(config)), _keys(config))
 
 
@@ -123,7 +123,7 @@ def _keys(config: Any) -> Iterable[str]:
 
 
 def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:
-    """The checkpoint on this machine that a run will go on from."""
+    """The local checkpoint that a run will resume from."""
     if trainer.resume_mode == "auto":
         return latest(checkpoints)
     path = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -131,8 +131,8 @@ def _checkpoint(trainer: Any, checkpoints: Path) -> Path | None:
 
 
 def _settings_of(checkpoint: Path) -> Path | None:
-    """The settings of the run that wrote a checkpoint, as far as they are there."""
-    folder = checkpoint.resolve().parent  # of a branch that was set aside, or the checkpoints of a run
+    """The settings file of the run that wrote a checkpoint; None where it is missing."""
+    folder = checkpoint.resolve().parent  # checkpoints of a run, or of a branch that was set aside
     return next(filter(Path.is_file, (folder / CONFIG_FILE, folder.parent / CONFIG_FILE)), None)
 
 
@@ -141,7 +141,9 @@ def _read(file: Path) -> dict[str, Any]:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         first = (str(error).splitlines() or ["?"])[0]
-        raise UserError(f"{file} cannot be read ({first}): it says what the run was; fix it, or remove it") from None
+        raise UserError(
+            f"{file} cannot be read ({first}): it has the settings of the run to resume; fix it, or remove it"
+        ) from None
     return found if isinstance(found, dict) else {}
 
 
@@ -153,7 +155,7 @@ def _value(settings: Mapping[str, Any], key: str) -> Any:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equal, or two names of one file."""
+    """Whether two values are equal, or name the same file."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return all(map(_same, old, new))
     if isinstance(old, str) and isinstance(new, str) and "\n" not in old + new:
@@ -173,8 +175,8 @@ def _short(value: Any) -> str:
 
 def _refusal(checkpoint: Path, found: list[Change], run_dir: Path) -> str:
     return (
-        f"{run_dir} holds another experiment, which would go on from {checkpoint.name}: {_listed(found)}. For a new "
-        "run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the old "
-        "one aside; to go on all the same, set trainer.resume_mode=resume_path "
+        f"{run_dir} has another experiment, and this run would resume its {checkpoint.name}: {_listed(found)}. For a "
+        "new run, name another folder (trainer.experiment_name), or set trainer.resume_mode=disable, which sets the "
+        "old one aside; to resume anyway, set trainer.resume_mode=resume_path "
         f"trainer.resume_from_path={checkpoint}"
     )

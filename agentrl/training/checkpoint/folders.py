@@ -1,15 +1,16 @@
-"""Checkpoints on disk: whole or not there.
+"""Checkpoints on disk: complete or absent.
 
 A checkpoint is a folder `global_step_<n>` with `state.pt` (plain data), `policy-<rank>.safetensors` and perhaps
-`critic-<rank>.safetensors` (what each rank had of parameters and optimizer), `huggingface/` (configuration and
-tokenizer; the model itself where that is asked for) and `manifest.json` (its files with size and checksum). Invariants:
-- a folder of that name is complete: it is written beside, forced to disk, and then renamed by the first rank;
-- what is being written, replaced or deleted has a name that begins with a dot, and `latest` does not see it;
-- those of one folder are one lineage (see `lineage`), so the highest step is the newest;
-- loading runs no code: tensors lie in safetensors, the rest is plain data;
-- it does not matter how many ranks wrote it, and how many read it.
+`critic-<rank>.safetensors` (each rank's chunks of parameters and optimizer), `huggingface/` (configuration and
+tokenizer; the model too where `save_contents` has hf_model) and `manifest.json` (files with size and checksum).
+Invariants:
+- a folder of that name is complete: it is written under another name, flushed to disk, then renamed by the first rank;
+- a checkpoint that is being written, replaced or deleted has a name that begins with a dot; `latest` ignores it;
+- the checkpoints of one folder are one lineage (see `lineage`), so the highest step is the newest;
+- loading runs no code: tensors are in safetensors, the rest is plain data;
+- any number of ranks can read a checkpoint that any number of ranks wrote.
 
-One run writes to a folder at a time; its ranks all see that folder.
+One run writes to a folder at a time; all its ranks see that folder.
 """
 
 import json
@@ -25,11 +26,11 @@ import torch
 
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint.lineage import complete_plan, visible
-from agentrl.training.checkpoint.tensor_files import SUFFIX, Pieces, join, split, to_cpu, write
+from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 FOLDER = "checkpoints"
-"""Where the checkpoints of a run lie, in the run's folder."""
+"""Folder of the checkpoints, in the run's folder."""
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 HUGGINGFACE = "huggingface"
@@ -41,8 +42,8 @@ _BLOCK = 2**22
 Finish = Callable[[], Path]
 
 
-class Damaged(UserError):
-    """A checkpoint lacks a part, or a part is not what was written."""
+class DamagedCheckpoint(UserError):
+    """A file of a checkpoint is missing, or differs from its checksum."""
 
     def __init__(self, culprit: Path, why: str = "is damaged") -> None:
         super().__init__(culprit, why)
@@ -66,9 +67,9 @@ def save(
 ) -> Path:
     """Write the checkpoint of `step` into `folder` and return its path; one of the same step is replaced.
 
-    `state`: plain data and tensors, the first rank's; Pieces, every rank's own. `write_model` fills a given folder with
-    the model in Hugging Face format. `automatic`: nobody asked for this one, and `prune_automatic` may delete it. All
-    ranks meet here.
+    `state`: plain data and tensors of the first rank; TensorChunks of every rank. `write_model` writes the model in
+    Hugging Face format to the folder that it gets. `automatic`: `prune_automatic` may delete this one. Collective: all
+    ranks call it.
     """
     return begin(folder, step, state, write_model, ranks=ranks, automatic=automatic)()
 
@@ -82,23 +83,23 @@ def begin(
     ranks: Ranks = ALONE,
     automatic: bool = False,
 ) -> Finish:
-    """The part of `save` that must see the model as it is now; what it returns does the rest, in any thread."""
+    """Copy the state of the model now; the function returned writes it to disk, in any thread."""
     final = folder / f"global_step_{step}"
     draft = folder / f"{_NEW}{final.name}"
-    plain, pieces = split(state)
-    pieces = to_cpu(pieces)
+    plain, chunks = split(state)
+    chunks = to_cpu(chunks)
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
         draft.mkdir()
-    ranks.meet()
+    ranks.barrier()
     if write_model is not None:
         write_model(draft / HUGGINGFACE)
 
     def finish() -> Path:
-        for file in ranks.attempt(lambda: write(draft, ranks.rank, pieces)):
+        for file in ranks.attempt(lambda: write(draft, ranks.rank, chunks)):
             _force_to_disk(file)
-        ranks.meet()
+        ranks.barrier()
         ranks.attempt(lambda: _complete(draft, final, step, plain, automatic) if ranks.first else None)
         return final
 
@@ -106,20 +107,20 @@ def begin(
 
 
 def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
-    """(step, state) of a checkpoint, tensors on the CPU, with a `Saved` in each piece's place. All ranks meet here.
+    """(step, state) of a checkpoint, on the CPU, with a `SavedTensor` for each chunk. Collective.
 
-    Raises Damaged on every rank when it is damaged, UserError when it is none of agentrl's.
+    Raises DamagedCheckpoint on every rank for a damaged one, UserError for a folder that is no checkpoint.
     """
-    refusal = ranks.share(_refusal(path) if ranks.first else None)
+    refusal = ranks.broadcast(_refusal(path) if ranks.first else None)
     if refusal is not None:
         raise refusal
     step: int = _read_manifest(path)["step"]
     state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-    return step, join(state, Pieces(path))
+    return step, join(state, TensorFiles(path))
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint of the folder; None where there is none. Looks only: a run may be writing there."""
+    """The newest checkpoint of the folder, or None. Changes nothing: a run may be writing there."""
     steps = visible(folder)
     return steps[max(steps)] if steps else None
 
@@ -130,13 +131,13 @@ def prune(folder: Path, keep: int | None) -> None:
         return
     steps = visible(folder)
     for step in sorted(steps)[: -max(keep, 1)]:
-        # Renamed first: a checkpoint that is half deleted must not look like one.
+        # Renamed first: a half deleted checkpoint must not look complete.
         steps[step].rename(folder / f"{_NEW}{steps[step].name}")
     tidy(folder)
 
 
 def prune_automatic(folder: Path, keep: int) -> list[str]:
-    """Delete the automatic checkpoints among all but the `keep` newest; the names of those that are gone."""
+    """Delete automatic checkpoints, except among the `keep` newest; returns the deleted names."""
     steps = visible(folder)
     old = [steps[step] for step in sorted(steps)[:-keep]]
     gone = [path for path in old if _is_automatic(path)]
@@ -147,7 +148,7 @@ def prune_automatic(folder: Path, keep: int) -> list[str]:
 
 
 def _is_automatic(path: Path) -> bool:
-    with suppress(UserError):  # one that cannot be read stays
+    with suppress(UserError):  # an unreadable one stays
         return bool(_read_manifest(path).get("automatic"))
     return False
 
@@ -159,7 +160,7 @@ def prune_part(folder: Path, part: str, keep: int | None) -> None:
     steps = visible(folder)
     for step in sorted(steps)[: -max(keep, 1)]:
         gone = sorted(steps[step].glob(f"{part}-*{SUFFIX}"))
-        with suppress(Damaged):  # an old one is not worth the run
+        with suppress(DamagedCheckpoint):  # a damaged old checkpoint must not end the run
             manifest = _read_manifest(steps[step])
             files = {n: stamp for n, stamp in manifest["files"].items() if steps[step] / n not in gone}
             _write_manifest(steps[step], manifest | {"files": files})
@@ -168,7 +169,7 @@ def prune_part(folder: Path, part: str, keep: int | None) -> None:
 
 
 def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any], automatic: bool) -> None:
-    """Add what the first rank writes, and give the folder its name."""
+    """Write the first rank's files, then rename the folder to its final name."""
     torch.save(plain, draft / STATE)
     files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
     _write_manifest(draft, {"format": FORMAT, "step": step, "automatic": automatic, "files": files})
@@ -182,9 +183,9 @@ def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any], automa
 
 
 def tidy(folder: Path) -> None:
-    """Clear away what an interrupted process left, and bring back a checkpoint whose replacement never came.
+    """Remove leftovers of an interrupted process; restore a checkpoint whose replacement was not finished.
 
-    For the process alone that writes to the folder.
+    Only the process that writes to the folder may call it.
     """
     complete_plan(folder)
     for old in folder.glob(f"{_OLD}*"):
@@ -205,29 +206,29 @@ def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """Its format, step, files (name -> stamp), and whether it is automatic."""
+    """A manifest: format, step, files (name -> stamp), automatic."""
     file = path / MANIFEST
     if not file.is_file():
-        raise Damaged(path, f"is no checkpoint of agentrl, or a part of one: it holds no {MANIFEST}")
+        raise DamagedCheckpoint(path, f"is no complete checkpoint of agentrl: it has no {MANIFEST}")
     try:
         manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT
         manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(file) from error
+        raise DamagedCheckpoint(file) from error
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
     return manifest
 
 
 def _refusal(path: Path) -> UserError | None:
-    """Why a checkpoint cannot be loaded."""
+    """The reason why a checkpoint cannot be loaded; None: it can."""
     try:
         files = _read_manifest(path)["files"]
-    except UserError as error:  # for the other ranks, too
+    except UserError as error:  # every rank must raise it
         return error
     culprit = next((name for name in files if not _intact(path / name, files[name])), None)
-    return None if culprit is None else Damaged(path / culprit)
+    return None if culprit is None else DamagedCheckpoint(path / culprit)
 
 
 def _intact(file: Path, stamp: list[int]) -> bool:

@@ -1,12 +1,12 @@
-"""Which checkpoints of a folder belong to the run that writes there.
+"""The checkpoints of a folder that belong to the run that writes there.
 
 Invariants:
-- the checkpoints that a folder shows are one lineage: each of them continues the one before it, so the highest step is
-  the newest;
-- a run that begins a new branch first moves the others, whole, to `superseded_<k>/` in the same folder. Nothing deletes
-  them there, and nothing prefers them;
-- on the disk that is one step: a plan is written, then carried out. From the moment that the plan is there, its
-  checkpoints are no longer shown; the next process that writes to the folder completes what a kill left of it.
+- the visible checkpoints of a folder are one lineage: each continues the one before it, so the highest step is the
+  newest;
+- a run that starts a new branch first moves the others to `superseded_<k>/` in the same folder. Nothing deletes them
+  there, and no run resumes from them by itself;
+- the move is atomic: a plan is written, then carried out. Checkpoints in a plan are no longer visible; after a kill,
+  the next process that writes to the folder completes the plan.
 """
 
 import json
@@ -32,7 +32,7 @@ def step_of(name: str) -> int | None:
 
 
 def visible(folder: Path) -> dict[int, Path]:
-    """The checkpoints of the folder's lineage by step, whole or damaged. Looks only: a run may be writing there."""
+    """The checkpoints of the folder's lineage by step, also damaged ones. Only reads: a run may be writing there."""
     if not folder.is_dir():
         return {}
     leaving = _plan(folder)
@@ -43,9 +43,9 @@ def visible(folder: Path) -> dict[int, Path]:
 def set_aside(
     folder: Path, after: int, label: str, *, moves: Mapping[Path, str] | None = None, copies: Iterable[Path] = ()
 ) -> Path | None:
-    """Move the checkpoints above step `after` to a new `<label>_<k>/`, and return that; None where nothing moves.
+    """Move the checkpoints above step `after` to a new folder `<label>_<k>/`; returns it, or None where nothing moved.
 
-    `moves`: other files that go with them, by path the name there. `copies`: files that are copied with checkpoints.
+    `moves`: other files to move, path -> name there. `copies`: files to copy beside moved checkpoints.
     """
     leaving = {path: path.name for step, path in sorted(visible(folder).items()) if step > after}
     targets = leaving | dict(moves or {})
@@ -63,7 +63,7 @@ def set_aside(
 
 
 def complete_plan(folder: Path) -> None:
-    """Carry out what is left of a plan to set checkpoints aside."""
+    """Carry out the rest of an interrupted plan."""
     plan = _plan(folder)
     for origin, target in plan.items():
         if (folder / origin).exists():
@@ -80,7 +80,7 @@ def free_name(label: str, taken: Iterable[str]) -> str:
 
 
 def _plan(folder: Path) -> dict[str, str]:
-    """By path, relative to the folder, where it goes."""
+    """The plan: path -> target, both relative to the folder."""
     file = folder / PLAN
     moves: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
     return moves

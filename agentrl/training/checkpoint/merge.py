@@ -1,4 +1,4 @@
-"""From a checkpoint, however many processes wrote it, to a folder that transformers and engines load."""
+"""Turn a checkpoint into a folder that transformers and engines load."""
 
 import shutil
 from pathlib import Path
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
+from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import model_folder
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import fold_adapter, model_files, save_adapter
 from agentrl.training.model.loading import language_head
-from agentrl.training.perf.device import DTYPES
 
 TRAINED = ("policy", "model")
-"""The model's place in a checkpoint: of `agentrl train`, of `agentrl sft`."""
+"""The model's name in a checkpoint: of `agentrl train`, of `agentrl sft`."""
 
 
 def merge(
@@ -25,30 +25,30 @@ def merge(
 ) -> int:
     """Write the model of a checkpoint to `out`, in Hugging Face format, with its tokenizer; returns the step.
 
-    `dtype`: of its weights; None: as they were trained. A checkpoint of an adapter gives the adapter, in peft's format;
-    with `adapter` its base model with the adapter folded in. A model that is in `out` already is replaced with
-    `overwrite`, and refused without. Raises UserError.
+    `dtype` of the weights; None: as trained. A checkpoint of an adapter gives the adapter in peft's format; with
+    `adapter`, its base model with the adapter merged. A model that exists in `out` is replaced with `overwrite`. Raises
+    UserError, also where a model exists and `overwrite` is not set.
     """
     if model_files(out) and not overwrite:
-        raise UserError(f"{out} holds a model already: name another folder, or replace it with --overwrite")
+        raise UserError(f"{out} has a model already: name another folder, or replace it with --overwrite")
     step, state = checkpoints.load(checkpoint)
     trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})
     saved = trained.get("parameters")
     if not saved:
-        raise UserError(f"{checkpoint} holds no weights; actor.checkpoint.save_contents left them out")
+        raise UserError(f"{checkpoint} has no weights: actor.checkpoint.save_contents was without model")
     described = checkpoint / checkpoints.HUGGINGFACE
     weights = {name: _cast(tensor.whole(), dtype) for name, tensor in saved.items()}
     with model_folder(out, f"the model in {out}") as draft:
         if (described / CONFIG).is_file():
             _write_adapter(described, weights, draft)
             if adapter:
-                fold_adapter(draft, DTYPES[dtype] if dtype else None)
+                fold_adapter(draft, torch_dtype(dtype) if dtype else None)
         else:
             _write_model(described, weights, draft)
         AutoTokenizer.from_pretrained(described).save_pretrained(draft)
-        for file in described.glob("*processor_config.json"):  # what shows it images
+        for file in described.glob("*processor_config.json"):  # of models that read images
             shutil.copy(file, draft)
-        for file in model_files(out):  # an old shard beside new ones would be loaded with them
+        for file in model_files(out):  # an old file would be loaded with the new ones
             file.unlink()
     return step
 
@@ -64,11 +64,11 @@ def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None
 
 
 def _write_adapter(described: Path, weights: dict[str, Tensor], out: Path) -> None:
-    """As peft writes one: its configuration beside the weights."""
+    """Write an adapter as peft does: configuration and weights."""
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_bytes((described / CONFIG).read_bytes())
     save_adapter(weights, out)
 
 
 def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
-    return tensor if dtype is None else tensor.to(DTYPES[dtype])
+    return tensor if dtype is None else tensor.to(torch_dtype(dtype))

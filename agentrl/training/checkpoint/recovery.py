@@ -1,6 +1,6 @@
-"""What becomes of a run whose step fails or is interrupted.
+"""Save a run whose step fails or is interrupted.
 
-Invariant: a step that ends early leaves the rows of the step before, and the checkpoint of the step before is written.
+Invariant: a step that ends early restores the row position of the step before, and that step's checkpoint is written.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,17 +21,18 @@ class Save(Protocol):
 
 
 Recover = Callable[[int], AbstractContextManager[None]]
-"""Surrounds one step."""
+"""A context manager around one step."""
 
 
 @contextmanager
 def recovery(checkpoints: Checkpoints, rows: Stateful, save: Save, start: int) -> Iterator[Recover]:
-    """Surrounds the steps after `start`; gives what surrounds each. Raises Interrupted with how to resume."""
+    """Context of all steps after `start`; yields the context manager of one step. Raises Interrupted with a command to
+    resume."""
     taken = start
 
     @contextmanager
     def recover(step: int) -> Iterator[None]:
-        """Raises TooManyDrops or Interrupted of the step, once the step before is saved."""
+        """Save the step before, then raise the step's TooManyDrops or Interrupted."""
         nonlocal taken
         before = rows.state_dict()
         try:

@@ -1,4 +1,4 @@
-"""A run that lost a process or a machine goes on by itself from what it last saved."""
+"""Restart a run that lost a process or a machine from its newest checkpoint."""
 
 import logging
 from collections.abc import Callable
@@ -15,34 +15,50 @@ log = logging.getLogger(__name__)
 
 
 class WorkerDied(InfraError):
-    """A process of the run is gone, and with it what it held since the last checkpoint."""
+    """A process of the run died; its work since the last checkpoint is lost."""
 
 
-def persist(run: Callable[[Any], T], config: Any, folder: Path) -> T:
-    """`run(config)`, and again, from the newest checkpoint in `folder`, each time that a worker died:
-    `trainer.max_restarts` times.
+def run_with_restarts(run: Callable[[Any], T], config: Any, folder: Path) -> T:
+    """`run(config)`, restarted from the newest checkpoint in `folder` after WorkerDied, `trainer.max_restarts` times.
 
-    Raises WorkerDied when that was not enough.
+    Raises WorkerDied when no restart is left.
     """
-    trainer, before = config.trainer, seen(folder)
-    for restart in range(trainer.max_restarts):
+    restarts = Restarts(config, folder)
+    while True:
         try:
-            return run(config)
+            return run(restarts.config)
         except WorkerDied as died:
-            log.warning("%s; the run goes on by itself (restart %d of %d)", died, restart + 1, trainer.max_restarts)
-            config = replace(config, trainer=resuming(trainer, folder, before))
-    return run(config)
+            restarts.after(died)
 
 
-def resuming(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
-    """The settings to go on with: from the newest checkpoint in the folder, once the run has made the folder its own.
+class Restarts:
+    """The settings of a run: the initial ones, then those of each restart."""
 
-    `before`: what was `seen` there when the run began. Where that is still all, the run begins as it began.
+    def __init__(self, config: Any, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+        self.taken = 0
+        self._trainer, self._before = config.trainer, checkpoint_ids(folder)
+
+    def after(self, died: WorkerDied) -> None:
+        """Set the settings of the next restart. Raises `died` after `trainer.max_restarts` of them."""
+        most = self._trainer.max_restarts
+        if self.taken >= most:
+            raise died
+        self.taken += 1
+        log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
+        self.config = replace(self.config, trainer=resume_settings(self._trainer, self.folder, self._before))
+
+
+def resume_settings(trainer: Any, folder: Path, before: set[tuple[str, int]]) -> Any:
+    """The settings of a restart: it resumes from the newest checkpoint that the run wrote, else starts as before.
+
+    `before`: the `checkpoint_ids` of the folder when the run started.
     """
-    now = seen(folder)
+    now = checkpoint_ids(folder)
     return replace(trainer, resume_mode="auto", resume_from_path=None) if now and now != before else trainer
 
 
-def seen(folder: Path) -> set[tuple[str, int]]:
-    """The folder's checkpoints, by name and inode: a checkpoint that replaced another is not the same."""
+def checkpoint_ids(folder: Path) -> set[tuple[str, int]]:
+    """The folder's checkpoints by name and inode: a replaced checkpoint has another id."""
     return {(path.name, path.stat().st_ino) for path in visible(folder).values()}

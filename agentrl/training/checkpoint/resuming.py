@@ -1,9 +1,9 @@
-"""What a run goes on from, and what becomes of the checkpoints that it does not go on from.
+"""Choose the checkpoint that a run resumes from; set the others aside.
 
 Invariants:
-- with resume_mode=auto the newest checkpoint that is whole is taken, and each damaged one is named; with resume_path
-  only the one that is named;
-- before a run takes its first step, its folder and the copies elsewhere show its own lineage alone.
+- resume_mode=auto takes the newest complete checkpoint and reports each damaged one; resume_path takes the named one
+  only;
+- before the first step of a run, its folder and the remote copies show its own lineage only.
 """
 
 import logging
@@ -16,7 +16,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import complete, fetch, folders, is_remote, move
 from agentrl.core.resources import find
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.folders import MANIFEST, Damaged
+from agentrl.training.checkpoint.folders import MANIFEST, DamagedCheckpoint
 from agentrl.training.checkpoint.lineage import DAMAGED, SUPERSEDED, free_name, set_aside, step_of, visible
 
 T = TypeVar("T")
@@ -28,19 +28,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resuming:
-    """The start of a run that writes its checkpoints to `folder`, as trainer.resume_mode and its neighbours say."""
+    """How a run with checkpoints in `folder` starts, by trainer.resume_mode and the keys beside it."""
 
     folder: Path
     mode: str
     path: str | None
     """trainer.resume_from_path."""
-    elsewhere: str | None = None
+    remote: str | None = None
     """trainer.default_hdfs_dir."""
 
     def candidates(self) -> Iterator[Path]:
-        """The checkpoints that the run may go on from, the best first. Raises UserError.
+        """The checkpoints to resume from, best first. Raises UserError.
 
-        A caller that asks for the next one has found the one before damaged.
+        A caller asks for the next one only where the one before is damaged.
         """
         if self.mode == "auto":
             checkpoints.tidy(self.folder)
@@ -49,59 +49,58 @@ class Resuming:
             yield self._named()
 
     def first(self, load: Callable[[Path], T], candidates: Iterable[Path]) -> tuple[Path, T] | None:
-        """The first of the candidates that `load` can read, and what it gave; None where there are no candidates.
+        """(path, loaded) of the first candidate that `load` can read; None without candidates.
 
-        Raises UserError when all of them are damaged, or the one that is named.
+        Raises UserError when all are damaged, or the named one is.
         """
-        refused: list[Damaged] = []
+        refused: list[DamagedCheckpoint] = []
         for path in candidates:
             try:
                 found = load(path)
-            except Damaged as error:
+            except DamagedCheckpoint as error:
                 if self.mode != "auto":
                     raise
                 refused.append(error)
                 continue
             for damaged in refused:
-                log.warning("%s; the run goes on from %s", damaged.trouble, path.name)
+                log.warning("%s; resuming from %s", damaged.trouble, path.name)
             return path, found
         if refused:
-            way = "for a new run, set trainer.resume_mode=disable"
-            raise UserError(f"{refused[0].trouble}, and no checkpoint before it is whole; {way}")
+            fix = "for a new run, set trainer.resume_mode=disable"
+            raise UserError(f"{refused[0].trouble}, and no older checkpoint is complete; {fix}")
         return None
 
     def claim(self, step: int, *, moves: Mapping[Path, str] | None = None, copies: Iterable[Path] = ()) -> None:
-        """Make the folder, and the one elsewhere, the run's own: it goes on from `step`, 0 for a new run.
+        """Set aside all checkpoints, local and remote, that the run does not continue; it resumes from `step` (0: new).
 
-        Checkpoints that are no ancestors are set aside; `moves` and `copies` as `lineage.set_aside` has them, for a run
-        that begins a new branch, or starts over.
+        `moves` and `copies`: as in `lineage.set_aside`, for a run that starts a new branch or starts over.
         """
         checkpoints.tidy(self.folder)
         kept = self.kept(step)
-        if self.mode == "auto" and step > 0:  # the same steps come again, in place of damaged ones
+        if self.mode == "auto" and step > 0:  # the run takes the steps of damaged checkpoints again
             aside = set_aside(self.folder, kept, DAMAGED)
         else:
             aside = set_aside(self.folder, kept, SUPERSEDED, moves=moves, copies=copies)
         if aside is not None:
-            _say(aside, (path.name for path in aside.iterdir()))
-        if self.elsewhere is not None:
-            _set_aside_elsewhere(self.elsewhere, kept)
+            _log_set_aside(aside, (path.name for path in aside.iterdir()))
+        if self.remote is not None:
+            _set_aside_remote(self.remote, kept)
 
     def kept(self, step: int) -> int:
-        """The last step of the folder's own lineage that a run which goes on from `step` continues; 0: none of it."""
-        return step if self.mode == "auto" or self._within() else 0
+        """The last step in the folder that a run resuming from `step` continues; 0: none."""
+        return step if self.mode == "auto" or self._in_lineage() else 0
 
     def _newest_first(self) -> Iterator[Path]:
         own = visible(self.folder)
         if own:
-            yield own.pop(max(own))  # whole as a rule, and nothing else is looked at
-        elsewhere = {} if self.elsewhere is None else _steps_of(complete(self.elsewhere, MANIFEST, WHAT))
-        for step in sorted({*own, *elsewhere}, reverse=True):
+            yield own.pop(max(own))  # usually complete: then nothing else is read
+        remote = {} if self.remote is None else _steps_of(complete(self.remote, MANIFEST, WHAT))
+        for step in sorted({*own, *remote}, reverse=True):
             if step in own:
                 yield own[step]
-            if step in elsewhere:
-                set_aside(self.folder, step - 1, DAMAGED)  # all of these are, and one may have its name
-                yield fetch(elsewhere[step], WHAT, into=self.folder)
+            if step in remote:
+                set_aside(self.folder, step - 1, DAMAGED)  # newer ones are damaged, and one may have its name
+                yield fetch(remote[step], WHAT, into=self.folder)
 
     def _named(self) -> Path:
         if self.path is None:
@@ -109,30 +108,27 @@ class Resuming:
         what = "trainer.resume_from_path"
         return fetch(self.path, what, marker=MANIFEST) if is_remote(self.path) else find(self.path, what=what)
 
-    def _within(self) -> bool:
-        """Whether the checkpoint that is named is one of the folder's lineage."""
+    def _in_lineage(self) -> bool:
+        """Whether the named checkpoint belongs to the folder's lineage."""
         if self.path is None:
             return False
         if is_remote(self.path):
-            return self.elsewhere is not None and self.path.rstrip("/").rpartition("/")[0] == self.elsewhere.rstrip("/")
+            return self.remote is not None and self.path.rstrip("/").rpartition("/")[0] == self.remote.rstrip("/")
         return self._named().resolve().parent == self.folder.resolve()
 
 
 def newest(path: str) -> Path:
-    """The checkpoint `path`, or the newest one of the run whose folder that is; what is elsewhere is fetched.
-
-    Raises UserError.
-    """
-    return _newest_elsewhere(path.rstrip("/")) if is_remote(path) else _newest_here(Path(path))
+    """The checkpoint `path`, or the newest one of the run folder `path`; a remote one is fetched. Raises UserError."""
+    return _newest_remote(path.rstrip("/")) if is_remote(path) else _newest_local(Path(path))
 
 
-def _newest_here(path: Path) -> Path:
+def _newest_local(path: Path) -> Path:
     if (path / MANIFEST).is_file() or (step_of(path.name) is not None and path.is_dir()):
         return path
     return checkpoints.latest(path / checkpoints.FOLDER) or checkpoints.latest(path) or _none(path)
 
 
-def _newest_elsewhere(url: str) -> Path:
+def _newest_remote(url: str) -> Path:
     if step_of(url.rpartition("/")[2]) is not None:
         return fetch(url, "checkpoint", marker=MANIFEST)
     for folder in (f"{url}/{checkpoints.FOLDER}", url):
@@ -142,14 +138,14 @@ def _newest_elsewhere(url: str) -> Path:
 
 
 def _none(path: object) -> Path:
-    raise UserError(f"{path} is no checkpoint, and holds none; name a folder global_step_<n>")
+    raise UserError(f"{path} is no checkpoint, and has none; name a folder global_step_<n>")
 
 
 def _steps_of(urls: Iterable[str]) -> dict[int, str]:
     return {step: url for url in urls if (step := step_of(url.rpartition("/")[2])) is not None}
 
 
-def _set_aside_elsewhere(url: str, after: int) -> None:
+def _set_aside_remote(url: str, after: int) -> None:
     steps = _steps_of(complete(url, MANIFEST, WHAT))
     leaving = sorted(step for step in steps if step > after)
     if not leaving:
@@ -157,14 +153,14 @@ def _set_aside_elsewhere(url: str, after: int) -> None:
     aside = f"{url.rstrip('/')}/{free_name(SUPERSEDED, folders(url, WHAT))}"
     for step in leaving:
         move(steps[step], f"{aside}/{steps[step].rpartition('/')[2]}", WHAT)
-    _say(aside, (f"global_step_{step}" for step in leaving))
+    _log_set_aside(aside, (f"global_step_{step}" for step in leaving))
 
 
-def _say(aside: object, names: Iterable[str]) -> None:
+def _log_set_aside(aside: object, names: Iterable[str]) -> None:
     steps = sorted(step for name in names if (step := step_of(name)) is not None)
     if not steps:
-        log.warning("Set aside the run that was here, which saved no checkpoint: all of it is now in %s", aside)
+        log.warning("Set aside the run that was here, which saved no checkpoint: all its files are now in %s", aside)
         return
-    listed = ", ".join(map(str, steps)) if len(steps) < 6 else f"{steps[0]} to {steps[-1]}"
-    what = f"checkpoints of steps {listed} are" if len(steps) > 1 else f"checkpoint of step {listed} is"
-    log.warning("Set aside what this run does not go on from: the %s now in %s", what, aside)
+    numbers = ", ".join(map(str, steps)) if len(steps) < 6 else f"{steps[0]} to {steps[-1]}"
+    listed = f"checkpoints of steps {numbers} are" if len(steps) > 1 else f"checkpoint of step {numbers} is"
+    log.warning("Set aside, not resumed from: the %s now in %s", listed, aside)

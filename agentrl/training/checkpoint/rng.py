@@ -1,4 +1,4 @@
-"""The random number generators a run draws from, as plain data that a checkpoint may hold."""
+"""State of all random number generators, as plain data for a checkpoint."""
 
 import random
 from typing import Any
@@ -20,7 +20,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Go on drawing where `rng_state` was taken."""
+    """Restore the state that `rng_state` gave."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]

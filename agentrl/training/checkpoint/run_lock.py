@@ -1,7 +1,7 @@
 """One run at a time writes to a folder.
 
-Invariants: the lock belongs to the process that starts the run, and the kernel frees it when that process ends, however
-it ends; processes that the run starts do not keep it; what only reads a folder does not ask for it.
+Invariants: the process that starts the run has the lock; the kernel frees it when that process ends, even by a kill;
+processes that the run starts do not keep it; readers of a folder do not need it.
 """
 
 import errno
@@ -23,16 +23,19 @@ HELD = (errno.EACCES, errno.EAGAIN)
 
 log = logging.getLogger(__name__)
 
+_HERE: set[str] = set()
+"""Folders that runs of this process write to."""
+
 
 @contextmanager
 def locked(run_dir: Path, key: str) -> Iterator[None]:
-    """The body runs as the only writer to `run_dir`, which is made. `key`: the setting that names the folder.
+    """Create `run_dir` and lock it while the body runs. `key`: the setting that names the folder.
 
-    A folder that holds nothing at the end, but for the lock, is removed. A file system without locks costs a warning.
-    Raises UserError where another run has the lock, or where the folder cannot be made.
+    A new folder that is empty at the end, except for the lock, is removed. A file system without locks gives a warning.
+    Raises UserError where another run has the lock, or the folder cannot be created.
     """
     made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
-    with _open(run_dir, key) as file:
+    with _first_here(run_dir, key), _open(run_dir, key) as file:
         try:
             # A record lock, not flock: a forked child that outlives this process does not keep it, and NFS knows it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +43,7 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
             if error.errno in HELD:
                 raise UserError(_refusal(run_dir, key, file.read())) from None
             log.warning("%s cannot be locked (%s): make sure that no other run writes there", run_dir, error.strerror)
-        with suppress(OSError):  # a full disk: the lock holds without the note
+        with suppress(OSError):  # a full disk: the lock works without the note
             _sign(file)
         try:
             yield
@@ -48,8 +51,21 @@ def locked(run_dir: Path, key: str) -> Iterator[None]:
             _remove_empty(run_dir, made)
 
 
+@contextmanager
+def _first_here(run_dir: Path, key: str) -> Iterator[None]:
+    """A record lock belongs to the process: it does not keep a second run of this one out, and would end with it."""
+    place = os.path.realpath(run_dir)
+    if place in _HERE:
+        raise UserError(_in_use(run_dir, key, "this very process", "close it"))
+    _HERE.add(place)
+    try:
+        yield
+    finally:
+        _HERE.discard(place)
+
+
 def _remove_empty(run_dir: Path, made: Sequence[Path]) -> None:
-    """Leave no trace of a run that was refused before it wrote anything: `made` are the folders that it made."""
+    """Remove the folders in `made`, which this run created, where it wrote nothing."""
     if run_dir not in made or [file.name for file in run_dir.iterdir()] != [LOCK]:
         return
     (run_dir / LOCK).unlink()
@@ -69,7 +85,7 @@ def _open(run_dir: Path, key: str) -> IO[str]:
 
 
 def _sign(file: IO[str]) -> None:
-    """Say who has the lock, for the message of the next one."""
+    """Write which process has the lock, for the error message of the next run."""
     file.truncate(0)
     note = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     file.write(json.dumps(note) + "\n")
@@ -81,7 +97,11 @@ def _refusal(run_dir: Path, key: str, note: str) -> str:
         holder = json.loads(note)
         who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
         end = f"`kill {holder['pid']}` there, which saves it"
-    except (ValueError, KeyError, TypeError):  # between its lock and its note
+    except (ValueError, KeyError, TypeError):  # the other run has locked, and not yet written its note
         who, end = "another process", "that one"
+    return _in_use(run_dir, key, who, f"end it with {end}")
+
+
+def _in_use(run_dir: Path, key: str, who: str, end: str) -> str:
     own = "trainer.experiment_name=NAME" if key.endswith("default_local_dir") else f"{key}=FOLDER"
-    return f"{run_dir} is in use by another run ({who}): wait for it, end it with {end}, or give this run {own}"
+    return f"{run_dir} is in use by another run ({who}): wait for it, {end}, or give this run {own}"

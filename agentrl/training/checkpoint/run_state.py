@@ -1,4 +1,4 @@
-"""Checkpoints of a run: every part that has a state, saved together and found again together."""
+"""Checkpoints of a run: all parts with a state, saved and restored together."""
 
 import logging
 import shutil
@@ -15,54 +15,54 @@ from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 
 MARGIN = 1.1
-"""Free space that an automatic checkpoint asks for, as a multiple of its size."""
+"""Free disk space that an automatic checkpoint needs, as a multiple of its size."""
 GIB = 2**30
 
 log = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """A part of the run that a restart must find as it was."""
+    """A part of the run whose state a restart must restore."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data and tensors."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` gave."""
 
 
-class Learned(Protocol):
-    """What trains, as `Runtime` describes it."""
+class CheckpointedLearner(Protocol):
+    """The learner, as `Runtime` shows it."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         """Write the checkpoint of a step."""
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint: (its step, its state)."""
 
 
 @dataclass
 class Checkpoints:
-    """Saves and finds the parts of a run under its folder."""
+    """Saves and restores the parts of a run in its folder."""
 
     trainer: Trainer
-    learner: Learned
-    """What trains; every process of it writes its own share."""
+    learner: CheckpointedLearner
+    """Model and optimizer; each of its processes writes its own share."""
     parts: Mapping[str, Stateful]
-    """What else the run is made of."""
+    """The other parts of the run, by name."""
     _full: bool = False
 
     def __post_init__(self) -> None:
         self._schedule = SaveSchedule(self.trainer.save_freq)
 
     def save(self, step: int, *, last: bool = False) -> None:
-        """Write the checkpoint of `step`; the `last` one is there when this returns, however it is written."""
+        """Write the checkpoint of `step`; the `last` one is on disk when this returns."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
         with self._schedule.saving():
             self.learner.save(self._folder, step, state, last)
 
     def due(self, step: int) -> bool:
-        """Whether trainer.save_freq asks for a checkpoint after `step`; automatic ones wait for room on the disk."""
+        """Whether trainer.save_freq asks for a checkpoint after `step`; automatic ones need free disk space."""
         return self._schedule.due(step) and (not self._schedule.automatic or self._room())
 
     def newest(self) -> int:
@@ -70,13 +70,13 @@ class Checkpoints:
         return max(visible(self._folder), default=0)
 
     def has(self, step: int) -> bool:
-        """Whether the run's folder holds the checkpoint of `step`."""
+        """Whether the checkpoint of `step` is in the run's folder."""
         return step in visible(self._folder)
 
     def resume(self) -> int:
-        """Put every part where `trainer.resume_mode` says; returns the step to go on from, 0 for a new run.
+        """Restore every part from the checkpoint that `trainer.resume_mode` selects; returns its step, 0 for a new run.
 
-        Unless it only validates, the run's folder is its own from then on: what it does not go on from is set aside.
+        Checkpoints that the run does not resume from are set aside, except with `val_only`.
         """
         trainer = self.trainer
         resuming = Resuming(self._folder, trainer.resume_mode, trainer.resume_from_path, trainer.default_hdfs_dir)
@@ -97,12 +97,14 @@ class Checkpoints:
         resuming.claim(step, moves=moves, copies=copies)
 
     def _room(self) -> bool:
-        """Whether the disk has room for another checkpoint, as large as the newest; True where there is none yet."""
+        """Whether the disk has room for a checkpoint as large as the newest; True where there is none yet."""
         newest = latest(self._folder)
         size = 0 if newest is None else sum(file.stat().st_size for file in newest.rglob("*") if file.is_file())
         enough = newest is None or shutil.disk_usage(newest).free > size * MARGIN
         if not enough and not self._full:
-            log.warning("no room for another %.1f GiB beside %s: nothing is saved until there is", size / GIB, newest)
+            log.warning(
+                "no room for another %.1f GiB beside %s: no checkpoint is saved until there is", size / GIB, newest
+            )
         self._full = not enough
         return enough
 
@@ -112,5 +114,5 @@ class Checkpoints:
 
 
 def folder_of(trainer: Trainer) -> Path:
-    """Where the checkpoints of a run lie."""
+    """The folder of a run's checkpoints."""
     return Path(trainer.default_local_dir) / FOLDER

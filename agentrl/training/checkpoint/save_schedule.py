@@ -1,7 +1,7 @@
-"""When a run saves a checkpoint.
+"""Decide after which steps a run saves a checkpoint.
 
-Invariant: without a number of steps, a crash loses minutes, and saving takes a small share of the time however large
-the model is.
+Invariant: without a number of steps, a crash loses minutes of work, and saving takes at most SHARE of the time for a
+model of any size.
 """
 
 import time
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 INTERVAL = 600.0
-"""Seconds between automatic checkpoints, at least."""
+"""Fewest seconds between automatic checkpoints."""
 SHARE = 0.05
-"""The largest share of the time that goes into writing them."""
+"""Largest share of the time spent on writing them."""
 KEPT = 2
-"""Automatic checkpoints that stay, the newest."""
+"""Newest automatic checkpoints that are kept."""
 
 
 class SaveSchedule:
-    """Says after which steps a checkpoint is due."""
+    """Decides after which steps a checkpoint is due."""
 
     def __init__(self, save_freq: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`save_freq`: steps between checkpoints, 0 or less: none are due; None: automatic, by time."""
@@ -35,7 +35,7 @@ class SaveSchedule:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """The body writes a checkpoint; the time that it takes counts."""
+        """Time the body, which writes a checkpoint."""
         begun = self._clock()
         yield
         self._saved = self._clock()

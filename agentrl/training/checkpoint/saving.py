@@ -1,4 +1,4 @@
-"""When and what of a checkpoint is written: at once, or from a copy while training goes on. Old ones go."""
+"""Write checkpoints at once, or from a copy while training continues; delete old ones."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,31 +13,31 @@ from agentrl.training.checkpoint.save_schedule import KEPT
 from agentrl.training.parallel.ranks import Ranks
 
 FULL = (
-    "those before it are whole: free the disk, or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
+    "older checkpoints are complete: free the disk or keep fewer with trainer.max_actor_ckpt_to_keep, and run the same "
     "command again"
 )
 PARTS = {"model": "parameters", "optimizer": "optimizer"}
-"""Where in a trainee's state each word of save_contents and load_contents is; `extra` is the rest."""
+"""Words of save_contents and load_contents -> keys of a Trainable's state; `extra` is all other keys."""
 
 
 def chosen(state: dict[str, Any], contents: list[str]) -> dict[str, Any]:
-    """Of a trainee's state what `contents` names: model, optimizer, extra."""
-    named = {place: word for word, place in PARTS.items()}
+    """The part of a Trainable's state that `contents` names: model, optimizer, extra."""
+    named = {key: word for word, key in PARTS.items()}
     return {name: value for name, value in state.items() if named.get(name, "extra") in contents}
 
 
 class Saver:
     """Writes the checkpoints of a run, one at a time."""
 
-    def __init__(self, trainer: Trainer, ranks: Ranks, *, aside: bool) -> None:
-        """`aside`: write in a thread, while training goes on."""
+    def __init__(self, trainer: Trainer, ranks: Ranks, *, background: bool) -> None:
+        """`aside`: write in a thread, while training continues."""
         self.trainer = trainer
         self.ranks = ranks
-        self.thread = ThreadPoolExecutor(1, "checkpoint") if aside else None
+        self.thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._pending: Future[None] | None = None
 
     def save(self, folder: Path, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
-        """Write a checkpoint once the one before is there; raises what went wrong with that one."""
+        """Write a checkpoint after the one before is on disk; raises the error of the one before."""
         self.wait()
         automatic = self.trainer.save_freq is None
         with writing(f"the checkpoint of step {step} in {folder}", FULL):
@@ -48,7 +48,7 @@ class Saver:
             self._pending = self.thread.submit(self._finish, finish, folder, step)
 
     def wait(self) -> None:
-        """Until the checkpoint that is being written is there; raises what went wrong."""
+        """Wait until the pending checkpoint is on disk; raises its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -59,12 +59,12 @@ class Saver:
         self.ranks.attempt(lambda: self._follow_up(path) if self.ranks.first else None)
 
     def _follow_up(self, path: Path) -> None:
-        elsewhere, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
-        if elsewhere is not None:
-            send(path, elsewhere, checkpoints.MANIFEST, what)
+        remote, what = self.trainer.default_hdfs_dir, "trainer.default_hdfs_dir"
+        if remote is not None:
+            send(path, remote, checkpoints.MANIFEST, what)
         checkpoints.prune(path.parent, self.trainer.max_actor_ckpt_to_keep)
         if self.trainer.max_actor_ckpt_to_keep is None:
             for name in checkpoints.prune_automatic(path.parent, KEPT):
-                if elsewhere is not None:
-                    remove(f"{elsewhere.rstrip('/')}/{name}", what)
+                if remote is not None:
+                    remove(f"{remote.rstrip('/')}/{name}", what)
         checkpoints.prune_part(path.parent, "critic", self.trainer.max_critic_ckpt_to_keep)

@@ -1,1 +1,1 @@
-"""Networks: loading and writing them, attention, log-probs, adapters, value and reward models."""
+"""Networks: load and write them, attention, log-probs, adapters, value and reward models."""

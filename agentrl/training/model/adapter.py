@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv 2106.09685): new ones, and ones that a run has written."""
+"""LoRA adapters (arXiv 2106.09685): new ones and saved ones."""
 
 import json
 import warnings
@@ -14,23 +14,23 @@ from agentrl.core.errors import UserError
 CONFIG = "adapter_config.json"
 
 
-def base_and_adapter(place: str, lora_rank: int) -> tuple[str, str | None]:
-    """(base model, adapter folder or None) of a model folder or hub id. Raises UserError where they do not fit."""
-    file = Path(place) / CONFIG
+def base_and_adapter(path: str, lora_rank: int) -> tuple[str, str | None]:
+    """(base model, adapter folder or None) of a model folder or hub id. Raises UserError where the ranks differ."""
+    file = Path(path) / CONFIG
     if not file.is_file():
-        return place, None
+        return path, None
     try:
         saved = json.loads(file.read_text())
         base, rank = str(saved["base_model_name_or_path"]), int(saved["r"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"model.path: {file} is damaged: {first_line(error)}") from error
     if lora_rank not in (0, rank):
-        raise UserError(f"model.lora_rank={lora_rank}, but {place} is an adapter of rank {rank}; leave lora_rank out")
-    return base, place
+        raise UserError(f"model.lora_rank={lora_rank}, but {path} is an adapter of rank {rank}; leave lora_rank out")
+    return base, path
 
 
 def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM") -> PeftModel:
-    """Wrap a model with an adapter that does nothing yet; `task` is peft's name for what the model does.
+    """Wrap a model with a new adapter, which does not change its output yet; `task`: peft's name of the model's task.
 
     Raises UserError when the target modules do not exist.
     """
@@ -43,7 +43,7 @@ def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM"
         task_type=task,
     )
     try:
-        with warnings.catch_warnings():  # peft asks transformers under an older name
+        with warnings.catch_warnings():  # peft uses an old name of transformers
             warnings.simplefilter("ignore", FutureWarning)
             return get_peft_model(module, lora)
     except ValueError as error:
@@ -51,17 +51,19 @@ def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM"
 
 
 def saved_adapter(module: PreTrainedModel, folder: str) -> PeftModel:
-    """Wrap a model with an adapter from disk, ready to be trained on."""
+    """Wrap a model with a trainable adapter from disk."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            warnings.filterwarnings("ignore", message=".*non-meta parameter.*")  # a skeleton takes no weights
+            warnings.filterwarnings(
+                "ignore", message=".*non-meta parameter.*"
+            )  # a model on the meta device has no weights
             return PeftModel.from_pretrained(module, folder, is_trainable=True)
     except Exception as error:  # peft's own code over someone's files
         raise UserError(f"model.path: the adapter in {folder} cannot be loaded: {first_line(error)}") from error
 
 
 def first_line(error: Any) -> str:
-    """What an error says, cut to one line."""
+    """The first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

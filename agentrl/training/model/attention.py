@@ -1,8 +1,8 @@
 """Exact causal attention over packed sequences, through transformers' AttentionInterface.
 
-Packed sequences never see each other, and no T x T mask is built: each sequence gets its own causal attention, by one
-variable-length kernel on CUDA (half precision), by one call a sequence elsewhere. A model set to `PACKED` behaves
-as with sdpa wherever the packing arguments are absent, so generation and padded batches go on working.
+Packed sequences never see each other, and no T x T mask is built: each sequence has its own causal attention, by one
+variable-length kernel on CUDA (half precision), elsewhere by one call per sequence. Without the packing arguments a
+model set to `PACKED` behaves as with sdpa, so generation and padded batches still work.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from agentrl.chat.media.inputs import parameters
 from agentrl.training.model.varlen import varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
-from agentrl.training.perf.device import computed
+from agentrl.training.perf.device import as_autocast
 
 PACKED = "agentrl_packed"
 
@@ -25,38 +25,38 @@ _ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def use_packed_attention(module: PreTrainedModel) -> bool:
-    """Switch a model to packed attention; False where its layers could mix packed sequences, and nothing is changed."""
+    """Switch a model to packed attention; False, and no change, where its layers could mix packed sequences."""
     if not can_pack(module):
         return False
     AttentionInterface.register(PACKED, packed_attention)
     AttentionMaskInterface.register(PACKED, sdpa_mask)
     config = module.config
-    # What looks at images keeps its own attention: it has bounds of its own, and gets the text's beside them.
+    # The vision tower keeps sdpa: it has sequence bounds of its own.
     kinds = {n: PACKED if getattr(config, n) is config.get_text_config() else "sdpa" for n in config.sub_configs}
     module.set_attn_implementation({"": PACKED, **kinds})
     return True
 
 
 def can_pack(module: PreTrainedModel) -> bool:
-    """Whether all that mixes tokens is plain (sliding) softmax attention behind transformers' interface."""
+    """Whether only plain (sliding) softmax attention behind transformers' interface mixes tokens."""
     config = module.config.get_text_config()
     plain = getattr(module, "_supports_attention_backend", False) and getattr(module, "_supports_sdpa", False)
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     layers = set(getattr(config, "layer_types", None) or [])
-    # Where a token's kind matters, those of an image see each other both ways.
+    # With token_type_ids, tokens of one image attend to each other in both directions.
     marked = "token_type_ids" in parameters(type(module))
     return plain and not capped and not marked and not module._is_stateful and layers <= _ATTENTION_LAYERS
 
 
 def is_packed(module: Any) -> bool:
-    """Whether a model has been switched to packed attention."""
+    """Whether a model uses packed attention."""
     return bool(module.config.get_text_config()._attn_implementation == PACKED)
 
 
 def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -> dict[str, Any]:
-    """What a model's forward needs to treat its one row of tokens as packed sequences.
+    """Arguments of a model's forward that make its one row of tokens packed sequences.
 
-    `seq_group`: the ranks among which the row is split; `cu_seqlens` is that of the whole row.
+    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row.
     """
     arguments = {"seq_group": seq_group} if seq_group is not None else {}
     return arguments | {
@@ -64,7 +64,7 @@ def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
         "max_length_k": longest,
-        # transformers takes a 4-D mask as final and builds none of its own; packed attention does not look at it.
+        # With a 4-D mask transformers builds none of its own; packed attention ignores it.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=cu_seqlens.device),
         "use_cache": False,
     }
@@ -92,13 +92,13 @@ def packed_attention(
     if cu_seq_lens_q is None or max_length_q is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, None
-    query, key, value = computed(query), computed(key), computed(value)
+    query, key, value = as_autocast(query), as_autocast(key), as_autocast(value)
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):
         return varlen_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
     lengths = cu_seq_lens_q.diff().tolist()
-    # split, not slices: the backward of a slice fills a tensor of all T tokens for each sequence
+    # split, not slices: the backward of each slice would fill a tensor of all T tokens
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
     outputs = [_one_sequence(q, k, v, scaling, sliding_window).transpose(1, 2) for q, k, v in parts]
     return torch.cat(outputs, dim=1), None
@@ -118,7 +118,7 @@ def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scaling: float | No
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Bool [L, L] of a causal sliding window; None where the window holds the whole sequence."""
+    """Bool [L, L] of a causal sliding window; None where the window covers the whole sequence."""
     if window is None or window >= length:
         return None
     causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()

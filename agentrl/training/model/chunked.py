@@ -1,8 +1,8 @@
-"""Log-probs and entropies of given tokens straight from hidden states, without the logits of all tokens at once.
+"""Log-probs and entropies of given tokens from hidden states, without the logits of all tokens at once.
 
-The [N, V] logits exist for one chunk of tokens at a time, in forward and in backward, where they are computed again.
-Peak memory is that of a chunk, not of the batch. On a GPU one kernel reads a chunk, and another makes its gradient.
-The KL to another model reads a chunk of its logits beside that of the same tokens, in smaller chunks.
+The [N, V] logits exist for one chunk of tokens at a time; backward computes them again. Peak memory is that of one
+chunk. On a GPU one kernel reads a chunk, and another computes its gradient. The KL to another model needs the
+logits of both for the same tokens, so its chunks are smaller.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,20 +14,20 @@ from torch import Tensor
 
 from agentrl.training.model.float32_head import product
 
-# Logits held at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
+# Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
 CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 MIN_CHUNK = 32
-# Where a chunk is compared with another model's: its share, since PyTorch's operations make float32 copies.
+# With another model's logits a chunk is this many times smaller: PyTorch's operations make float32 copies.
 COMPARED = 4
 
 
 class ChunkedLogprobs(torch.autograd.Function):
-    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, whose kernels on a GPU[,
-    whether products are made in float32]]) -> (f32 [N], f32 [N]).
+    """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, kernels on a GPU[, whether
+    products are in float32]]) -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
-    nats. Softmax runs in float32 whatever the dtype of the head. With another model's (hidden, weight, bias) at the
-    end there is a third output, its exact KL to that model's in nats, which gives the other no gradient.
+    nats. Softmax runs in float32 for every dtype of the head. With another model's (hidden, weight, bias) at the end
+    there is a third output: the exact KL to that model in nats; the other model gets no gradient.
     """
 
     @staticmethod
@@ -45,12 +45,12 @@ class ChunkedLogprobs(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
         kl = torch.empty_like(logprobs) if other else None
-        look, _ = _kernels(hidden, kernels)
+        row_statistics, _ = _kernels(hidden, kernels)
         for rows in _chunks(hidden, weight, other, wide):
             logits = _logits(rows, hidden, weight, bias, wide=wide)
             if kl is not None:
-                kl[rows] = _divergence(logits, _logits(rows, *other, wide=wide), scale)
-            lse[rows], logprobs[rows], entropy[rows] = look(logits, targets[rows], scale)
+                kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
+            lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
         ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
         ctx.set_materialize_grads(False)
@@ -59,28 +59,30 @@ class ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
-        by_logprob, by_entropy, by_kl = (*gradients, None)[:3]
-        nothing = [None] * (4 + len(other))
-        if by_logprob is None and by_entropy is None and by_kl is None:
-            return None, None, None, *nothing
-        if by_logprob is None and by_entropy is None:
-            by_logprob = torch.zeros_like(lse)
+        grad_logprobs, grad_entropy, grad_kl = (*gradients, None)[:3]
+        no_gradients = [None] * (4 + len(other))
+        if grad_logprobs is None and grad_entropy is None and grad_kl is None:
+            return None, None, None, *no_gradients
+        if grad_logprobs is None and grad_entropy is None:
+            grad_logprobs = torch.zeros_like(lse)
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
-        _, slope = _kernels(hidden, ctx.kernels)
+        _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(hidden, weight, other, ctx.wide):
             logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
-            # Before `slope`, which overwrites the logits.
-            more = None
-            if by_kl is not None:
-                more = _kl_slope(logits, _logits(rows, *other, wide=ctx.wide), kl[rows], by_kl[rows], ctx.scale)
-            slopes = _at(by_logprob, rows), _at(by_entropy, rows)
-            d_logits = slope(logits, targets[rows], lse[rows], entropy[rows], *slopes, ctx.scale)
-            if more is not None:
-                d_logits += more
+            # Before `logits_gradient`, which overwrites the logits.
+            kl_gradient = None
+            if grad_kl is not None:
+                kl_gradient = _kl_gradient(
+                    logits, _logits(rows, *other, wide=ctx.wide), kl[rows], grad_kl[rows], ctx.scale
+                )
+            incoming = _at(grad_logprobs, rows), _at(grad_entropy, rows)
+            d_logits = logits_gradient(logits, targets[rows], lse[rows], entropy[rows], *incoming, ctx.scale)
+            if kl_gradient is not None:
+                d_logits += kl_gradient
             if d_hidden is not None:
                 d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
             if d_weight is not None:
@@ -91,20 +93,20 @@ class ChunkedLogprobs(torch.autograd.Function):
             d_hidden,
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),
-            *nothing,
+            *no_gradients,
         )
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:
-    """(look, slope) for tensors like this one; `backend`: triton, or torch."""
+    """(row_statistics, logits_gradient) for the device of `hidden`; `backend`: triton or torch."""
     if backend == "torch" or not hidden.is_cuda:
-        return _look, _slope
+        return _row_statistics, _logits_gradient
     from agentrl.training.model import head_kernels
 
-    return head_kernels.look, head_kernels.slope
+    return head_kernels.row_statistics, head_kernels.logits_gradient
 
 
-def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _row_statistics(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """(log of softmax's denominator, log-prob of the target, entropy), f32 [C] each; overwrites f32 logits."""
     logits = logits.float().mul_(scale)
     lse = logits.logsumexp(-1)
@@ -113,40 +115,40 @@ def _look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor
     return lse, logprobs, lse - torch.linalg.vecdot(probs, logits)
 
 
-def _slope(
+def _logits_gradient(
     logits: Tensor,
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    by_logprob: Tensor | None,
-    by_entropy: Tensor | None,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Gradient [C, V] with respect to the logits, in their dtype; overwrites f32 logits."""
     dtype = logits.dtype
     logprobs = logits.float().mul_(scale).sub_(lse[:, None])
     probs = logprobs.exp()
-    if by_entropy is None:
-        gradient = probs.mul_(-_column(by_logprob))
+    if grad_entropy is None:
+        gradient = probs.mul_(-_column(grad_logprobs))
     else:
         # d entropy / d logit_j = -p_j (log p_j + entropy)
-        slope = logprobs.add_(entropy[:, None]).mul_(-by_entropy[:, None])
-        gradient = probs.mul_(slope if by_logprob is None else slope.sub_(_column(by_logprob)))
-    if by_logprob is not None:
-        gradient.scatter_add_(1, targets[:, None], by_logprob[:, None])
+        slope = logprobs.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
+        gradient = probs.mul_(slope if grad_logprobs is None else slope.sub_(_column(grad_logprobs)))
+    if grad_logprobs is not None:
+        gradient.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
     return gradient.mul_(scale).to(dtype)
 
 
-def _divergence(logits: Tensor, others: Tensor, scale: float) -> Tensor:
+def _kl(logits: Tensor, others: Tensor, scale: float) -> Tensor:
     """KL(softmax(scale * logits) || softmax(scale * others)) of [C, V] each: f32 [C]."""
     probs, gap = _probs_and_gap(logits, others, scale)
     return torch.linalg.vecdot(probs, gap)
 
 
-def _kl_slope(logits: Tensor, others: Tensor, kl: Tensor, by_kl: Tensor, scale: float) -> Tensor:
+def _kl_gradient(logits: Tensor, others: Tensor, kl: Tensor, grad_kl: Tensor, scale: float) -> Tensor:
     """Gradient [C, V] with respect to the logits, in their dtype: d KL / d logit_j = p_j (log p_j - log q_j - KL)."""
     probs, gap = _probs_and_gap(logits, others, scale)
-    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * by_kl[:, None]).to(logits.dtype)
+    return gap.sub_(kl[:, None]).mul_(probs).mul_(scale * grad_kl[:, None]).to(logits.dtype)
 
 
 def _probs_and_gap(logits: Tensor, others: Tensor, scale: float) -> tuple[Tensor, Tensor]:

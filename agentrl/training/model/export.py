@@ -1,4 +1,4 @@
-"""Models as other programs read them: folders in Hugging Face format, whole or without weights."""
+"""Write models as folders in Hugging Face format, with or without weights."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.loading import language_head
-from agentrl.training.parallel.shards import bare, gathered
+from agentrl.training.parallel.shards import gather_trainable, unwrapped
 
 ADAPTER = "adapter_model.safetensors"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
@@ -29,14 +29,14 @@ DESCRIPTION = (
     "merges.txt",
     "chat_template.*",
 )
-"""What else makes a model's folder."""
+"""Other files of a model's folder."""
 
 
 def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool = False) -> None:
-    """Write a Hugging Face folder: model, or with LoRA the adapter in peft format, and tokenizer.
+    """Write a Hugging Face folder: the model, or with LoRA the adapter in peft format, and the tokenizer.
 
-    `merge` folds a LoRA adapter into the base model, a whole one in `module` itself, and writes a full model. Of a
-    model that is sharded over ranks the first one writes it, and all take part.
+    `merge` writes a full model with the LoRA adapter merged; an unsharded `module` is merged in place. Collective for a
+    sharded model: all ranks call it, the first one writes.
     """
     if hasattr(module, "units"):
         _save_sharded(module, tokenizer, path)
@@ -50,18 +50,18 @@ def save_pretrained(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path,
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files of the model that a folder holds; none where it holds no weights."""
+    """The model files in a folder; none where it has no weights."""
     if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         return []
     return sorted({file for pattern in (*WEIGHTS, *DESCRIPTION) for file in folder.glob(pattern)})
 
 
 def write_model(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path, *, weights: bool) -> None:
-    """The folder of a checkpoint: all that makes a model of its weights, and those too where they are wanted."""
+    """Write the `huggingface` folder of a checkpoint: configuration and tokenizer, and with `weights` the model."""
     if weights:
         save_pretrained(module, tokenizer, path)
     elif not hasattr(module, "ranks") or module.ranks.first:
-        write_description(bare(module), path)
+        write_description(unwrapped(module), path)
         tokenizer.save_pretrained(path)
 
 
@@ -78,10 +78,10 @@ def write_description(module: Any, path: Path) -> None:
 
 
 def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Gathered in the first rank's memory on the CPU: an adapter at once, a model unit by unit."""
+    """Gather an adapter at once, a model unit by unit, in the first rank's CPU memory, and write it."""
     whole: dict[str, Tensor] = {}
     if isinstance(module.module, PeftModel):
-        whole = {name: tensor.cpu() for name, tensor in gathered(module).items() if "lora_" in name}
+        whole = {name: tensor.cpu() for name, tensor in gather_trainable(module).items() if "lora_" in name}
         if module.ranks.first:
             write_description(module.module, path)
             save_adapter(whole, path)
@@ -96,14 +96,14 @@ def _save_sharded(module: Any, tokenizer: PreTrainedTokenizerBase, path: Path) -
 
 
 def save_adapter(weights: dict[str, Tensor], path: Path) -> None:
-    """An adapter's weights, on the CPU, as peft names them: the adapter's own name is left out."""
+    """Write an adapter's weights (CPU tensors) under peft's names, which leave out the adapter's name."""
     file = path / ADAPTER
     save_file({name.replace(".default.", "."): tensor for name, tensor in weights.items()}, file.with_suffix(".new"))
-    os.replace(file.with_suffix(".new"), file)  # an engine may still have the one before mapped
+    os.replace(file.with_suffix(".new"), file)  # an engine may still have the old file mapped
 
 
 def fold_adapter(path: Path, dtype: torch.dtype | None) -> None:
-    """Replace an adapter's folder by its base model with the adapter in it, in `dtype` (None: the base's own)."""
+    """Replace an adapter in a folder by its base model with the adapter merged, in `dtype` (None: the base's own)."""
     base = json.loads((path / CONFIG).read_text())["base_model_name_or_path"]
     module = language_head(AutoConfig.from_pretrained(base)).from_pretrained(base, dtype=dtype or "auto")
     merged = PeftModel.from_pretrained(module, str(path)).merge_and_unload()

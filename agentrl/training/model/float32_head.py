@@ -1,8 +1,8 @@
-"""Output layers whose product is made in float32 while the layers below compute in half precision.
+"""Output layers that compute in float32 while the layers below compute in half precision.
 
-A logit of 20 in bfloat16 is a multiple of 1/8: its rounding is the largest part of what trainer and engine differ by
-(arXiv 2506.13585, 2510.13786). Inputs and weights are those that the layers compute with, as in the engines: the
-product of two half-precision numbers is exact in float32.
+A logit of 20 in bfloat16 is a multiple of 1/8: this rounding is the largest part of the gap between trainer and engine
+(arXiv 2506.13585, 2510.13786). Inputs and weights keep their half precision, as in the engines: the product of two
+half-precision numbers is exact in float32.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentrl.training.perf.device import computed
+from agentrl.training.perf.device import as_autocast
 
 
 class Float32Linear(nn.Linear):
@@ -21,22 +21,22 @@ class Float32Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., in], of any dtype -> f32 [..., out]."""
-        operands = [None if x is None else computed(x).float() for x in (input, self.weight, self.bias)]
+        operands = [None if x is None else as_autocast(x).float() for x in (input, self.weight, self.bias)]
         with torch.autocast(input.device.type, enabled=False):
             return F.linear(*operands)
 
 
 def in_float32(head: nn.Module) -> None:
-    """Have every linear layer of an output layer (one, or with an adapter three) make its product in float32."""
+    """Make every linear layer of an output layer (one; three with an adapter) compute in float32."""
     for layer in head.modules():
         if type(layer) is nn.Linear:
             layer.__class__ = Float32Linear
 
 
 def heads_in_float32(module: Any) -> None:
-    """The same for all that stands behind a model's backbone: what makes values, or scores."""
+    """Make all layers after a model's backbone, which give values or scores, compute in float32."""
     network = module.get_base_model() if hasattr(module, "get_base_model") else module
-    if network.base_model is network:  # a class of its own: nobody knows what stands behind what
+    if network.base_model is network:  # a custom class: its backbone is unknown
         return
     for name, child in network.named_children():
         if name != network.base_model_prefix:
@@ -46,8 +46,8 @@ def heads_in_float32(module: Any) -> None:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a [n, k] @ b [k, m] in float32, f32 [n, m]; a float32 or as `b`, `b` of any floating dtype.
 
-    On a GPU tensor cores multiply bfloat16 exactly and add in float32. A float32 `a` is then a sum of two: 16 of its
-    24 bits.
+    On a GPU, tensor cores multiply bfloat16 exactly and add in float32. A float32 `a` is then split into two bfloat16
+    terms, which have 16 of its 24 bits.
     """
     with torch.autocast(a.device.type, enabled=False):
         if a.dtype == b.dtype != torch.float32:

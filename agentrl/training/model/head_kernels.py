@@ -1,10 +1,10 @@
-"""Triton kernels over a chunk of logits: what softmax says of each row, and the gradient in the logits' own place.
+"""Triton kernels over a chunk of logits: softmax statistics of each row, and the gradient, written over the logits.
 
-One read of the logits forward, one read and one write backward, in float32 registers; PyTorch's own operations take
-eight passes over float32 copies. Only for CUDA tensors; `chunked` has the same in PyTorch.
+Forward reads the logits once; backward reads and writes them once, in float32 registers. PyTorch's operations take
+eight passes over float32 copies. For CUDA tensors only; `chunked` has the same in PyTorch.
 """
 
-# Triton gives annotations a meaning of its own.
+# Annotations have another meaning in Triton kernels.
 # ruff: noqa: ANN001, ANN202
 
 from typing import Any
@@ -19,7 +19,7 @@ WARPS = 8
 
 
 @triton.jit
-def _look(  # type: ignore[no-untyped-def]
+def _row_statistics(  # type: ignore[no-untyped-def]
     logits, targets, lse, logprob, entropy, scale, vocabulary: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -28,8 +28,8 @@ def _look(  # type: ignore[no-untyped-def]
     total = 0.0
     weighted = 0.0
     for first in range(0, vocabulary, BLOCK):
-        place = first + tl.arange(0, BLOCK)
-        x = tl.load(start + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32) * scale
+        column = first + tl.arange(0, BLOCK)
+        x = tl.load(start + column, mask=column < vocabulary, other=-float("inf")).to(tl.float32) * scale
         higher = tl.maximum(top, tl.max(x, 0))
         p = tl.exp(x - higher)
         shrink = tl.exp(top - higher)
@@ -44,49 +44,49 @@ def _look(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(  # type: ignore[no-untyped-def]
-    logits, targets, lse, entropy, by_logprob, by_entropy, scale, vocabulary: tl.constexpr, BLOCK: tl.constexpr
+def _logits_gradient(  # type: ignore[no-untyped-def]
+    logits, targets, lse, entropy, grad_logprobs, grad_entropy, scale, vocabulary: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * vocabulary
     norm, spread, target = tl.load(lse + row), tl.load(entropy + row), tl.load(targets + row)
-    one, other = tl.load(by_logprob + row), tl.load(by_entropy + row)
+    one, other = tl.load(grad_logprobs + row), tl.load(grad_entropy + row)
     for first in range(0, vocabulary, BLOCK):
-        place = first + tl.arange(0, BLOCK)
-        inside = place < vocabulary
-        x = tl.load(start + place, mask=inside, other=-float("inf")).to(tl.float32) * scale - norm
+        column = first + tl.arange(0, BLOCK)
+        valid = column < vocabulary
+        x = tl.load(start + column, mask=valid, other=-float("inf")).to(tl.float32) * scale - norm
         p = tl.exp(x)
         # d entropy / d logit_j = -p_j (log p_j + entropy)
         gradient = -p * one - tl.where(p > 0, other * p * (x + spread), 0.0)
-        gradient = tl.where(place == target, gradient + one, gradient) * scale
-        tl.store(start + place, gradient.to(logits.dtype.element_ty), mask=inside)
+        gradient = tl.where(column == target, gradient + one, gradient) * scale
+        tl.store(start + column, gradient.to(logits.dtype.element_ty), mask=valid)
 
 
-def look(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def row_statistics(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Of softmax(scale * logits [C, V]): (log of its denominator, log-prob of the target, entropy), f32 [C] each."""
     lse = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     logprob, entropy = torch.empty_like(lse), torch.empty_like(lse)
-    kernel: Any = _look
+    kernel: Any = _row_statistics
     kernel[(len(logits),)](
         logits, targets, lse, logprob, entropy, scale, vocabulary=logits.shape[1], BLOCK=BLOCK, num_warps=WARPS
     )
     return lse, logprob, entropy
 
 
-def slope(
+def logits_gradient(
     logits: Tensor,
     targets: Tensor,
     lse: Tensor,
     entropy: Tensor,
-    by_logprob: Tensor | None,
-    by_entropy: Tensor | None,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Gradient with respect to the logits [C, V], which it overwrites, from those of log-prob and entropy [C]."""
-    nothing = torch.zeros_like(lse)
-    one = nothing if by_logprob is None else by_logprob.contiguous()
-    other = nothing if by_entropy is None else by_entropy.contiguous()
-    kernel: Any = _slope
+    zeros = torch.zeros_like(lse)
+    one = zeros if grad_logprobs is None else grad_logprobs.contiguous()
+    other = zeros if grad_entropy is None else grad_entropy.contiguous()
+    kernel: Any = _logits_gradient
     kernel[(len(logits),)](
         logits, targets, lse, entropy, one, other, scale, vocabulary=logits.shape[1], BLOCK=BLOCK, num_warps=WARPS
     )

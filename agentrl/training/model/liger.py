@@ -9,9 +9,9 @@ from agentrl.core.errors import UserError
 
 
 def use_liger_kernels(module: PreTrainedModel, section: str) -> None:
-    """Put them into a model; a kind that they do not know stays as it is. Raises UserError where they cannot run.
+    """Use Liger's kernels in a model; unknown architectures stay unchanged. Raises UserError where they cannot run.
 
-    Their fused losses stay out: log-probs are made chunk by chunk already.
+    Its fused losses are not used: log-probs are computed in chunks already.
     """
     if not torch.cuda.is_available():
         raise UserError(f"{section}.use_liger=true: Liger's kernels need a GPU; leave it out on a CPU")

@@ -1,4 +1,4 @@
-"""Loading the policy and its tokenizer, and writing them back in Hugging Face format."""
+"""Load models, tokenizers and processors."""
 
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from transformers.utils import logging as transformers_logging
 
 from agentrl.chat.media import Processor
 from agentrl.chat.media.loading import load_processor as processor_of
-from agentrl.config.choices import DTYPES as STORED
 from agentrl.config.schema import Model, Network, Pretrained
 from agentrl.core import resources
+from agentrl.core.dtypes import STORED, torch_dtype
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import import_external
 from agentrl.core.remote_files import in_shared_memory, local_copy
@@ -31,11 +31,10 @@ from agentrl.training.model.adapter import base_and_adapter, first_line, new_ada
 from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.float32_head import in_float32
 from agentrl.training.model.liger import use_liger_kernels
-from agentrl.training.perf.device import DTYPES
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer, with `model.chat_template` in place of its own where that is set. Raises UserError."""
+    """The tokenizer, with `model.chat_template` in source of its own where that is set. Raises UserError."""
     import_external(model.external_lib, "model")
     path, key = (model.tokenizer_path, "model.tokenizer_path") if model.tokenizer_path else (model.path, "model.path")
     tokenizer = load_tokenizer_from(path, key, trust_remote_code=model.trust_remote_code)
@@ -45,41 +44,41 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 
 
 def stop_token_ids(model: Model) -> tuple[int, ...]:
-    """The tokens that end a turn by the model's generation_config.json; empty where there is none."""
+    """The end-of-turn tokens in the model's generation_config.json; empty where it is missing."""
     if not model.path:
         return ()
-    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
     try:
-        found = GenerationConfig.from_pretrained(place).eos_token_id
+        found = GenerationConfig.from_pretrained(source).eos_token_id
     except (OSError, ValueError):
         return ()
     return () if found is None else tuple(found) if isinstance(found, list | tuple) else (int(found),)
 
 
 def load_processor(model: Model, tokenizer: Any, kwargs: dict[str, Any] | None = None) -> Processor:
-    """What shows images to the model; one that refuses them where it reads text alone. `kwargs` reach each call."""
+    """The image processor; for a text model, one that refuses images. `kwargs`: passed to each call."""
     if not model.path:
         return Processor()
-    place, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
-    return processor_of(place, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
+    source, _ = base_and_adapter(folder_or_id(model.path, "model.path"), model.lora_rank)
+    return processor_of(source, tokenizer, trust_remote_code=model.trust_remote_code, kwargs=kwargs)
 
 
 def load_tokenizer_from(path: str | None, key: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder or hub id that `key` names. Raises UserError."""
-    place = folder_or_id(path, key)
+    source = folder_or_id(path, key)
     try:
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub's, the file's or the tokenizer's own code
         fix = (
             ""
-            if Path(place).is_dir()
+            if Path(source).is_dir()
             else f"; correct the name, or set {key} to a folder (HF_HUB_OFFLINE=1 asks no hub)"
         )
         raise UserError(f"{key}: no tokenizer can be loaded from {path}: {first_line(error)}{fix}") from error
 
 
 def _template(chat_template: str) -> str:
-    """Jinja text, or that of the file."""
+    """Jinja text, given directly or read from a file."""
     if "{" in chat_template:
         return chat_template
     return resources.read_text(resources.find(chat_template, what="model.chat_template"))
@@ -96,12 +95,12 @@ def load_model(
 ) -> PreTrainedModel | PeftModel:
     """The model on `device`, in eval mode, wrapped by peft where `model.lora_rank` > 0 or the folder is an adapter.
 
-    `seed` decides what is not in the files: a new adapter's weights. `head`: whose `from_pretrained` makes it; `task`:
-    peft's name for what it does; `section`: how errors call the keys. Raises UserError when the model cannot be had.
+    `seed` initialises weights that are not in the files: a new adapter. `head`: the class whose `from_pretrained` loads
+    it; `task`: peft's name of its task; `section`: of the keys in errors. Raises UserError when it cannot be loaded.
     """
     torch.manual_seed(seed)
-    place, saved = base_and_adapter(place_of(model, section), model.lora_rank)
-    module: Any = load_pretrained(model, place, head=head, section=section, weights=device.type != "meta")
+    source, saved = base_and_adapter(model_source(model, section), model.lora_rank)
+    module: Any = load_pretrained(model, source, head=head, section=section, weights=device.type != "meta")
     if model.use_liger:
         use_liger_kernels(module, section)
     module.offloads_activations = model.enable_activation_offload
@@ -121,19 +120,21 @@ def load_model(
     return module.to(device).eval()
 
 
-def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, weights: bool = True) -> PreTrainedModel:
-    """The model in the folder or hub id `place`, on the CPU, attention packed where that is exact.
+def load_pretrained(
+    model: Pretrained, source: str, *, head: Any, section: str, weights: bool = True
+) -> PreTrainedModel:
+    """The model in the folder or hub id `source`, on the CPU, with packed attention where that is exact.
 
-    Dropout is off for good: with it the policy that trains would not be the policy that sampled. Without `weights` it
-    is a skeleton on the meta device. Raises UserError.
+    Dropout is removed: with it the trained policy would differ from the sampling one. Without `weights` the model is on
+    the meta device. Raises UserError.
     """
-    transformers_logging.disable_progress_bar()  # it would write over the live view
+    transformers_logging.disable_progress_bar()  # it would overwrite the live view
     import_external(model.external_lib, section)
-    config = _model_config(model, place, section)
+    config = _model_config(model, source, section)
     head = language_head(config) if head is AutoModelForCausalLM else head
     try:
         module: PreTrainedModel = head.from_pretrained(
-            place,
+            source,
             config=config,
             dtype=_dtype(model.dtype, section),
             trust_remote_code=model.trust_remote_code,
@@ -147,10 +148,10 @@ def load_pretrained(model: Pretrained, place: str, *, head: Any, section: str, w
 
 
 def float32_masters(module: Any) -> Any:
-    """Keep what is trained in float32, whatever dtype the model was read in; returns the module.
+    """Convert trainable parameters to float32; returns the module.
 
-    An update of AdamW at a learning rate of 1e-6 is far below half a step of bfloat16, which would lose it. What is
-    frozen, under LoRA the base, keeps its dtype; a layer that is trained beside it casts what it reads.
+    AdamW's updates at a learning rate of 1e-6 are far below half a step of bfloat16, which would lose them. Frozen
+    parameters, under LoRA the base model, keep their dtype; trainable layers beside them cast their inputs.
     """
     parameters = list(module.parameters())
     narrow = {p for p in parameters if p.requires_grad and p.is_floating_point() and p.dtype != torch.float32}
@@ -168,23 +169,23 @@ def _as_its_weight(owner: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments)
 
 
-def freeze_eyes(module: Any) -> None:
-    """Train no more of what looks at images. Raises UserError where a model has nothing that does."""
+def freeze_vision_tower(module: Any) -> None:
+    """Freeze the vision tower. Raises UserError where the model has none."""
     model = module.get_base_model() if isinstance(module, PeftModel) else module
-    eyes = model.get_encoder(modality="image")
-    if eyes is model:
-        raise UserError(f"actor.freeze_vision_tower: a {type(model).__name__} does not look at images; remove it")
-    eyes.requires_grad_(False)
+    tower = model.get_encoder(modality="image")
+    if tower is model:
+        raise UserError(f"actor.freeze_vision_tower: a {type(model).__name__} has no vision tower; remove it")
+    tower.requires_grad_(False)
 
 
 def language_head(config: PretrainedConfig) -> Any:
-    """Whose `from_pretrained` makes a model that writes text: one that reads images besides, or not."""
+    """The transformers class that loads a text-generating model, with or without image input."""
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConfig:
+def _model_config(model: Pretrained, source: str, section: str) -> PretrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=model.trust_remote_code)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=model.trust_remote_code)
     except Exception as error:
         raise UserError(f"{section}.path: {model.path} is no model: {first_line(error)}") from error
     for key, value in model.override_config.items():
@@ -195,14 +196,14 @@ def _model_config(model: Pretrained, place: str, section: str) -> PretrainedConf
     return config
 
 
-def place_of(model: Pretrained, section: str) -> str:
-    """Where the model's files are read. Raises UserError."""
-    place = folder_or_id(model.path, f"{section}.path")
-    return in_shared_memory(place, f"{section}.use_shm") if model.use_shm else place
+def model_source(model: Pretrained, section: str) -> str:
+    """The folder or hub id of the model's files. Raises UserError."""
+    source = folder_or_id(model.path, f"{section}.path")
+    return in_shared_memory(source, f"{section}.use_shm") if model.use_shm else source
 
 
 def folder_or_id(path: str | None, key: str) -> str:
-    """A folder, or a hub id as it is. Raises UserError where there is neither."""
+    """A local folder, or a hub id unchanged. Raises UserError for anything else."""
     if not path:
         raise UserError(f"{key} is not set; name a folder in Hugging Face format, or a hub id")
     folder = Path(local_copy(path, key)).expanduser()
@@ -217,11 +218,11 @@ def folder_or_id(path: str | None, key: str) -> str:
 def _dtype(name: str, section: str) -> torch.dtype:
     if name not in STORED:
         raise UserError(f"{section}.dtype {name!r} does not exist; it is one of {', '.join(STORED)}")
-    return DTYPES[name]
+    return torch_dtype(name)
 
 
 def _drop_dropout(module: PreTrainedModel) -> None:
-    """In layers of its own, in attributes that layers hand to a function, and in the configuration that they read."""
+    """Set dropout to 0 in Dropout layers, in attributes of other layers, and in the configuration."""
     config: Any = module.config
     for part in (*module.modules(), config, config.get_text_config()):
         if isinstance(part, nn.Dropout):

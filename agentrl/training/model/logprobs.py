@@ -1,8 +1,8 @@
 """Log-probs and entropies of a batch's tokens under a causal language model.
 
 Invariants:
-- a token's figures depend on its own sequence alone: packing changes them only by float rounding;
-- full logits are never held for more than one chunk of tokens, where the model is a backbone with a linear head;
+- a token's values depend on its own sequence only: packing changes them by float rounding only;
+- full logits exist for one chunk of tokens at most, where the model is a backbone with a linear head;
 - softmax runs in float32, at the sampling temperature.
 """
 
@@ -19,17 +19,17 @@ from agentrl.training.model.attention import is_packed, packing_arguments
 from agentrl.training.model.chunked import ChunkedLogprobs
 from agentrl.training.model.float32_head import Float32Linear
 from agentrl.training.model.media import inputs
-from agentrl.training.parallel.shards import bare, inside, ranks_of
-from agentrl.training.parallel.ulysses import Part, part_of
-from agentrl.training.perf.device import computed
+from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
+from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
+from agentrl.training.perf.device import as_autocast
 
-# The probe compares two ways to the same logits; what they may differ by, relative to the largest logit.
+# The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
 PROBE_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROBE_TOKENS = 8
 
 
 class Readout(NamedTuple):
-    """What the logits of N tokens are made of."""
+    """Factors of the logits of N tokens: logits = hidden @ weight.T + bias."""
 
     hidden: Tensor
     """[N, H]; where there is no linear head, the logits themselves."""
@@ -39,52 +39,52 @@ class Readout(NamedTuple):
 
 
 class TokenLogprobs:
-    """Scores tokens with `module`: a transformers causal LM, maybe wrapped by peft, that is shared and not copied."""
+    """Scores tokens with `module`: a transformers causal LM, maybe wrapped by peft, shared, not copied."""
 
     def __init__(self, module: nn.Module, *, temperature: float = 1.0) -> None:
         self.module = module
-        causal_lm: Any = bare(module)
+        causal_lm: Any = unwrapped(module)
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
         self.wide: bool = getattr(self.causal_lm, "head_in_float32", False)
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
-        with torch.no_grad():  # around it, so that a sharded model lets go of its parameters again
-            self.linear_head: bool = self.kernels is not None and inside(module, self._probe)
+        with torch.no_grad():  # so that a sharded model reshards its parameters after it
+            self.linear_head: bool = self.kernels is not None and run_gathered(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
 
-        Only model tokens are scored, the rest is 0; with `every_token` all but each sequence's first are. With `other`,
-        another model's `readout` of the same batch, there is a third column: the exact KL to it, in nats a token.
+        Only model tokens are scored, the rest is 0; `every_token` scores all except each sequence's first. With
+        `other`, another model's `readout` of the same batch, a third column is the exact KL to it, in nats per token.
         """
         part, own = self._own(batch, every_token)
-        columns = inside(self.module, lambda: self._score(batch, part, own, other))
+        columns = run_gathered(self.module, lambda: self._score(batch, part, own, other))
         empty = torch.zeros(batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-        return tuple(part.everywhere(empty.index_copy(0, own, column)) for column in columns)
+        return tuple(part.gather(empty.index_copy(0, own, column)) for column in columns)
 
     @torch.no_grad()
     def readout(self, batch: Batch) -> Readout:
-        """What the logits before the model tokens are made of, to be kept until the backward pass of another model."""
+        """Factors of the logits of the model tokens, kept until the backward pass of another model."""
         part, own = self._own(batch, every_token=False)
-        return inside(self.module, lambda: self._kept(self._read(batch, part, own)))
+        return run_gathered(self.module, lambda: self._kept(self._read(batch, part, own)))
 
     def _kept(self, read: Readout) -> Readout:
-        """A sharded model lets go of its head after the pass."""
-        keep = torch.detach if bare(self.module) is self.module else torch.clone
+        """Copy the head of a sharded model, which reshards it after the forward pass."""
+        keep = torch.detach if unwrapped(self.module) is self.module else torch.clone
         weight, bias = (None if x is None else keep(x) for x in read[1:])
         return Readout(read.hidden, weight, bias)
 
-    def _own(self, batch: Batch, every_token: bool) -> tuple[Part, Tensor]:
-        """This rank's part of a pass, and the tokens [N] to score whose position before it is in there."""
+    def _own(self, batch: Batch, every_token: bool) -> tuple[TokenShard, Tensor]:
+        """This rank's tokens of a micro-batch, and the tokens [N] to score that follow one of them."""
         wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
         targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
-        part = part_of(batch, ranks_of(self.module))
-        return part, targets[part.own(targets - 1)]
+        part = token_shard_of(batch, ranks_of(self.module))
+        return part, targets[part.owns(targets - 1)]
 
-    def _score(self, batch: Batch, part: Part, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
-        """The columns of the tokens at `targets` [N]."""
+    def _score(self, batch: Batch, part: TokenShard, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
+        """The columns of the tokens at `targets`: f32 [N] each."""
         ids, read = batch.ids[targets], self._read(batch, part, targets)
         if read.weight is not None:
             return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, *(other or ()))
@@ -93,15 +93,17 @@ class TokenLogprobs:
         columns = logprobs, entropy_from_logits(logits)
         return columns if other is None else (*columns, kl_of_logits(logits, other.hidden.float() * self.scale))
 
-    def _read(self, batch: Batch, part: Part, targets: Tensor) -> Readout:
-        """Of the tokens at `targets` [N], each from the position before it."""
-        places = targets - 1 - part.start
+    def _read(self, batch: Batch, part: TokenShard, targets: Tensor) -> Readout:
+        """Factors of the logits of the tokens at `targets` [N], each from the position before it."""
+        rows = targets - 1 - part.start
         if not self.linear_head:
-            return Readout(run(self.causal_lm, batch, part, self._logits)[places])
-        hidden = run(self.causal_lm, batch, part, self._hidden)[places]
+            return Readout(run(self.causal_lm, batch, part, self._logits)[rows])
+        hidden = run(self.causal_lm, batch, part, self._hidden)[rows]
         head = self.causal_lm.get_output_embeddings()
-        # Autocast does not reach into the backward pass of a function of our own.
-        return Readout(computed(hidden), computed(head.weight), None if head.bias is None else computed(head.bias))
+        # Autocast does not apply in the backward pass of a custom autograd function.
+        return Readout(
+            as_autocast(hidden), as_autocast(head.weight), None if head.bias is None else as_autocast(head.bias)
+        )
 
     def _hidden(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         backbone = self.causal_lm.base_model
@@ -111,7 +113,7 @@ class TokenLogprobs:
         return self.causal_lm(input_ids=ids[None], position_ids=positions, **arguments).logits[0]
 
     def _probe(self) -> bool:
-        """Whether the logits are a linear head on the backbone's output: no cap, no scale, no adapter in the way."""
+        """Whether the logits are exactly a linear head on the backbone's output: no cap, no scale, no adapter."""
         head = self.causal_lm.get_output_embeddings()
         if type(head) not in (nn.Linear, Float32Linear) or self.causal_lm.base_model is self.causal_lm:
             return False
@@ -122,10 +124,10 @@ class TokenLogprobs:
         return logits.shape == linear.shape and bool((logits - linear).abs().max() <= tolerance)
 
 
-def run(network: Any, batch: Batch, part: Part, forward: Callable[..., Tensor]) -> Tensor:
-    """`forward` of a network over the tokens here [T, ...]: packed in one row, or one by one where it cannot.
+def run(network: Any, batch: Batch, part: TokenShard, forward: Callable[..., Tensor]) -> Tensor:
+    """`forward` of a network over this rank's tokens [T, ...]: packed in one row, or one sequence at a time.
 
-    It gets ids [T], positions [1, T] (or [3, 1, T] beside images) and more by name.
+    `forward` gets ids [T], positions [1, T] (with images [3, 1, T]) and further arguments by name.
     """
     if is_packed(network):
         positions, seen = inputs(network, batch, part.ids, part.positions)
@@ -140,8 +142,8 @@ def _alone(network: Any, batch: Batch, forward: Callable[..., Tensor]) -> Tensor
 
 @torch.no_grad()
 def score_tokens(module: Any, ids: list[int], device: torch.device) -> Tensor:
-    """`module`'s log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 of the first. Every rank
-    that has a part of the module takes part."""
+    """`module`'s log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first.
+    Collective for a sharded module."""
     count = len(ids)
     zeros = torch.zeros(count)
     batch = Batch(

@@ -1,7 +1,7 @@
 """Images and videos of a batch, beside its packed tokens.
 
-Invariant: a sequence keeps its media in the order of its tokens through every selection, and what the model is given
-of a pass is that of its sequences, one after another: the tokens of an image meet its own features.
+Invariant: every selection keeps a sequence's media in the order of its tokens, and a micro-batch passes them to the
+model in the order of its sequences. So the tokens of an image get its own features.
 """
 
 from collections.abc import Sequence
@@ -21,40 +21,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Media:
-    """A column of a batch, one entry a sequence."""
+    """A column of a batch: one entry per sequence."""
 
     held: tuple[tuple[Medium, ...], ...]
 
     @classmethod
     def of(cls, media: Sequence[Sequence[Medium]]) -> "Media | None":
-        """Those of several ledgers, without their pictures; None where there are none at all."""
+        """The media of several ledgers, without the pictures; None where no ledger has any."""
         if not any(media):
             return None
-        bare = {medium: replace(medium, source=None) for own in media for medium in own}  # a group shares its prompt's
-        return cls(tuple(tuple(bare[medium] for medium in own) for own in media))
+        # One object for all samples of a group, which share the media of their prompt.
+        features = {medium: replace(medium, source=None) for own in media for medium in own}
+        return cls(tuple(tuple(features[medium] for medium in own) for own in media))
 
     def __getitem__(self, sequences: Tensor) -> "Media":
         return Media(tuple(self.held[i] for i in sequences.tolist()))
 
     def to(self, device: torch.device) -> "Media":
-        """The same: features go to the device with the pass that needs them."""
+        """Itself: features move to the device with the micro-batch that needs them."""
         return self
 
     @property
     def first(self) -> int:
-        """A sequence that has media."""
+        """The first sequence with media."""
         return next((i for i, own in enumerate(self.held) if own), 0)
 
     @property
     def all(self) -> list[Medium]:
-        """In the order of the tokens."""
+        """All media in the order of the tokens."""
         return [medium for own in self.held for medium in own]
 
 
 def inputs(network: Any, batch: "Batch", ids: Tensor, positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Positions [1, T] or [3, 1, T] for a forward over `ids` [T], and its further arguments.
 
-    Raises UserError where the pass's tokens are split among ranks.
+    Raises UserError where the tokens are split among ranks.
     """
     media = batch.media
     if media is None or not media.all:

@@ -1,7 +1,7 @@
 """A reward model: a sequence classification network with one label, which scores whole conversations.
 
-Invariants: conversations wait for no one but the pass that runs; how they are gathered into passes changes a score
-only by float rounding; a conversation that cannot be scored raises InfraError, it never scores 0.
+Invariants: conversations wait for the running batch only; batching changes a score by float rounding only; a
+conversation that cannot be scored raises InfraError and never scores 0.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from agentrl.training.batch import bounds_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention import is_packed, packing_arguments
 from agentrl.training.model.float32_head import heads_in_float32
-from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, place_of
+from agentrl.training.model.loading import load_pretrained, load_tokenizer_from, model_source
 from agentrl.trajectory.trajectory import Trajectory
 
 SECTION = "reward.reward_model.model"
@@ -32,12 +32,12 @@ class Judge:
 
     def __init__(self, reward_model: RewardModel, *, device: torch.device) -> None:
         model = reward_model.model
-        place = place_of(model, SECTION)
+        place = model_source(model, SECTION)
         module: Any = load_pretrained(model, place, head=AutoModelForSequenceClassification, section=SECTION)
         if module.config.num_labels != 1:
             raise UserError(f"{SECTION}.path: {model.path} has {module.config.num_labels} labels; a reward model has 1")
-        heads_in_float32(module)  # a score of 12.3 in bfloat16 is 12.3125: answers would tie
-        # Conversations are never padded: a token that happens to be the padding one is a token.
+        heads_in_float32(module)  # a score of 12.3 is 12.3125 in bfloat16, which would make ties
+        # Conversations are never padded: the padding token is a token like the others.
         module.config.get_text_config().pad_token_id = None
         self.module: Any = module.requires_grad_(False).to(device).eval()
         self.device = device
@@ -46,7 +46,7 @@ class Judge:
 
     @torch.no_grad()
     def __call__(self, conversations: list[list[int]]) -> list[float]:
-        """A score each."""
+        """One score per conversation."""
         if not self.packed:
             return [float(self._alone(ids)) for ids in conversations]
         bounds = bounds_of([len(ids) for ids in conversations]).to(self.device)
@@ -77,10 +77,10 @@ class Judge:
 
 
 class Conversations:
-    """How a trajectory reads to a reward model."""
+    """Turns a trajectory into the reward model's token ids."""
 
     def __init__(self, reward_model: RewardModel, *, vocabulary: int, policy_vocabulary: int) -> None:
-        """`policy_vocabulary`: tokens that the policy may write. Raises UserError where the model cannot read them."""
+        """`policy_vocabulary`: the policy's number of tokens. Raises UserError where the model has fewer."""
         model = reward_model.model
         self.max_length = reward_model.max_length
         self.template: Template | None = None
@@ -90,16 +90,16 @@ class Conversations:
         elif policy_vocabulary > vocabulary:
             raise UserError(
                 f"{SECTION}.path: it knows {vocabulary} tokens, the policy has {policy_vocabulary}; set "
-                f"{SECTION}.input_tokenizer to the policy's path, and conversations are written anew"
+                f"{SECTION}.input_tokenizer to the policy's path, and conversations are encoded again"
             )
 
     def __call__(self, trajectory: Trajectory) -> list[int]:
         """Its token ids, the last `max_length` of them. Raises InfraError where the model's template refuses it."""
-        ids = list(trajectory.ledgers[-1].ids) if self.template is None else _written_anew(self.template, trajectory)
+        ids = list(trajectory.ledgers[-1].ids) if self.template is None else _encoded_again(self.template, trajectory)
         return ids[-self.max_length :] if self.max_length else ids
 
 
-def _written_anew(template: Template, trajectory: Trajectory) -> list[int]:
+def _encoded_again(template: Template, trajectory: Trajectory) -> list[int]:
     try:
         return template.encode(template.render(trajectory.messages))
     except Exception as error:  # the template's own code
@@ -107,9 +107,9 @@ def _written_anew(template: Template, trajectory: Trajectory) -> list[int]:
 
 
 class RewardWorker:
-    """Scores trajectories as they come: what waits goes into the next pass, one pass at a time, beside the rollout.
+    """Scores trajectories as they finish: waiting ones form the next batch, one batch at a time, during the rollout.
 
-    `judge` is a Judge, or stands for one elsewhere.
+    `judge`: a Judge, or a proxy of a remote one.
     """
 
     def __init__(self, judge: Any, read: Conversations, *, max_tokens: int, max_sequences: int | None) -> None:
@@ -130,7 +130,7 @@ class RewardWorker:
 
     async def _work(self) -> None:
         while self._waiting:
-            ids, futures = zip(*self._next_pass(), strict=True)
+            ids, futures = zip(*self._next_batch(), strict=True)
             try:
                 scores = await asyncio.to_thread(self.judge, list(ids))
             except Exception as error:  # the model's own code, or the GPU
@@ -147,7 +147,7 @@ class RewardWorker:
                 failure.__cause__ = error
                 future.set_exception(failure)
 
-    def _next_pass(self) -> list[tuple[list[int], asyncio.Future[float]]]:
+    def _next_batch(self) -> list[tuple[list[int], asyncio.Future[float]]]:
         taken = [self._waiting.popleft()]
         tokens = len(taken[0][0])
         while self._waiting and len(taken) < (self.max_sequences or len(taken) + 1):
@@ -159,7 +159,7 @@ class RewardWorker:
 
 
 def reward_worker(reward_model: RewardModel, judge: Any, *, policy_vocabulary: int) -> RewardWorker:
-    """The worker that the settings describe, around a Judge or what stands for one. Raises UserError."""
+    """The worker of the settings, with a Judge or a proxy of one. Raises UserError."""
     read = Conversations(reward_model, vocabulary=judge.vocabulary, policy_vocabulary=policy_vocabulary)
     return RewardWorker(
         judge,

@@ -1,7 +1,7 @@
-"""The critic's network: a language model's backbone whose head says one number, the value of what was read so far.
+"""The critic's network: a language model's backbone with a head of one output, the value of the tokens so far.
 
-Invariants: a head that the files do not have begins at zero, so every first value is 0 and all ranks agree; packing
-changes a value only by float rounding.
+Invariants: a head that is missing in the files starts at zero, so every first value is 0 on all ranks; packing changes
+a value by float rounding only.
 """
 
 from typing import Any
@@ -20,30 +20,30 @@ from agentrl.training.batch import Batch
 from agentrl.training.model.float32_head import heads_in_float32
 from agentrl.training.model.loading import float32_masters, load_model
 from agentrl.training.model.logprobs import run
-from agentrl.training.parallel.shards import bare, inside, ranks_of
-from agentrl.training.parallel.ulysses import part_of
+from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
+from agentrl.training.parallel.ulysses import token_shard_of
 
 
 def load_value_model(model: Network, *, device: torch.device, seed: int) -> PreTrainedModel | PeftModel:
-    """The critic's network on `device`, in eval mode; its values are float32. Raises UserError if it cannot be had."""
+    """The critic's network on `device`, in eval mode; values are float32. Raises UserError if it cannot be loaded."""
     module = load_model(model, device=device, seed=seed, head=ValueHead, task="SEQ_CLS", section="critic.model")
     heads_in_float32(module)
     return float32_masters(module)
 
 
 class ValueHead:
-    """Makes a token classification model with one label out of any folder of a causal LM."""
+    """Loads any causal LM folder as a token classification model with one label."""
 
     @staticmethod
     def from_pretrained(place: str, *, config: PretrainedConfig, **arguments: Any) -> PreTrainedModel:
-        """As transformers' classes do; weights of the head that are not in the folder begin at 0."""
+        """As transformers' classes do; head weights that are missing in the folder start at 0."""
         if not any("TokenClassification" in name for name in config.architectures or []):
             config.num_labels = 1
         if config.num_labels != 1:
             raise UserError(f"it has {config.num_labels} labels; a critic has one")
         kind = _class_for(config)
         before = transformers_logging.get_verbosity()
-        transformers_logging.set_verbosity_error()  # a head that is missing is what is wanted
+        transformers_logging.set_verbosity_error()  # a missing head is expected
         try:
             module, info = kind.from_pretrained(place, config=config, output_loading_info=True, **arguments)
         finally:
@@ -55,7 +55,7 @@ class ValueHead:
 
 
 def _class_for(config: PretrainedConfig) -> Any:
-    """transformers' own class, or one made of the backbone and transformers' generic head."""
+    """transformers' own class, or a new one of the backbone and transformers' generic head."""
     if type(config) in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING or type(config) not in MODEL_MAPPING:
         return AutoModelForTokenClassification
     backbone = MODEL_MAPPING[type(config)]
@@ -65,21 +65,21 @@ def _class_for(config: PretrainedConfig) -> Any:
 
 
 class TokenValues:
-    """Values of a batch's tokens under a value model, which is shared and not copied."""
+    """Values of a batch's tokens under a value model, shared, not copied."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        network: Any = bare(module)
+        network: Any = unwrapped(module)
         self.network = network.get_base_model() if hasattr(network, "get_base_model") else network
 
     def __call__(self, batch: Batch) -> tuple[Tensor]:
-        """Values f32 [T]: entry t is that of the tokens before t; 0 off the mask."""
+        """Values f32 [T]: entry t is the value of the tokens before t; 0 off the mask."""
         targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
-        part = part_of(batch, ranks_of(self.module))
-        own = targets[part.own(targets - 1)]
-        places = own - 1 - part.start
-        values = inside(self.module, lambda: run(self.network, batch, part, self._values)[places].float())
-        return (part.everywhere(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
+        part = token_shard_of(batch, ranks_of(self.module))
+        own = targets[part.owns(targets - 1)]
+        rows = own - 1 - part.start
+        values = run_gathered(self.module, lambda: run(self.network, batch, part, self._values)[rows].float())
+        return (part.gather(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)
 
     def _values(self, ids: Tensor, positions: Tensor, **arguments: object) -> Tensor:
         return self.network(input_ids=ids[None], position_ids=positions, **arguments).logits[0, :, 0]

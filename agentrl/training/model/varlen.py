@@ -1,4 +1,4 @@
-"""PyTorch's variable-length flash attention, where the machine and the installed PyTorch have it."""
+"""PyTorch's variable-length flash attention, where the GPU and the installed PyTorch support it."""
 
 import inspect
 from functools import cache
@@ -12,7 +12,7 @@ MAX_HEAD_DIM = 256
 
 @cache
 def _parameters() -> frozenset[str]:
-    """Arguments that this PyTorch's kernel takes; they grew from release to release. Empty: there is none."""
+    """Parameters of this PyTorch's kernel, which newer releases extend. Empty: it has no kernel."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -21,7 +21,7 @@ def _parameters() -> frozenset[str]:
 
 
 def varlen_fits(query: Tensor) -> bool:
-    """Whether the kernel can take these queries [1, heads, T, D]."""
+    """Whether the kernel accepts these queries [1, heads, T, D]."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     return query.is_cuda and half and query.shape[-1] <= MAX_HEAD_DIM and "scale" in _parameters()
 

@@ -1,12 +1,12 @@
-"""A model whose parameters are spread over ranks (FSDP, arXiv 2304.11277) by PyTorch's `fully_shard`.
+"""A model whose parameters are sharded over ranks (FSDP, arXiv 2304.11277) by PyTorch's `fully_shard`.
 
 Each parameter is a DTensor, split along its first dimension.
 
 Invariants:
-- a unit (a transformer block, or what is left around the blocks) is whole on a rank only while it computes, while
-  `units` yields it, and for a moment when the model is loaded: rank 0 reads the weights, the others get them from it;
-- parameters are whole for functions run by `inside` alone, and sharded again after one without a backward pass, so
-  that no rank ever computes with weights from before an optimizer step;
+- a unit (a transformer block, or the rest of the model) is gathered on a rank only while it computes, while `units`
+  yields it, and while the model is loaded: rank 0 reads the weights and sends them to the others;
+- parameters are gathered only in functions that `run_gathered` runs; without autograd they are sharded again after it,
+  so no rank computes with weights from before an optimizer step;
 - names are those of the plain model.
 """
 
@@ -31,8 +31,8 @@ T = TypeVar("T")
 Names = list[str]
 
 
-class Whole(nn.Module):
-    """FSDP's root: whatever runs in its forward finds the model's parameters as it needs them."""
+class FsdpRoot(nn.Module):
+    """FSDP's root: its forward runs a function with the parameters gathered."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class Whole(nn.Module):
         return function()
 
 
-class Sharded:
-    """Stands for the plain model, whose attributes it has; run it by `inside`."""
+class ShardedModel:
+    """A sharded model with the attributes of the plain one; compute with it in `run_gathered`."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Sharded:
         self.written = ranks.mesh.ndim == 1 or ranks.mesh.get_local_rank("replicate") == 0
         self._units = units
         self._shapes = shapes
-        self.keeps = False
-        """Whether there is memory for all units gathered, and for their gradients."""
-        self.computes_in: torch.dtype | None = None
-        """The dtype of its layers' arithmetic; None: as parameters are stored."""
+        self.keeps_gathered = False
+        """Whether GPU memory is enough for all gathered units and their gradients."""
+        self.compute_dtype: torch.dtype | None = None
+        """The dtype that layers compute in; None: the parameters' own."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in self.__dict__:
@@ -72,41 +72,43 @@ class Sharded:
 
     @property
     def whole_shapes(self) -> dict[str, torch.Size]:
-        """Shape of each parameter, unsharded, by its plain name."""
+        """Unsharded shape of each parameter, by its plain name."""
         return self._shapes
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all parameters, wherever they are."""
+        """Bytes of all parameters on all ranks."""
         return sum(self._shapes[name].numel() * p.element_size() for name, p in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """This rank's parameters under their plain names."""
         return ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
 
-    def inside(self, function: Callable[[], T]) -> T:
-        """`function()`, which may run any part of the model. Every rank takes part."""
+    def run_gathered(self, function: Callable[[], T]) -> T:
+        """`function()`, which may run any part of the model. Collective."""
         result: T = self.root(function)
         if not torch.is_grad_enabled():
             self._reshard()
         return result
 
     def move(self, device: torch.device) -> None:
-        """Take this rank's shards to another device; nothing runs while they are not on their own."""
+        """Move this rank's shards to another device; the model must not run before they are back."""
         self._reshard()
         self.root.to(device)
 
-    def hold(self, on: bool) -> None:
-        """`on`: passes to come leave units gathered and gradients unsummed, where `keeps` allows it; off before the
-        last pass of an optimizer step."""
-        if self.keeps:
+    def set_no_sync(self, on: bool) -> None:
+        """`on`: backward passes leave units gathered and gradients unreduced, where `keeps_gathered` is set.
+
+        Switch it off before the last micro-batch of an optimizer step.
+        """
+        if self.keeps_gathered:
             self.root.set_reshard_after_backward(not on)
             self.root.set_requires_gradient_sync(not on)
 
     def units(self) -> Iterator[dict[str, Tensor]]:
-        """Every parameter and saved buffer, whole, by name, a unit at a time: good until the next is asked for.
+        """Every whole parameter and saved buffer by name, one unit at a time; valid until the next unit.
 
-        A meeting: all ranks go through to the end, in step.
+        Collective: all ranks iterate to the end.
         """
         buffers = self._buffers()
         for _, names in self._units:
@@ -116,7 +118,7 @@ class Sharded:
         yield buffers
 
     def shards(self) -> dict[str, Shard]:
-        """What this rank has of each parameter: some of its rows, maybe none."""
+        """This rank's shard of each parameter: some of its rows, maybe none."""
         return {
             name: Shard(parameter, tuple(parameter.shape), _start(parameter), self.written)
             for name, parameter in self.named_parameters()
@@ -152,8 +154,8 @@ class Sharded:
 
 
 def wrapper(fsdp_config: Any, mesh: Any, dtypes: tuple[torch.dtype | None, torch.dtype], *, offload: bool) -> Any:
-    """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradients on
-    their way."""
+    """A function that shards one unit in place; `dtypes`: of computation (None: as stored) and of gradient
+    reduction."""
     settings: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": fsdp_config.reshard_after_forward}
     settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtypes[0], reduce_dtype=dtypes[1])
     if offload:
@@ -173,13 +175,13 @@ def _start(parameter: Any) -> int:
 
 
 def plain_name(name: str) -> str:
-    """A tensor's name without what `torch.compile` puts into it."""
+    """A tensor's name without the prefix of `torch.compile`."""
     return name.replace("_orig_mod.", "")
 
 
 def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]]:
-    """The modules to shard by themselves, inner ones first: the model's transformer blocks, or with `min_num_params`
-    the smallest modules that have as many parameters left to themselves."""
+    """The modules to shard as units, inner ones first: the transformer blocks, or with `min_num_params` the smallest
+    modules with as many parameters outside other units."""
     named = [(name, child) for name, child in reversed(list(module.named_modules())) if name]
     if not min_num_params:
         kinds = {kind for part in module.modules() for kind in getattr(part, "_no_split_modules", None) or ()}
@@ -189,7 +191,7 @@ def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]
     for name, child in named:
         taken = {p for _, other in chosen for p in other.parameters()}
         left = [p for p in child.parameters() if p not in taken]
-        # What two modules share must lie in the unit that holds both.
+        # A parameter that two modules share must be in the unit that contains both.
         if isinstance(child, nn.ModuleList | nn.ModuleDict) or any(owners[p] > 1 for p in left):
             continue
         if sum(p.numel() for p in left) >= min_num_params:
@@ -197,15 +199,15 @@ def blocks(module: nn.Module, min_num_params: int) -> list[tuple[str, nn.Module]
     return chosen
 
 
-class Filler:
-    """Gives a model on the meta device the weights that the first rank has read."""
+class WeightLoader:
+    """Loads a model on the meta device with the weights that the first rank reads."""
 
     def __init__(self, skeleton: nn.Module, source: nn.Module | None, ranks: Ranks, device: torch.device) -> None:
-        """`source`: the same model with its weights, on the first rank. Raises UserError where it is another one."""
+        """`source`: the same model with weights, on the first rank. Raises UserError where ranks see other models."""
         self.ranks = ranks
         self.device = device
         self.source = dict(_tensors(source)) if source is not None else {}
-        self.kinds = ranks.share({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
+        self.kinds = ranks.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in self.source.items()})
         names = dict(_tensors(skeleton))
         if {name: tensor.shape for name, tensor in names.items()} != {n: shape for n, (shape, _) in self.kinds.items()}:
             raise UserError("model.path: ranks do not see the same model; give every node the same files")
@@ -214,9 +216,9 @@ class Filler:
         self._made: dict[int, Any] = {}
 
     def fill(self, unit: nn.Module) -> Names:
-        """Make the tensors of a unit that are not there yet, whole on every rank; names of its parameters.
+        """Create the missing tensors of a unit, whole on every rank; returns the names of its parameters.
 
-        Parameters that several modules share stay one.
+        Parameters that several modules share stay shared.
         """
         filled = []
         places: list[dict[str, Any]] = [p for owner in unit.modules() for p in (owner._parameters, owner._buffers)]
@@ -229,7 +231,7 @@ class Filler:
         return filled
 
     def _make(self, tensor: Any) -> Any:
-        # The meta tensor is kept beside its successor: its id must not be given to another.
+        # The meta tensor is kept alive: a new tensor must not get its id.
         if id(tensor) not in self._made:
             name = self.names[id(tensor)]
             values = self._received(name)
@@ -243,7 +245,7 @@ class Filler:
         if self.ranks.first:
             own = self.source.pop(name)
             values = own.detach().to(self.device, copy=True)
-            own.data = own.data.new_empty(0)  # the whole model is never here twice
+            own.data = own.data.new_empty(0)  # frees memory: rank 0 never has the model twice
         else:
             values = torch.empty(shape, dtype=dtype, device=self.device)
         dist.broadcast(values, src=0)

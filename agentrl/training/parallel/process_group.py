@@ -1,7 +1,7 @@
-"""Forming the group of processes that train one model.
+"""Form the group of processes that train one model.
 
-Each process is told by its environment who it is, as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and,
-where several see the same GPUs, LOCAL_RANK.
+Each process reads the variables that torchrun sets: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, where several
+processes see the same GPUs, LOCAL_RANK.
 """
 
 import os
@@ -15,18 +15,18 @@ from agentrl.core.errors import UserError
 from agentrl.training.parallel.ranks import Ranks
 
 TIMEOUT = timedelta(minutes=30)
-"""Longer than any wait of one rank for another: a checkpoint's or a model's files, a compilation."""
+"""Longer than any wait of one rank for another: to read or write a model, to compile."""
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def join_ranks(
     device: torch.device, *, sequence_parallel: int = 1, fsdp_size: int = -1, timeout: timedelta = TIMEOUT
 ) -> Ranks:
-    """This process's place among those that train together; returns once all are there.
+    """Join the group; returns when all processes have joined.
 
-    `sequence_parallel`: neighbours that split the tokens of a pass. `fsdp_size`: ranks that a copy of the model is
-    sharded over; -1: all. A group of one is a group, too: its model is wrapped as those of many are. Raises UserError
-    where the sizes do not fit.
+    `sequence_parallel`: ranks that split the tokens of a micro-batch. `fsdp_size`: ranks that one copy of the model is
+    sharded over; -1: all. A group of one process has a mesh too, and its model is sharded over it. Raises UserError
+    where the sizes do not divide.
     """
     world = int(os.environ["WORLD_SIZE"])
     shard = world if fsdp_size in (-1, 0) or fsdp_size >= world else fsdp_size
@@ -44,19 +44,19 @@ def join_ranks(
         world=world,
         seq_world=sequence_parallel,
         mesh=mesh,
-        seq_group=_neighbours(world, sequence_parallel),
-        aside=dist.new_group(backend="gloo", timeout=timeout),
+        seq_group=_sequence_group(world, sequence_parallel),
+        background_group=dist.new_group(backend="gloo", timeout=timeout),
     )
 
 
 def leave_ranks() -> None:
-    """Dissolve the group, if there is one."""
+    """Leave the group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _neighbours(world: int, size: int) -> dist.ProcessGroup | None:
-    """This rank's group of `size` in a row; every rank takes part in making every group."""
+def _sequence_group(world: int, size: int) -> dist.ProcessGroup | None:
+    """This rank's group of `size` consecutive ranks. Every rank creates every group, as torch requires."""
     if size == 1:
         return None
     groups = [dist.new_group(list(range(i, i + size))) for i in range(0, world, size)]

@@ -1,9 +1,9 @@
-"""The processes that train one model together, as one of them sees it.
+"""The ranks that train one model together, as one of them sees it.
 
-Ranks lie in two dimensions: `data_world` shares of a mini-batch, and within each share `seq_world` neighbours that
-split its tokens among them (sequence parallelism). Rank = data_rank * seq_world + seq_rank. Model and optimizer are
-sharded over all of them. Every method is a meeting of all ranks: each calls it, in the same order. Alone, all of them
-are free, and nothing of torch.distributed is needed.
+Two dimensions: `data_world` shares of a mini-batch, and per share a group of `seq_world` ranks that split
+its tokens (sequence parallelism). rank = data_rank * seq_world + seq_rank. Model and optimizer are sharded over all
+ranks. Every method is collective: all ranks call it in the same order. With one rank all methods are free and need no
+torch.distributed.
 """
 
 from collections.abc import Callable
@@ -23,54 +23,54 @@ class Ranks:
     """One process among `world`; `training.parallel.join_ranks` makes it for more than one."""
 
     rank: int = 0
-    """Which of them this one is."""
+    """Number of this process."""
     world: int = 1
-    """How many there are."""
+    """Number of processes."""
     seq_world: int = 1
-    """Neighbours that split the tokens of a pass among them."""
+    """Ranks that split the tokens of a micro-batch."""
     mesh: Any = None
-    """DeviceMesh over which parameters are sharded: (shard) or (replicate, shard). None: they are whole."""
+    """DeviceMesh of the parameters: (shard) or (replicate, shard). None: they are not sharded."""
     seq_group: Any = None
-    """Process group of those neighbours."""
-    aside: Any = None
-    """Process group of all ranks for what runs beside training: checkpoints on their way to the disk."""
+    """Process group of the ranks that split tokens."""
+    background_group: Any = None
+    """Process group of all ranks for work in the background: writing checkpoints."""
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks for all where one must."""
+        """Whether this is rank 0, which writes shared files."""
         return self.rank == 0
 
     @property
     def data_rank(self) -> int:
-        """Which share of a mini-batch is this one's."""
+        """Index of this rank's share of a mini-batch."""
         return self.rank // self.seq_world
 
     @property
     def data_world(self) -> int:
-        """Shares that a mini-batch is cut into."""
+        """Number of shares of a mini-batch."""
         return self.world // self.seq_world
 
     @property
     def seq_rank(self) -> int:
-        """Which part of a pass's tokens is this one's."""
+        """Index of this rank's part of a micro-batch's tokens."""
         return self.rank % self.seq_world
 
     @property
-    def speaks(self) -> bool:
-        """Whether this process answers for its share of the mini-batch: one of the neighbours does."""
+    def leads(self) -> bool:
+        """Whether this rank reports the results of its share: the first of its sequence group does."""
         return self.seq_rank == 0
 
     def backward(self, loss: Tensor) -> None:
         """Backpropagate this rank's part of a loss that is a sum over ranks.
 
-        Sharded models average gradients over ranks, so the part is scaled up; alone, it is left as it is.
+        Sharded models average gradients over ranks, so the part is multiplied by `world`.
         """
         (loss * self.world if self.world > 1 else loss).backward()
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum over shares, in place: what a rank that does not speak has is left out."""
+        """The sum over shares, in place; only ranks that lead their share count."""
         if self.world > 1:
-            if not self.speaks:
+            if not self.leads:
                 tensor.zero_()
             torch.distributed.all_reduce(tensor)
         return tensor
@@ -84,36 +84,38 @@ class Ranks:
         return values[:: self.seq_world]
 
     def merge(self, values: dict[str, T]) -> dict[str, T]:
-        """What any rank has, for all; of a name that several have, the first one's."""
+        """The union of all ranks' values; where several have a name, the lowest rank's value."""
         if self.world == 1:
             return values
         parts: list[Any] = [None] * self.world
         torch.distributed.all_gather_object(parts, values)
         return {name: value for part in reversed(parts) for name, value in part.items()}
 
-    def share(self, value: T) -> T:
-        """Plain data of the first rank, for all."""
+    def broadcast(self, value: T) -> T:
+        """Plain data of the first rank, on every rank."""
         if self.world == 1:
             return value
         values = [value]
         torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
 
-    def meet(self) -> None:
-        """Wait for the others, beside whatever training does."""
+    def barrier(self) -> None:
+        """Wait for all ranks, in the background group."""
         if self.world > 1:
-            torch.distributed.barrier(group=self.aside)
+            torch.distributed.barrier(group=self.background_group)
 
     def attempt(self, function: Callable[[], T]) -> T:
-        """`function()`, and a meeting: when it fails on one rank it fails on all, beside whatever training does."""
+        """`function()`; where it fails on one rank it fails on all. Uses the background group."""
         error: Exception | None = None
         try:
             result = function()
-        except Exception as caught:  # a full disk, say: the others must not wait for this rank
+        except Exception as caught:  # for example a full disk: the other ranks must not wait for this one
             error = caught
         if self.world > 1:
             errors: list[Any] = [None] * self.world
-            torch.distributed.all_gather_object(errors, None if error is None else str(error), group=self.aside)
+            torch.distributed.all_gather_object(
+                errors, None if error is None else str(error), group=self.background_group
+            )
             error = error or next((InfraError(f"rank {i}: {e}") for i, e in enumerate(errors) if e is not None), None)
         if error is not None:
             raise error
@@ -130,4 +132,4 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""A process that trains by itself."""
+"""A single process."""

@@ -1,4 +1,4 @@
-"""From a way to load a model to the model on one process, or sharded over many."""
+"""Load a model on one process, or sharded over many."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,19 +8,19 @@ import torch
 from torch import nn
 
 from agentrl.config.schema.fsdp import Sharding
+from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
-from agentrl.training.perf.device import DTYPES
 
 ROOM = 0.2
-"""Share of a GPU's memory that may be spent on keeping a sharded model whole between the passes of a step."""
+"""Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
 
 Load = Callable[[torch.device], Any]
-"""Gives the model on a device; on the meta device, without its weights."""
+"""Loads the model on a device; on the meta device without weights."""
 
 
-def place(
+def load_on_ranks(
     load: Load,
     ranks: Ranks,
     fsdp_config: Sharding,
@@ -28,13 +28,13 @@ def place(
     device: torch.device,
     compiled: bool = False,
 ) -> Any:
-    """The model on `device`: whole where this process is alone, else sharded over `ranks`, by which it is first read.
+    """The model on `device`: whole in a single process, else sharded over `ranks`.
 
-    `compiled`: every block is compiled. Raises UserError where the model cannot be had.
+    `compiled`: compile every block. Raises UserError where the model cannot be loaded.
     """
     if ranks.mesh is None:
         module = load(device)
-        compute_in(module, computing(fsdp_config, device))
+        set_compute_dtype(module, compute_dtype(fsdp_config, device))
         return compile_blocks(module) if compiled else module
     skeleton = load(torch.device("meta"))
     source = load(torch.device("cpu")) if ranks.first else None
@@ -51,42 +51,42 @@ def shard(
     *,
     device: torch.device,
 ) -> Any:
-    """Shard a model on the meta device, unit by unit, with the weights of `source`, which the first rank has."""
+    """Shard a model on the meta device, unit by unit, with the weights of `source`, a model on the first rank."""
     from agentrl.training.parallel import fsdp
 
     if ranks.seq_world > 1:
         check_heads(skeleton.config, is_packed(skeleton), ranks.seq_world)
-    filler = fsdp.Filler(skeleton, source, ranks, device)
-    dtypes = computing(fsdp_config, device), DTYPES[fsdp_config.mixed_precision.reduce_dtype]
-    lets_go = reshards(fsdp_config, skeleton, dtypes, ranks, device)
-    fsdp_config = replace(fsdp_config, reshard_after_forward=lets_go)
+    filler = fsdp.WeightLoader(skeleton, source, ranks, device)
+    dtypes = compute_dtype(fsdp_config, device), torch_dtype(fsdp_config.mixed_precision.reduce_dtype)
+    resharded = reshards_after_forward(fsdp_config, skeleton, dtypes, ranks, device)
+    fsdp_config = replace(fsdp_config, reshard_after_forward=resharded)
     offload = fsdp_config.offload_policy and device.type == "cuda"
     wrap = fsdp.wrapper(fsdp_config, ranks.mesh, dtypes, offload=offload)
     units = []
     for _, block in fsdp.blocks(skeleton, fsdp_config.wrap_policy.min_num_params):
         names = filler.fill(block)
         units.append((wrap(block), names))
-    outer = fsdp.Whole(skeleton)
+    outer = fsdp.FsdpRoot(skeleton)
     names = filler.fill(outer)
     root = wrap(outer)
     units.append((root, names))
     if fsdp_config.forward_prefetch:
         fsdp.prefetch([unit for unit, _ in reversed(units[:-1])])
-    sharded = fsdp.Sharded(skeleton, root, units, filler.shapes, ranks)
-    sharded.keeps = not lets_go
-    sharded.computes_in = dtypes[0]
+    sharded = fsdp.ShardedModel(skeleton, root, units, filler.shapes, ranks)
+    sharded.keeps_gathered = not resharded
+    sharded.compute_dtype = dtypes[0]
     return sharded
 
 
-def reshards(
+def reshards_after_forward(
     fsdp_config: Sharding,
     module: nn.Module,
     dtypes: tuple[torch.dtype | None, torch.dtype],
     ranks: Ranks,
     device: torch.device,
 ) -> bool:
-    """`reshard_after_forward`, with null told. `dtypes`: of computation (None: as stored), of gradients' sums."""
-    if ranks.world == 1:  # nothing is won by letting go of what nobody else has
+    """`reshard_after_forward`; null: decided by memory. `dtypes`: of computation (None: as stored), of reduction."""
+    if ranks.world == 1:  # a single rank has all shards
         return False
     if fsdp_config.reshard_after_forward is not None:
         return fsdp_config.reshard_after_forward
@@ -97,32 +97,32 @@ def reshards(
     return whole > ROOM * torch.cuda.get_device_properties(device).total_memory
 
 
-def computing(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
-    """What layers compute in; None: in what parameters are stored in."""
+def compute_dtype(fsdp_config: Sharding, device: torch.device) -> torch.dtype | None:
+    """The dtype that layers compute in; None: the dtype of the parameters."""
     param_dtype = fsdp_config.mixed_precision.param_dtype
     if param_dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else None
-    return DTYPES[param_dtype]
+    return torch_dtype(param_dtype)
 
 
-def compute_in(module: Any, dtype: torch.dtype | None) -> None:
-    """Have a model that one process holds whole compute in `dtype` wherever `inside` runs it."""
-    module.computes_in = dtype
+def set_compute_dtype(module: Any, dtype: torch.dtype | None) -> None:
+    """Make an unsharded model compute in `dtype` in `run_gathered`."""
+    module.compute_dtype = dtype
     if dtype == torch.float32:
         module.float()  # autocast narrows, it does not widen
 
 
-def as_trained(module: Any) -> Any:
-    """A frozen model in half precision computes what one with float32 parameters of the same values would: a sum over
-    layers that autocast leaves in float32. Returns the module; one that is sharded does so already."""
+def match_trained_precision(module: Any) -> Any:
+    """Make a frozen half-precision model compute as one with float32 parameters of the same values: the sum over layers
+    is in float32, as autocast leaves it. Returns the module; a sharded one computes so already."""
     dtypes = {p.dtype for p in module.parameters()}
-    if not hasattr(module, "inside") and dtypes == {getattr(module, "computes_in", None)}:
+    if not hasattr(module, "run_gathered") and dtypes == {getattr(module, "compute_dtype", None)}:
         module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
     return module
 
 
 def compile_blocks(module: Any) -> Any:
-    """Compile each transformer block by itself; returns the module."""
+    """Compile each transformer block separately; returns the module."""
     from agentrl.training.parallel.fsdp import blocks
 
     for _, block in blocks(module, 0):

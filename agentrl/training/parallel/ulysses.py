@@ -1,9 +1,10 @@
-"""Ulysses sequence parallelism (arXiv 2309.14509): neighbours split the tokens of a pass, and for attention the heads.
+"""Ulysses sequence parallelism (arXiv 2309.14509): ranks of a sequence group split the tokens of a micro-batch, and for
+attention the heads.
 
-Each neighbour embeds, multiplies and scores its own run of the packed tokens. Around attention they exchange: from
-some tokens of all heads to all tokens of some heads, and back. So attention sees whole sequences, and what is
-computed is what one process would compute. Every neighbour ends up with the figures of all tokens and computes the
-whole loss; backwards each follows its own tokens, and the sum of their gradients is the gradient.
+Each rank computes all layers for its contiguous part of the packed tokens. An all-to-all before attention turns some
+tokens of all heads into all tokens of some heads; a second one after it reverses that. So attention sees whole
+sequences, and the result equals that of one process. Every rank gathers the results of all tokens and computes the
+whole loss; backward covers its own tokens, and the gradient is the sum over ranks.
 """
 
 from dataclasses import dataclass
@@ -20,35 +21,35 @@ from agentrl.training.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class Part:
-    """One neighbour's tokens of a pass; alone, all of them."""
+class TokenShard:
+    """One rank's tokens of a micro-batch; without sequence parallelism, all of them."""
 
     ids: Tensor
     positions: Tensor
     cu_seqlens: Tensor
-    """Of all tokens, with those that fill up to a multiple of the neighbours as one more sequence."""
+    """Of all tokens; tokens that fill up to a multiple of the group are one more sequence."""
     longest: int
     start: int
-    """Which token of the pass is the first here."""
+    """Index of this rank's first token in the micro-batch."""
     group: Any = None
 
-    def own(self, tokens: Tensor) -> Tensor:
-        """Of token indices [N], those that lie here: a bool [N]."""
+    def owns(self, tokens: Tensor) -> Tensor:
+        """Whether token indices [N] are in this shard: bool [N]."""
         return (tokens >= self.start) & (tokens < self.start + self.ids.numel())
 
-    def everywhere(self, column: Tensor) -> Tensor:
-        """A column f32 [T] of which each neighbour has its own entries and zeros, with the entries of all."""
+    def gather(self, column: Tensor) -> Tensor:
+        """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""
         if self.group is None:
             return column
-        whole: Tensor = _Everywhere.apply(column, self.group)
+        whole: Tensor = _Gather.apply(column, self.group)
         return whole
 
 
-def part_of(batch: Batch, ranks: Ranks) -> Part:
-    """The tokens of a pass that are this rank's."""
+def token_shard_of(batch: Batch, ranks: Ranks) -> TokenShard:
+    """This rank's tokens of a micro-batch."""
     longest = max(batch.lengths)
     if ranks.seq_world == 1:
-        return Part(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
+        return TokenShard(batch.ids, batch.positions, batch.cu_seqlens, longest, 0)
     filling = -batch.num_tokens % ranks.seq_world
     bounds, positions = batch.cu_seqlens, batch.positions
     if filling:
@@ -57,13 +58,13 @@ def part_of(batch: Batch, ranks: Ranks) -> Part:
     ids = F.pad(batch.ids, (0, filling)).chunk(ranks.seq_world)[ranks.seq_rank]
     positions = positions.chunk(ranks.seq_world)[ranks.seq_rank]
     start = ranks.seq_rank * ids.numel()
-    return Part(ids, positions, bounds, max(longest, filling), start, ranks.seq_group)
+    return TokenShard(ids, positions, bounds, max(longest, filling), start, ranks.seq_group)
 
 
 def to_heads(query: Tensor, key: Tensor, value: Tensor, group: Any) -> tuple[Tensor, Tensor, Tensor]:
     """From own tokens of all heads [1, heads, T / n, D] to all tokens of own heads [1, heads / n, T, D].
 
-    Key and value heads that are too few to be dealt out are repeated first.
+    Key and value heads are repeated first where there are fewer than ranks.
     """
     size = torch.distributed.get_world_size(group)
     heads, kv_heads = query.shape[1], key.shape[1]
@@ -83,7 +84,7 @@ def to_tokens(output: Tensor, group: Any) -> Tensor:
 
 
 def check_heads(config: Any, packed: bool, size: int) -> None:
-    """Raises UserError where a model cannot be split among `size` neighbours."""
+    """Raises UserError where a model cannot be split among `size` ranks."""
     key = f"ulysses_sequence_parallel_size={size}"
     heads = config.get_text_config().num_attention_heads
     if heads % size:
@@ -95,20 +96,20 @@ def check_heads(config: Any, packed: bool, size: int) -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """All-to-all: cut along one dimension, a piece for each neighbour; join what comes along another."""
+    """All-to-all: split along one dimension, one part per rank; concatenate the received parts along another."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, cut: int, join: int, group: Any) -> Tensor:
-        ctx.cut, ctx.join, ctx.group = cut, join, group
-        return _exchanged(tensor, cut, join, group)
+    def forward(ctx: Any, tensor: Tensor, split: int, join: int, group: Any) -> Tensor:
+        ctx.split, ctx.join, ctx.group = split, join, group
+        return _exchanged(tensor, split, join, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _exchanged(gradients[0], ctx.join, ctx.cut, ctx.group), None, None, None
+        return _exchanged(gradients[0], ctx.join, ctx.split, ctx.group), None, None, None
 
 
-class _Everywhere(torch.autograd.Function):
-    """The sum over neighbours; backwards each keeps the gradient of what it put in."""
+class _Gather(torch.autograd.Function):
+    """The sum over ranks; in backward each rank keeps the gradient of its own input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
@@ -121,8 +122,8 @@ class _Everywhere(torch.autograd.Function):
         return gradients[0], None
 
 
-def _exchanged(tensor: Tensor, cut: int, join: int, group: Any) -> Tensor:
-    sent = torch.stack(tensor.chunk(torch.distributed.get_world_size(group), dim=cut))
+def _exchanged(tensor: Tensor, split: int, join: int, group: Any) -> Tensor:
+    sent = torch.stack(tensor.chunk(torch.distributed.get_world_size(group), dim=split))
     received = torch.empty_like(sent)
     torch.distributed.all_to_all_single(received, sent, group=group)
     return torch.cat(received.unbind(0), dim=join)

@@ -1,4 +1,4 @@
-"""Making a CPU fast at what training and sampling do. Called by programs, never on import."""
+"""Make training and sampling fast on a CPU. Programs call it; imports never do."""
 
 import os
 from typing import Any
@@ -12,11 +12,10 @@ EXACT = 1e-5
 
 
 def tune_cpu(threads: int | None = None) -> None:
-    """Set PyTorch's thread count (null: leave it) and send float32 products to oneDNN where that stays exact.
+    """Set PyTorch's thread count (None: unchanged) and use oneDNN for float32 products where it stays exact.
 
-    PyTorch's default library for them, MKL, is slow on AMD: oneDNN is 1.5 to 2.5 times faster. The switch that
-    chooses oneDNN also allows it bfloat16 arithmetic, which CPUs with AMX then use: this is measured, and undone.
-    Products on a GPU are not touched.
+    oneDNN is 1.5 to 2.5 times faster on AMD than MKL, PyTorch's default. The switch also allows bfloat16 arithmetic,
+    which CPUs with AMX then use: the error is measured, and the switch undone. GPU products do not change.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -29,8 +28,8 @@ def tune_cpu(threads: int | None = None) -> None:
         matmul.fp32_precision = before
 
 
-def threads_named() -> int:
-    """The number of threads that the user names in a variable; 0: none."""
+def threads_set_by_user() -> int:
+    """The number of threads that the user set in an environment variable; 0: none."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         number = os.environ.get(name, "").partition(",")[0].strip()
         if number.isdecimal():
@@ -39,16 +38,16 @@ def threads_named() -> int:
 
 
 def threads_of_rank(ranks: int, *, steady: bool = False) -> int:
-    """Threads of each of so many processes on this machine: its idle cores, shared out, unless the user names some.
+    """Threads of each of `ranks` processes on this machine: an equal part of its idle cores, or the user's number.
 
-    `steady`: all cores, idle or not, so that the number, and with it the last bits of every sum, is always the same.
+    `steady`: count busy cores too. The number is then always the same, and with it the last bits of every sum.
     """
     host = Host()
-    return threads_named() or max(1, (host.allowed() if steady else host.idle()) // ranks)
+    return threads_set_by_user() or max(1, (host.allowed() if steady else host.idle()) // ranks)
 
 
 def product_error() -> float:
-    """Largest error of a float32 matrix product on this CPU, as set up now, relative to its largest entry."""
+    """Largest error of a float32 matrix product on this CPU in its current setup, relative to its largest entry."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
     exact = a.double() @ b.double()

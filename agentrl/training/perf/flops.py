@@ -1,7 +1,7 @@
-"""What passes over a batch cost in arithmetic, and what GPUs can do: together, model FLOPs utilisation (MFU).
+"""FLOPs of forward and backward passes, and peak FLOPs of GPUs: together, model FLOPs utilisation (MFU).
 
-Counted is what the mathematics needs (arXiv 2204.02311): 2 operations a parameter and token forward, twice that
-backward, and causal attention. What is computed again (checkpointed activations, chunks of logits) does not count.
+Model FLOPs (arXiv 2204.02311): 2 per parameter and token forward, twice that backward, and causal attention. Recomputed
+work (checkpointed activations, chunks of logits) does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ PEAKS = {
     "A10": 125e12,
     "RTX 4090": 165e12,
 }
-"""Dense bf16 operations a second, by a part of the device's name; the longest that fits counts."""
+"""Dense bf16 FLOPs per second by a part of the device's name; the longest match counts."""
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """What a GPU can do in bf16, operations a second; None where that is not known."""
+    """A GPU's peak in bf16 FLOPs per second; None where it is unknown."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -40,36 +40,36 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """Cost of a network, by what it does."""
+class ModelFlops:
+    """FLOPs of a network per token, by part."""
 
     backbone: float
-    """Weights that each token is multiplied with, the head's aside."""
+    """Weights that each token is multiplied with, without the head's."""
     head: float
-    """Weights of the output head, which only scored tokens meet."""
+    """Weights of the output head, used for scored tokens only."""
     attention: float
-    """Width of all attention layers together: layers x heads x head size."""
+    """Total width of all attention layers: layers x heads x head size."""
     frozen: bool = False
-    """Whether weights get no gradient (LoRA): the backward pass is half as long."""
+    """Whether the base weights get no gradient (LoRA): backward needs half the FLOPs."""
 
     def forward(self, lengths: Sequence[int], scored: int) -> float:
-        """Operations of a forward pass over sequences of these lengths, `scored` of their tokens with a head."""
+        """FLOPs of a forward pass over sequences of these lengths; `scored`: tokens that use the head."""
         tokens, squares = sum(lengths), sum(n * n for n in lengths)
         return 2 * self.backbone * tokens + 2 * self.head * scored + 2 * self.attention * squares
 
     def update(self, lengths: Sequence[int], scored: int) -> float:
-        """Operations of a forward and a backward pass."""
+        """FLOPs of a forward and a backward pass."""
         return (2 if self.frozen else 3) * self.forward(lengths, scored)
 
 
-def arithmetic_of(module: Any) -> Arithmetic:
-    """The cost of a model, sharded or not."""
+def flops_of_module(module: Any) -> ModelFlops:
+    """The FLOPs of a model, sharded or not."""
     shapes = getattr(module, "whole_shapes", None) or {name: p.shape for name, p in module.named_parameters()}
-    return arithmetic(shapes, module.config)
+    return model_flops(shapes, module.config)
 
 
-def arithmetic(shapes: Mapping[str, Sequence[int]], config: Any) -> Arithmetic:
-    """The cost of a transformers model with these parameter shapes."""
+def model_flops(shapes: Mapping[str, Sequence[int]], config: Any) -> ModelFlops:
+    """The FLOPs of a transformers model with these parameter shapes."""
     text = config.get_text_config()
     embedding = [name for name in shapes if "embed" in name or name.endswith("wte.weight")]
     heads = [name for name in shapes if name.endswith(("lm_head.weight", "score.weight"))]
@@ -80,17 +80,17 @@ def arithmetic(shapes: Mapping[str, Sequence[int]], config: Any) -> Arithmetic:
     backbone = sum(_size(shapes[name]) * (active if ".experts." in name else 1.0) for name in others)
     width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     frozen = any("lora_" in name for name in shapes)
-    return Arithmetic(backbone, head, text.num_hidden_layers * width, frozen)
+    return ModelFlops(backbone, head, text.num_hidden_layers * width, frozen)
 
 
 def _active(config: Any) -> float:
-    """Share of its experts that a token meets."""
+    """Share of the experts that one token uses."""
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1
     return (getattr(config, "num_experts_per_tok", None) or experts) / experts
 
 
 def _size(shape: Sequence[int]) -> float:
-    """Weights that multiply; norms and biases do not."""
+    """Weights of a matrix; 0 for norms and biases, which do not multiply."""
     size = 1.0
     for extent in shape:
         size *= extent

@@ -1,4 +1,4 @@
-"""What a phase of training did to this process's device: operations a second, their share of the peak, memory."""
+"""Measure training phases on this process's device: FLOPs per second, MFU, peak memory."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ import torch
 from agentrl.training.perf.flops import peak_flops
 
 Spent = Callable[[float], None]
-"""Takes note of floating-point operations."""
+"""Records FLOPs."""
 GIB = 2**30
 TERA = 1e12
 
 
 class Meter:
-    """Measures phases of work that `world` processes share evenly; figures by name, until they are taken."""
+    """Measures phases of work that `world` processes share evenly; keeps metrics by name until `take`."""
 
     def __init__(self, device: torch.device, *, world: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
         self.device = device
@@ -26,7 +26,7 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Spent]:
-        """Measure what runs inside, which says what floating-point operations it took on all processes together."""
+        """Measure the body; it reports the FLOPs of all processes together to the yielded function."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         start, operations = self._now(), [0.0]
@@ -40,7 +40,7 @@ class Meter:
             self._figures[f"perf/{name}_peak_cuda_gb"] = torch.cuda.max_memory_allocated(self.device) / GIB
 
     def take(self) -> dict[str, float]:
-        """The figures since the last time."""
+        """The metrics since the last call."""
         figures, self._figures = self._figures, {}
         return figures
 

@@ -1,7 +1,6 @@
-"""The CPU's memory as the GPU's overflow: activations between forward and backward, optimizer state between steps,
-parameters while trajectories are sampled.
+"""Offload GPU memory to the CPU: activations between forward and backward, optimizer state between steps.
 
-Copies run in the order of the GPU's own work, from and to pinned memory, so nothing waits for them by name.
+Copies run on the GPU's stream, from and to pinned memory, so they need no explicit synchronisation.
 """
 
 from collections.abc import Callable
@@ -12,11 +11,11 @@ import torch
 from torch import Tensor
 
 SMALLEST = 2**16
-"""Elements of a tensor that is worth the trip."""
+"""Fewest elements of an offloaded tensor."""
 
 
 def offloaded_activations(module: Any) -> AbstractContextManager[Any]:
-    """Around a forward pass: what autograd keeps waits in the CPU's memory, if that is asked of the model."""
+    """Context of a forward pass: autograd's saved tensors are in CPU memory, if the model offloads activations."""
     if not getattr(module, "offloads_activations", False) or not torch.is_grad_enabled():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(*_hooks())

@@ -1,4 +1,4 @@
-"""Profiles of chosen steps, on chosen ranks: torch's profiler writes a trace, Nsight Systems is told when to look.
+"""Profile chosen steps on chosen ranks: torch's profiler writes a trace, or Nsight Systems records one.
 
 A trace is a file `step<n>-rank<r>[-<phase>].json.gz`, which chrome://tracing and Perfetto show. With tool=nsys the
 process must run under `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat`; phases are NVTX ranges
@@ -17,14 +17,14 @@ from agentrl.core.errors import UserError
 
 
 class Profiling:
-    """One process's profiles."""
+    """The profiles of one process."""
 
     def __init__(self, profiler: Profiler, steps: list[int] | None, folder: Path, rank: int) -> None:
-        """`steps`: those to profile; None: none. `folder`: where traces go. Raises UserError."""
+        """`steps`: to profile; None: no step. `folder`: of the traces. Raises UserError."""
         chosen = profiler.all_ranks or rank in profiler.ranks
         self.steps = set(steps or []) if chosen else set()
         if self.steps and profiler.tool == "nsys" and not torch.cuda.is_available():
-            raise UserError("actor.profiler.tool=nsys looks at a GPU, and there is none: set actor.profiler.tool=torch")
+            raise UserError("actor.profiler.tool=nsys needs a GPU, and there is none: set actor.profiler.tool=torch")
         self.profiler = profiler
         self.folder = folder
         self.rank = rank
@@ -32,7 +32,7 @@ class Profiling:
 
     @contextmanager
     def phase(self, step: int, name: str, *, last: bool = False) -> Iterator[None]:
-        """Around one phase of a step. The `last` ends the step's profile; with `discrete` each has one of its own."""
+        """Context of one phase of a step. The `last` phase ends the profile; with `discrete` each phase has its own."""
         if step not in self.steps:
             yield
             return

@@ -1,7 +1,7 @@
 """Finished conversations for supervised training: rows of a file as ledgers.
 
-Invariant: a conversation longer than `data.max_length` is left out whole and counted, or cut to it, or an error, as
-`data.truncation` says.
+Invariant: a conversation longer than `data.max_length` is left out and counted, truncated, or an error, by
+`data.truncation`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ Record = dict[str, Any]
 Messages = list[dict[str, Any]]
 
 COLUMNS = ("ids", "mask", "logprobs", "sources", "turns", "versions")
-"""What a ledger holds of each token."""
+"""The token columns of a ledger."""
 
 
 @dataclass
@@ -39,14 +39,14 @@ class Conversations:
 def read_conversations(
     data: SftData, chat: Chat, files: Any = None, *, limit: int = -1, what: str = "data.train_files"
 ) -> Conversations:
-    """The first `limit` rows (-1: all) of `files` (data.train_files unless told) as ledgers; `what` names their key.
+    """The first `limit` rows (-1: all) of `files` (default: data.train_files) as ledgers; `what`: their key in errors.
 
-    Raises UserError naming the row that is none, or when none fits.
+    Raises UserError for a row that is no conversation, and when no row fits.
     """
     ledgers, too_long = [], 0
     read = custom_ledgers if data.custom_cls.path else _ledgers
-    for whole, place in islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None):
-        ledger = _fitted(whole, data, place=place)
+    for whole, where in islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None):
+        ledger = _fitted(whole, data, where=where)
         if ledger is None:
             too_long += 1
         else:
@@ -59,28 +59,28 @@ def read_conversations(
 
 
 def _ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
-    """Rows as ledgers, and where each stands."""
+    """Rows as ledgers, each with its file and line."""
     for file in paths(files, what):
         for number, record in enumerate(read_records(file), start=1):
-            place = f"{file}:{number}"
-            yield _ledger(record, data, chat, place=place), place
+            where = f"{file}:{number}"
+            yield _ledger(record, data, chat, where=where), where
 
 
-def _ledger(record: Record, data: SftData, chat: Chat, *, place: str) -> Ledger:
+def _ledger(record: Record, data: SftData, chat: Chat, *, where: str) -> Ledger:
     whole = _whole(record, data)
-    messages = _messages(record, data, place) if whole else _pair(record, data, place)
-    chat = chat.with_kwargs(**_thinking(record, data, place))
+    messages = _messages(record, data, where) if whole else _pair(record, data, where)
+    chat = chat.with_kwargs(**_thinking(record, data, where))
     tools = plain(record.get(data.tools_key)) or None
     try:
         messages = [{"content": "", **message} for message in messages]
-        messages = with_media(messages, record, {"image": data.image_key, "video": data.video_key}, place)
+        messages = with_media(messages, record, {"image": data.image_key, "video": data.video_key}, where)
         ledger = chat.transcript(chat.see(messages), tools, verbatim=not whole)
     except UserError as error:
-        raise UserError(f"{place}: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:  # someone else's data
-        raise UserError(f"{place}: the messages are not OpenAI-style: {type(error).__name__} {error}") from error
+        raise UserError(f"{where}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:  # the user's data
+        raise UserError(f"{where}: the messages are not OpenAI-style: {type(error).__name__} {error}") from error
     if not ledger.model_tokens:
-        raise UserError(f"{place}: no assistant message is trained on; each has loss_mask 0")
+        raise UserError(f"{where}: no assistant message is trained on; each has loss_mask 0")
     return ledger
 
 
@@ -91,37 +91,37 @@ def _whole(record: Record, data: SftData) -> bool:
     return record.get(data.messages_key) is not None
 
 
-def _messages(record: Record, data: SftData, place: str) -> Messages:
-    """A whole conversation."""
+def _messages(record: Record, data: SftData, where: str) -> Messages:
+    """The messages of a whole conversation."""
     messages = plain(record.get(data.messages_key))
     if not isinstance(messages, list) or not messages:
-        raise UserError(f"{place} has no messages under {data.messages_key!r}; set data.messages_key")
+        raise UserError(f"{where} has no messages under {data.messages_key!r}; set data.messages_key")
     for message in messages:
         if isinstance(message, dict) and message.get("role") != "assistant" and message.get("loss_mask"):
-            raise UserError(f"{place}: a {message.get('role')} message has loss_mask 1; only the assistant is trained")
+            raise UserError(f"{where}: a {message.get('role')} message has loss_mask 1; only the assistant is trained")
     return messages
 
 
-def _pair(record: Record, data: SftData, place: str) -> Messages:
-    """A question and its answer."""
+def _pair(record: Record, data: SftData, where: str) -> Messages:
+    """The messages of a question and its answer."""
     if data.prompt_key not in record or data.response_key not in record:
         either = "" if data.conversations is False else f"messages under {data.messages_key!r}, nor "
         raise UserError(
-            f"{place} has no {either}{data.prompt_key!r} and {data.response_key!r}; "
+            f"{where} has no {either}{data.prompt_key!r} and {data.response_key!r}; "
             f"set {'data.messages_key, or ' if either else ''}data.prompt_key and data.response_key"
         )
-    prompt = _led_to(record, data.prompt_key, data.prompt_dict_keys, f"{place}: data.prompt_dict_keys")
-    response = _led_to(record, data.response_key, data.response_dict_keys, f"{place}: data.response_dict_keys")
+    prompt = _nested_value(record, data.prompt_key, data.prompt_dict_keys, f"{where}: data.prompt_dict_keys")
+    response = _nested_value(record, data.response_key, data.response_dict_keys, f"{where}: data.response_dict_keys")
     if not prompt or not isinstance(prompt, str | list):
-        raise UserError(f"{place}: {data.prompt_key!r} holds neither text nor messages; data.prompt_dict_keys leads on")
+        raise UserError(f"{where}: {data.prompt_key!r} holds neither text nor messages; data.prompt_dict_keys leads on")
     if not isinstance(response, str):
-        raise UserError(f"{place}: {data.response_key!r} holds no text; data.response_dict_keys leads on")
+        raise UserError(f"{where}: {data.response_key!r} holds no text; data.response_dict_keys leads on")
     question: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     return [*question, {"role": "assistant", "content": response}]
 
 
-def _led_to(record: Record, key: str, names: Sequence[str] | None, what: str) -> Any:
-    """What a column holds, or what `names` lead to in it; a list of one is that one, as in verl."""
+def _nested_value(record: Record, key: str, names: Sequence[str] | None, what: str) -> Any:
+    """A column's value, or the nested value at the keys `names`; a list of one stands for its item, as in verl."""
     value = plain(record[key])
     for name in names or ():
         while isinstance(value, list) and len(value) == 1:
@@ -136,38 +136,38 @@ def _led_to(record: Record, key: str, names: Sequence[str] | None, what: str) ->
     return value
 
 
-def _thinking(record: Record, data: SftData, place: str) -> dict[str, bool]:
-    """What the row has the chat template do about thinking."""
+def _thinking(record: Record, data: SftData, where: str) -> dict[str, bool]:
+    """The chat template's `enable_thinking` for a row; empty: unset."""
     value = plain(record.get(data.enable_thinking_key))
     value = data.enable_thinking_default if value is None else value
-    if value is None or value != value:  # NaN: pandas' way of leaving a cell empty
+    if value is None or value != value:  # NaN: an empty cell in pandas
         return {}
     if value not in (True, False):
-        raise UserError(f"{place}: {data.enable_thinking_key!r} is {value!r}; it must be true or false")
+        raise UserError(f"{where}: {data.enable_thinking_key!r} is {value!r}; it must be true or false")
     return {"enable_thinking": bool(value)}
 
 
-def _fitted(ledger: Ledger, data: SftData, *, place: str) -> Ledger | None:
-    """The ledger, cut where it is too long; None where nothing is left to train on. Raises UserError."""
+def _fitted(ledger: Ledger, data: SftData, *, where: str) -> Ledger | None:
+    """The ledger, truncated if too long; None where no token to train on is left. Raises UserError."""
     size, limit, side = len(ledger), data.max_length, data.truncation
     if size <= limit or side is None:
         return ledger if size <= limit else None
     if side == "error":
         raise UserError(
-            f"{place}: a conversation of {size} tokens is over data.max_length={limit}; raise it, or set "
+            f"{where}: a conversation of {size} tokens is over data.max_length={limit}; raise it, or set "
             "data.truncation=left, right or middle, or null to leave such rows out"
         )
     if ledger.media:
         raise UserError(
-            f"{place}: a conversation of {size} tokens with images is over data.max_length={limit} and cannot be cut; "
+            f"{where}: a conversation of {size} tokens with images is over data.max_length={limit} and cannot be cut; "
             "raise it, or set data.truncation=null to leave such rows out"
         )
-    cut = _cut(ledger, truncate(range(size), limit, side))
-    return cut if cut.model_tokens else None
+    kept = _select(ledger, truncate(range(size), limit, side))
+    return kept if kept.model_tokens else None
 
 
-def _cut(ledger: Ledger, kept: Sequence[int]) -> Ledger:
-    """Some of the tokens. Nothing predicts the first of them: it is part of the prompt, whoever made it."""
+def _select(ledger: Ledger, kept: Sequence[int]) -> Ledger:
+    """The `kept` tokens. The first is part of the prompt, because no token before it predicts it."""
     columns: dict[str, Any] = {name: [getattr(ledger, name)[i] for i in kept] for name in COLUMNS}
     cut = Ledger(**columns)
     cut.prompt_length = max(1, cut.sources.count(Source.PROMPT))

@@ -1,8 +1,8 @@
-"""Conversations out of a dataset class of the user's own, called as verl calls it, by keyword: parquet_files,
-tokenizer, config, and processor and max_samples where it asks for them.
+"""Conversations of the user's dataset class, called by keyword as in verl: parquet_files, tokenizer, config, and
+processor and max_samples where it has these parameters.
 
 Invariant: an item's `input_ids` are trained on where its `loss_mask` is 1, as in verl since 0.6; padding, where its
-`attention_mask` is 0, is left out. The first token is never trained on: nothing predicts it.
+`attention_mask` is 0, is left out. The first token is never trained on, because no token predicts it.
 """
 
 import inspect
@@ -23,14 +23,14 @@ SECTION = "data.custom_cls"
 
 
 def custom_ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
-    """The items of the user's dataset as ledgers, and where each is from. Raises UserError."""
+    """The items of the user's dataset as ledgers, each with its class and index. Raises UserError."""
     cls = load_attribute(str(data.custom_cls.path), data.custom_cls.name, what=SECTION)
     dataset = _made(cls, data, chat, [str(path) for path in paths(files, what)])
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(f"{SECTION}: {cls.__name__} needs __len__ and __getitem__, as a torch Dataset has")
     for i in range(len(dataset)):
-        place = f"{SECTION}: {cls.__name__}[{i}]"
-        yield _ledger(dataset[i], place), place
+        where = f"{SECTION}: {cls.__name__}[{i}]"
+        yield _ledger(dataset[i], where), where
 
 
 def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
@@ -47,18 +47,18 @@ def _made(cls: Any, data: SftData, chat: Chat, files: list[str]) -> Any:
     return cls(**arguments)
 
 
-def _ledger(item: Any, place: str) -> Ledger:
+def _ledger(item: Any, where: str) -> Ledger:
     if not isinstance(item, Mapping) or not {"input_ids", "loss_mask"} <= item.keys():
-        raise UserError(f"{place} must be a mapping with input_ids and loss_mask")
+        raise UserError(f"{where} must be a mapping with input_ids and loss_mask")
     if item.get("multi_modal_inputs"):
-        raise UserError(f"{place} has multi_modal_inputs: classes of your own show text alone; see data.image_key")
+        raise UserError(f"{where} has multi_modal_inputs: classes of your own show text alone; see data.image_key")
     ids, mask = plain(item["input_ids"]), plain(item["loss_mask"])
     shown = plain(item.get("attention_mask", [1] * len(ids)))
     if not len(ids) == len(mask) == len(shown):
-        raise UserError(f"{place}: input_ids, loss_mask and attention_mask must be equally long")
+        raise UserError(f"{where}: input_ids, loss_mask and attention_mask must be equally long")
     ids, mask = ([value for value, real in zip(column, shown, strict=True) if real] for column in (ids, mask))
     if not any(mask[1:]):
-        raise UserError(f"{place} has no token to train on: loss_mask is 0 after the first")
+        raise UserError(f"{where} has no token to train on: loss_mask is 0 after the first")
     return _recorded(ids, [False, *map(bool, mask[1:])])
 
 

@@ -1,4 +1,4 @@
-"""What supervised training updates: a network that learns finished conversations by their cross-entropy."""
+"""Supervised training: cross-entropy of finished conversations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,35 +10,35 @@ from agentrl.algorithms import token_weights
 from agentrl.training.batch import Batch
 from agentrl.training.micro_batches import micro_batch
 from agentrl.training.model.logprobs import TokenLogprobs
-from agentrl.training.trainable import Trainee
+from agentrl.training.trainable import Trainable
 
 
 @dataclass
-class Loss:
-    """What a step is told of itself."""
+class SftReport:
+    """The loss and gradient norm of a step."""
 
     value: float = 0.0
     grad_norm: float = 0.0
 
     def mini_batch(self, grad_norm: float | None) -> None:
-        """An optimizer step was taken."""
+        """Record an optimizer step."""
         self.grad_norm = grad_norm or 0.0
 
 
-class Student(Trainee):
-    """Learns finished conversations."""
+class SftModel(Trainable):
+    """Trains a causal LM on finished conversations."""
 
-    def __init__(self, module: nn.Module, **how: Any) -> None:
-        """`how`: as a Trainee has it."""
-        super().__init__(module, **how)
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        """`settings`: keywords of Trainable."""
+        super().__init__(module, **settings)
         self.score = TokenLogprobs(module)
 
-    def weigh(self, mini: Batch) -> Tensor:
-        """Every assistant token weighs the same."""
+    def loss_weights(self, mini: Batch) -> Tensor:
+        """Equal weights of all assistant tokens: f32 [T]."""
         return token_weights(mini.mask, mini.cu_seqlens, "token-mean")
 
     def loss(self, micro: Batch, report: Any) -> Tensor:
-        """Cross-entropy."""
+        """The micro-batch's part of the mean cross-entropy: a scalar."""
         assert micro.weights is not None
         logprobs, _ = self.score(micro)
         loss = -(logprobs * micro.weights).sum()
@@ -46,13 +46,15 @@ class Student(Trainee):
         return loss
 
     @torch.no_grad()
-    def measured(self, batch: Batch) -> float:
-        """The mean loss of a batch in nats a token, without learning from it."""
-        batch.weights, report = self.weigh(batch), Loss()
-        for rows in self.cut.passes(batch):
+    def validation_loss(self, batch: Batch) -> float:
+        """The mean loss of a batch in nats per token, without training."""
+        batch.weights, report = self.loss_weights(batch), SftReport()
+        for rows in self.micro_batching.split(batch):
             self.loss(micro_batch(batch, rows), report)
-        return self.summed(report)
+        return self.total_loss(report)
 
-    def summed(self, report: Loss) -> float:
-        """The loss of a batch, of which each rank has computed its part."""
-        return float(self.cut.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device)))
+    def total_loss(self, report: SftReport) -> float:
+        """The loss of a batch, summed over ranks."""
+        return float(
+            self.micro_batching.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device))
+        )

@@ -5,179 +5,49 @@ its assistant tokens, however they are cut into forward passes and dealt out to 
 checkpoint takes the steps that an unbroken one would have taken.
 """
 
-import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from agentrl.chat import Chat
-from agentrl.config import to_yaml
 from agentrl.config.schema.sft import EACH_EPOCH, SftConfig, SftTrainer
 from agentrl.core.outputs import model_folder, writing
-from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
 from agentrl.data import Loader
-from agentrl.tracking import Loggers, open_loggers
 from agentrl.tracking.loggers import CONFIG_FILE
-from agentrl.tracking.resume_notes import how_to_resume, resuming_from
 from agentrl.tracking.superseded import superseded_records
 from agentrl.training.batch import Batch
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
-from agentrl.training.checkpoint.lineage import visible
 from agentrl.training.checkpoint.resuming import Resuming
-from agentrl.training.checkpoint.save_schedule import SaveSchedule
-from agentrl.training.micro_batches import Cut, spread
+from agentrl.training.micro_batches import MicroBatching, for_ranks
 from agentrl.training.model.export import model_files, save_pretrained
 from agentrl.training.model.loading import float32_masters, load_model, load_processor, load_tokenizer, stop_token_ids
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.packing import pack_ledgers
 from agentrl.training.parallel.ranks import ALONE, Ranks
-from agentrl.training.parallel.sharding import place
+from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.cpu import tune_cpu
 from agentrl.training.perf.device import device_for
+from agentrl.training.sft.contract import SftResult
 from agentrl.training.sft.conversations import Conversations, read_conversations
-from agentrl.training.sft.model import Loss, Student
+from agentrl.training.sft.model import SftModel, SftReport
 from agentrl.training.trainable import Steps
 from agentrl.trajectory.ledger import Ledger
-
-__all__ = ["SftResult", "read_conversations", "sft"]
-
-OnStep = Callable[[int, int, dict[str, float]], None]
-"""Called after each step with (step, all steps, metrics)."""
-
-LOGGED = {
-    "loss": "train/loss",
-    "grad_norm": "train/grad_norm",
-    "lr": "train/lr",
-    "tokens": "train/tokens",
-    "skipped_steps": "train/skipped_steps",
-    "val_loss": "val/loss",
-}
-"""Names of a step's metrics in logs, which are verl's."""
-
-log = logging.getLogger(__name__)
 
 # The loss of one step is noisy; the final one is a mean over this many.
 FINAL_STEPS = 10
 
-PASS_TOKENS = {"cpu": 2048, "cuda": 4096}
-"""Tokens of a forward pass where nothing is set."""
-
-
-@dataclass
-class SftResult:
-    """What came of a run."""
-
-    path: Path
-    steps: int
-    final_loss: float | None
-    """Mean over the last steps of this process, in nats a token; None where a checkpoint had them all."""
-    conversations: int
-    too_long: int
-    val_loss: float | None
-    """Of the last validation."""
-
-
-class SftRun(Protocol):
-    """A supervised run, in this process (`Run`) or on many."""
-
-    def resume(self) -> tuple[int, int, int]:
-        """Go on from where `trainer.resume_mode` says: (steps taken, all, those of an epoch). Raises UserError."""
-
-    def next_step(self) -> dict[str, float]:
-        """One optimizer step, and the validation that is due after it: loss (nats a token), grad_norm, lr, tokens,
-        skipped_steps (1: the gradient was not finite), val_loss."""
-
-    def save(self) -> None:
-        """Write a checkpoint."""
-
-    def finish(self) -> SftResult:
-        """Write the model."""
-
-    def close(self) -> None:
-        """End what runs for it."""
-
-
-def sft(config: SftConfig, on_step: OnStep, open_run: "Callable[[SftConfig], SftRun] | None" = None) -> SftResult:
-    """Train, write the model to `trainer.output_dir`, and say what came of it. Raises UserError.
-
-    `open_run`: where that happens; None: in this process.
-    """
-    with closing((open_run or Run)(config)) as run:
-        begun, total, epoch = run.resume()
-        if begun:
-            log.warning("%s", resuming_from(begun, total))
-        with closing(_loggers(config, begun)) as loggers, StopRequest(lambda: log.warning(STOPPING)) as stop:
-            every = config.trainer.save_freq
-            save_freq = epoch if every == EACH_EPOCH else None if every is None else int(every)
-            SftSteps(config, run, loggers, on_step, stop, save_freq).take(begun, total)
-        return run.finish()
-
-
-@dataclass
-class SftSteps:
-    """The steps of a run, with the checkpoints that are due."""
-
-    config: SftConfig
-    run: SftRun
-    loggers: Loggers
-    on_step: OnStep
-    stop: StopRequest
-    save_freq: int | None
-    """Steps between checkpoints; None: by time."""
-    taken: int = 0
-
-    def take(self, begun: int, total: int) -> None:
-        """Those after `begun`. Raises Interrupted where the run is asked to stop."""
-        self.taken, trainer = begun, self.config.trainer
-        try:
-            self._take(total)
-        except KeyboardInterrupt:
-            saved = max(visible(checkpoint_folder(trainer)), default=0)
-            raise Interrupted(how_to_resume(begun, self.taken, saved, trainer.resume_mode)) from None
-
-    def _take(self, total: int) -> None:
-        schedule = SaveSchedule(self.save_freq)
-        for step in range(self.taken + 1, total + 1):
-            metrics = self.run.next_step()
-            self.taken = step
-            self.loggers.log(step, {LOGGED[name]: value for name, value in metrics.items()})
-            self.on_step(step, total, metrics)
-            stopping = self.stop.requested  # looked at once: a request that comes later waits for the next step's save
-            if schedule.due(step) or stopping or (step == total and self._ends_with_one()):
-                with schedule.saving():
-                    self.run.save()
-            if stopping and step < total:
-                self.stop.check()
-
-    def _ends_with_one(self) -> bool:
-        """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
-        return (self.save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))
-
-
-def _loggers(config: SftConfig, step: int) -> Loggers:
-    """Where steps are written besides the terminal, which `on_step` serves; settings are written in any case."""
-    trainer = config.trainer
-    names = [name for name in trainer.logger if name != "console"]
-    return open_loggers(
-        names,
-        Path(trainer.output_dir),
-        resume_step=step,
-        config_yaml=to_yaml(config),
-        project=trainer.project_name,
-        experiment=trainer.experiment_name,
-    )
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
+"""Default tokens of a micro-batch."""
 
 
 class Run:
-    """A supervised run as one of its ranks sees it: all of them make the same calls, and get the same answers."""
+    """One rank of a supervised run. Every rank makes the same calls and gets the same results."""
 
     def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -198,20 +68,20 @@ class Run:
         size = min(data.train_batch_size, len(rows))
         self.loader = Loader(rows, size, shuffle=data.shuffle, seed=data.seed, drop_last=False)
         self.total = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
-        self.module = place(self._load, ranks, config.fsdp_config, device=self.device)
-        self.student = self._student(size)
+        self.module = load_on_ranks(self._load, ranks, config.fsdp_config, device=self.device)
+        self.model = self._sft_model(size)
         self.step = 0
         self.losses: list[float] = []
         self.val_loss: float | None = None
 
     def next_step(self) -> dict[str, float]:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         ledgers: Any = self.loader.next_batch()
         batch = self._packed(ledgers)
-        lr, report, trainer = self.student.optimizer.lr, Loss(), self.config.trainer
-        self.student.learn(batch, report)  # type: ignore[arg-type]  # as much of a Report as it needs
+        lr, report, trainer = self.model.optimizer.lr, SftReport(), self.config.trainer
+        self.model.train_on(batch, report)  # type: ignore[arg-type]  # SftReport has the part of Report that training uses
         self.step += 1
-        loss = self.student.summed(report)
+        loss = self.model.total_loss(report)
         self.losses.append(loss)
         metrics = {"loss": loss, "grad_norm": report.grad_norm, "lr": lr, "tokens": float(batch.num_tokens)}
         metrics["skipped_steps"] = float(not isfinite(report.grad_norm))
@@ -220,28 +90,28 @@ class Run:
         return metrics
 
     def validate(self) -> float:
-        """Mean loss over all assistant tokens of the held-out conversations, in nats."""
+        """Mean loss of the held-out conversations over all assistant tokens, in nats per token."""
         size = self.config.data.train_batch_size
         batches = [self._packed(self.held_out[i : i + size]) for i in range(0, len(self.held_out), size)]
         tokens = [int(batch.mask.sum()) for batch in batches]
-        losses = [self.student.measured(batch) for batch in batches]
+        losses = [self.model.validation_loss(batch) for batch in batches]
         return sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
 
     def resume(self) -> tuple[int, int, int]:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         trainer, ranks = self.config.trainer, self.ranks
         resuming = Resuming(checkpoint_folder(trainer), trainer.resume_mode, trainer.resume_from_path)
-        candidates = ranks.share(list(resuming.candidates()) if ranks.first else [])
+        candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
         found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
         if found is not None:
             _, (self.step, state) = found
-            self.student.load_state_dict(state["model"])
+            self.model.load_state_dict(state["model"])
             self.loader.load_state_dict(state["rows"])
         ranks.attempt(lambda: self._claim(resuming) if ranks.first else None)
         return self.step, self.total, self.loader.steps_per_epoch
 
     def finish(self) -> SftResult:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         trainer, last = self.config.trainer, self.losses[-FINAL_STEPS:]
         if self.held_out and self.val_loss is None:
             self.val_loss = self.validate()
@@ -253,7 +123,7 @@ class Run:
         return SftResult(path, self.total, loss, len(found.ledgers), found.too_long, self.val_loss)
 
     def close(self) -> None:
-        """Nothing else runs for it."""
+        """Do nothing: no other process runs for it."""
 
     def _load(self, device: torch.device) -> Any:
         return float32_masters(load_model(self.config.model, device=device, seed=self.config.trainer.seed))
@@ -264,7 +134,7 @@ class Run:
         resuming.claim(self.step, moves=moves, copies=copies)
 
     def _replaced(self, output: Path) -> list[Path]:
-        """The model that is there, unless the same settings made it."""
+        """Files of an existing model, unless the same settings made it."""
         settings = output / CONFIG_FILE
         same = settings.is_file() and not changes_since(settings, self.config)
         in_place = os.path.realpath(self.config.model.path or "") == os.path.realpath(output)
@@ -278,9 +148,9 @@ class Run:
         return self.loader.steps_per_epoch if every == EACH_EPOCH else int(every)
 
     def save(self) -> None:
-        """As `SftRun` says."""
+        """See `SftRun`."""
         folder = checkpoint_folder(self.config.trainer)
-        state = {"model": self.student.state_dict(), "rows": self.loader.state_dict()}
+        state = {"model": self.model.state_dict(), "rows": self.loader.state_dict()}
         write_model = partial(save_pretrained, self.module, self.saved_beside)
         automatic = self.config.trainer.save_freq is None
         with writing(f"the checkpoint of step {self.step} in {folder}"):
@@ -299,7 +169,7 @@ class Run:
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
         return pack_ledgers(ledgers).to(self.device)
 
-    def _student(self, size: int) -> Student:
+    def _sft_model(self, size: int) -> SftModel:
         config, trainer, ranks = self.config, self.config.trainer, self.ranks
         optimizer = Optimizer(
             self.module,
@@ -310,11 +180,11 @@ class Run:
             offload=config.fsdp_config.optimizer_offload,
         )
         steps = Steps(prompts=size, epochs=1, shuffle=False, seed=0)
-        tokens = trainer.max_token_len_per_gpu or PASS_TOKENS[self.device.type]
-        cut = spread(Cut(max_tokens=tokens), self.module, ranks=ranks, balance=True)
-        return Student(self.module, optimizer=optimizer, cut=cut, steps=steps, device=self.device)
+        tokens = trainer.max_token_len_per_gpu or MICRO_BATCH_TOKENS[self.device.type]
+        sizes = for_ranks(MicroBatching(max_tokens=tokens), self.module, ranks=ranks, balance=True)
+        return SftModel(self.module, optimizer=optimizer, micro_batching=sizes, steps=steps, device=self.device)
 
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:
-    """Where checkpoints of a run lie."""
+    """The folder of a run's checkpoints."""
     return Path(trainer.output_dir) / checkpoints.FOLDER

@@ -1,13 +1,15 @@
-"""Tiers: ways to shut a run in. A tier says how a child confines itself and how its processes are ended.
+"""Isolation tiers. A tier says how a process confines itself, and how the processes of a run are ended.
 
-Three kinds of processes call it, each forked from the one before; none has more than one thread.
+Three kinds of processes call it, each forked from the one before, each with one thread:
 
-- the *server*, one per interpreter flavour, lives long and forks wardens: `settle` once, then `clone` per job;
-- the *warden*, one per job, is trusted and runs the job's commands one after another: `enter` once, `fresh` before
-  each command, then it forks the user's process; `processes` while that runs, `end` when it is over, `leave` last;
-- the *user's* process: `confine`, then the user's program, by exec or (where `forks_python`) in the forked interpreter.
+- The *zygote*, one per interpreter flavour, is long-lived and forks job supervisors: `prepare_zygote` once, then
+  `clone` per job.
+- The *job supervisor*, one per job, is trusted and runs the job's commands one after another: `enter_slot` once,
+  `new_work_folder` before each command; then it forks the user's process; `processes` while that runs, `kill_all` after
+  it, `clean_up` last.
+- The *user's process*: `confine`, then the user's program, by exec or (with `forks_python`) in the forked interpreter.
 
-Everything raises OSError where the host refuses; the canaries at start turn that into the choice of a tier.
+Every method raises OSError if the host refuses; the canaries at the start turn that into the choice of a tier.
 """
 
 import contextlib
@@ -20,27 +22,27 @@ from importlib import import_module
 
 from agentrl_sandbox.job import Limits
 from agentrl_sandbox.kernel import syscalls
-from agentrl_sandbox.kernel.group import Group
+from agentrl_sandbox.kernel.cgroup import Cgroup
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the server is told."""
+    """The host, for the zygote."""
 
     roots: tuple[str, ...]
-    """Folders beyond the system's own that a run may read: interpreters, toolchains."""
+    """Folders beside the system's that a run may read: interpreters, toolchains."""
     slots: int
-    """At most so many wardens at once, numbered from 0."""
+    """Job supervisors at once, numbered from 0."""
     uid: int | None
-    """First of `slots` + 1 unused user ids, where the server is root; None: it is an ordinary user."""
+    """First of `slots` + 1 unused user ids if the zygote is root; None for an ordinary user."""
     folder: str
-    """An empty folder of the pool's own, mode 0711, for tiers that cannot mount."""
+    """An empty folder of the pool, mode 0711, for tiers that cannot mount."""
     bwrap: str | None = None
-    """Where bubblewrap is."""
+    """Path of bubblewrap."""
 
 
 WORK = "/box"
-"""The work folder, where a tier mounts."""
+"""The work folder in tiers that mount."""
 
 
 @dataclass(frozen=True)
@@ -50,63 +52,63 @@ class Probe:
     tier: str
     ok: bool
     why: str = ""
-    """What stands against it."""
-    mend: str = ""
-    """How to get it."""
+    """Why it does not work."""
+    fix: str = ""
+    """How to make it work."""
 
 
 class Tier:
-    """Base of all tiers; as it stands it isolates nothing."""
+    """Base of all tiers. It isolates nothing itself."""
 
     name = "none"
     forks_python = False
-    """The user's Python may run in a fork of the warm interpreter; else every program is started by exec."""
-    fakes_modes = False
-    """Changing a file's mode does nothing: what a compiler made does not say that it is a program."""
-    renews = False
-    """A warden may do one job after another."""
+    """The user's Python may run in a fork of the zygote's interpreter; else every program is started by exec."""
+    ignores_modes = False
+    """chmod does nothing, so a compiler's output is not marked as executable."""
+    reusable = False
+    """A job supervisor may do several jobs, one after another."""
     disk_is_memory = False
-    """The files of a run lie in memory and count as such."""
-    group: Group | None = None
-    """Counts the memory of a warden that may do several jobs, where the host allows for that."""
+    """The files of a run lie in memory and count as memory."""
+    cgroup: Cgroup | None = None
+    """Counts the memory of a job supervisor that may do several jobs, if the host allows it."""
     work = WORK
     """The work folder as the user's program sees it."""
-    place: str | None = None
-    """In the warden: the folder that holds the work folder, where each slot has one; of one length for all."""
+    slot_folder: str | None = None
+    """In the job supervisor: the slot's folder, which holds its work folder; the paths of all slots have one length."""
 
-    def first_place(self, folder: str) -> str | None:
-        """The first slot's, below the pool's `folder`."""
+    def first_slot_folder(self, folder: str) -> str | None:
+        """The folder of slot 0, below the pool's `folder`; None if slots have none."""
         return None
 
-    def variables(self, place: str) -> dict[str, str]:
-        """Environment variables of the runs at a place."""
+    def variables(self, slot_folder: str) -> dict[str, str]:
+        """Environment variables of the runs in a slot."""
         return {}
 
-    def settle(self, host: Host) -> None:
-        """In the server, after the interpreter is warm. May go on in a child process and leave the parent."""
+    def prepare_zygote(self, host: Host) -> None:
+        """In the zygote, after its imports. May continue in a child process and end the parent."""
         self.host = host
 
     def clone(self) -> tuple[int, int]:
-        """Fork a warden: (pid, pidfd); (0, -1) in the warden."""
+        """Fork a job supervisor: (pid, pidfd); (0, -1) in the job supervisor."""
         return syscalls.clone(0)
 
-    def enter(self, slot: int, limits: Limits) -> None:
-        """In the warden: what holds for the whole job. Remains of an earlier, killed warden of `slot` are removed."""
+    def enter_slot(self, slot: int, limits: Limits) -> None:
+        """In the job supervisor: prepare for the whole job, and remove what a killed predecessor in `slot` left."""
         self.slot = slot
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-    def renew(self) -> None:
-        """In the warden, after a job, where the tier `renews`: nothing of it is left to be found by the next."""
+    def reset(self) -> None:
+        """In a `reusable` job supervisor, after a job: remove everything that the next job could find."""
         raise NotImplementedError
 
-    def fresh(self, limits: Limits) -> str:
-        """In the warden: an empty work folder, an empty /tmp; the ones before are gone. Path as the warden sees it."""
+    def new_work_folder(self, limits: Limits) -> str:
+        """In the job supervisor: replace the work folder and /tmp by empty ones; the work folder's path."""
         raise NotImplementedError
 
-    def expect(self, paths: Collection[str], *, kept: bool) -> None:
-        """In the warden: files of these relative paths are about to be put into the work folder; `kept`: what is in
-        there when the run has ended is wanted."""
+    def expect_files(self, paths: Collection[str], *, kept: bool) -> None:
+        """In the job supervisor, before these relative paths are written to the work folder. `kept`: the files that
+        the run leaves there are read afterwards."""
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """The command that is started in place of `argv`."""
@@ -119,36 +121,36 @@ class Tier:
     def confine(self, limits: Limits) -> None:
         """In the user's process, last of all: stdio, the current folder and rlimits are set."""
 
-    def others(self) -> int:
-        """In the warden: processes that RLIMIT_NPROC counts along with the user's own."""
+    def other_processes(self) -> int:
+        """In the job supervisor: processes that RLIMIT_NPROC counts beside the user's own."""
         return 1
 
     def processes(self) -> list[int]:
-        """In the warden: pids of the user's processes that are alive."""
+        """In the job supervisor: pids of the living processes of the user."""
         return descendants(os.getpid())
 
     def pause(self) -> None:
-        """In the warden: between two cells of a session nothing of it runs."""
+        """In the job supervisor: stop the processes of a session between two cells."""
         _signal(set(self.processes()), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """In the warden: the end of a pause."""
+        """In the job supervisor: continue them."""
         _signal(set(self.processes()), signal.SIGCONT)
 
-    def overfull(self, limits: Limits, *, ended: bool = False) -> bool:
-        """In the warden: whether the user's files exceed the limits, where no mount bounds them."""
+    def disk_exceeded(self, limits: Limits, *, ended: bool = False) -> bool:
+        """In the job supervisor: whether the user's files exceed the limits, if no mount bounds them."""
         return False
 
     def exit_code(self, code: int) -> int:
-        """What became of the user's process, from what became of the command started in its place."""
+        """The exit code of the user's process, from that of the command started in its place."""
         return code
 
-    def end(self) -> None:
-        """In the warden: when it returns, no process of the run is left, not even a zombie."""
-        sweep()
+    def kill_all(self) -> None:
+        """In the job supervisor: end every process of the run, and reap it."""
+        kill_descendants()
 
-    def leave(self) -> None:
-        """In the warden: remove what would outlive it."""
+    def clean_up(self) -> None:
+        """In the job supervisor: remove everything that would outlive it."""
 
 
 TIERS = {
@@ -157,11 +159,11 @@ TIERS = {
     "landlock": "landlock:Landlock",
     "none": "none:Unisolated",
 }
-"""In the order of choice; the last one only where it is asked for."""
+"""In the order of choice; the last one only on request."""
 
 
 def load(name: str) -> Tier:
-    """The tier of that name. Raises ImportError where it is not built."""
+    """The tier of that name. Raises ImportError if it is missing."""
     module, _, kind = TIERS[name].partition(":")
     found: type[Tier] = getattr(import_module(f"{__name__}.{module}"), kind)
     return found()
@@ -179,19 +181,19 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, by whichever thread they were forked."""
+    """The children of a process, forked by any of its threads."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     except OSError:
-        pass  # it ended meanwhile, and its children are somebody else's now
+        pass  # it ended meanwhile, and its children have another parent
     return found
 
 
 def has_children() -> bool:
-    """Whether this process has any, be they alive or not; those that ended are reaped."""
+    """Whether this process has children that run; those that ended are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -200,15 +202,15 @@ def has_children() -> bool:
     return True
 
 
-def sweep() -> None:
+def kill_descendants() -> None:
     """End every descendant of this process, a subreaper."""
-    end_all(_descendants_alive)
+    kill_found(_descendants_alive)
 
 
-def end_all(find: Callable[[], set[int]]) -> None:
-    """Stop the processes that `find` gives until no new one shows up, then kill them; until it gives none.
+def kill_found(find: Callable[[], set[int]]) -> None:
+    """Stop the processes that `find` returns until no new one appears, then kill them; repeat until it returns none.
 
-    One that slipped by between two looks, a fork of a process not yet stopped, is found in the next round.
+    The next round finds the fork of a process that was not yet stopped.
     """
     while stopped := find():
         _signal(stopped, signal.SIGSTOP)
@@ -220,7 +222,7 @@ def end_all(find: Callable[[], set[int]]) -> None:
 
 
 def _descendants_alive() -> set[int]:
-    """Reaps those that ended."""
+    """Reap those that ended; the others."""
     return set(descendants(os.getpid())) if has_children() else set()
 
 

@@ -1,4 +1,4 @@
-"""No isolation: a work folder of its own and limits on each process, nothing else. For code one would run anyway."""
+"""No isolation: a work folder per slot and limits on each process, nothing else. For code that you trust."""
 
 import os
 import shutil
@@ -8,32 +8,32 @@ from agentrl_sandbox.job import Limits
 
 
 class Unisolated(Tier):
-    """Runs with the rights of the server."""
+    """Runs programs with the rights of the sandbox."""
 
     name = "none"
 
-    def enter(self, slot: int, limits: Limits) -> None:
-        """A folder by slot."""
-        super().enter(slot, limits)
+    def enter_slot(self, slot: int, limits: Limits) -> None:
+        """Use a folder per slot."""
+        super().enter_slot(slot, limits)
         self.work = os.path.join(self.host.folder, str(slot))
 
-    def fresh(self, limits: Limits) -> str:
-        """Removes the work folder and makes it anew; /tmp is the host's."""
-        self.leave()
+    def new_work_folder(self, limits: Limits) -> str:
+        """Replace the work folder; /tmp is the host's."""
+        self.clean_up()
         os.mkdir(self.work, 0o700)
         return self.work
 
-    def others(self) -> int:
-        """All that this user runs."""
-        return tasks_of(os.getuid())
+    def other_processes(self) -> int:
+        """All tasks of this user."""
+        return count_tasks(os.getuid())
 
-    def leave(self) -> None:
-        """Removes the work folder."""
+    def clean_up(self) -> None:
+        """Remove the work folder."""
         shutil.rmtree(self.work, ignore_errors=True)
 
 
-def tasks_of(uid: int) -> int:
-    """How many processes and threads of a user there are."""
+def count_tasks(uid: int) -> int:
+    """Number of processes and threads of a user."""
     return sum(_tasks(name, uid) for name in os.listdir("/proc") if name.isdigit())
 
 

@@ -1,1 +1,1 @@
-"""System calls that Python has no name for, by ctypes."""
+"""System calls that Python does not wrap, by ctypes."""

@@ -1,4 +1,4 @@
-"""What every tier does to the user's process: limits on resources, no privileges, fewer system calls."""
+"""Limits and privileges of the user's process, common to all tiers."""
 
 import os
 import resource
@@ -9,20 +9,20 @@ from agentrl_sandbox.kernel import syscalls
 ALL_CAPABILITIES = (1 << 41) - 1
 _MIB = 1 << 20
 _DEEP = 64 * _MIB
-"""A program's stack, for recursion is what small programs use memory for, and with it that of each thread."""
+"""Stack of a program and of each thread: small programs use memory for recursion."""
 _NO_CORE = 1
-"""Bytes. 0 would keep dumps from files only, and let a core_pattern that is a pipe have them: core(5)."""
+"""Bytes. With 0 a core_pattern that is a pipe would still get dumps: core(5)."""
 _SIGNALS = 1024
-"""Queued signals and timers: kernel memory, of which the host allows each user so much."""
+"""Queued signals and timers: kernel memory that the host limits per user."""
 NICE = 5
-"""The wardens, the server and the trainer go first, however many processes a run has."""
+"""Job supervisors, zygotes and a trainer have priority over the processes of runs."""
 
 
 def limit_resources(limits: Limits, cpu: float, others: int) -> None:
-    """rlimits, hard ones. `cpu` in seconds; `others`: processes of the same user that do not count.
+    """Set hard rlimits. `cpu` in seconds; `others`: processes of the same user that do not count.
 
-    Memory here is a process's private one, with room for threads' stacks.
-    The warden watches the real use of memory and CPU of all processes together; these stop a single one sooner.
+    The memory limit is for a process's private memory, with room for threads' stacks. The job supervisor polls memory
+    and CPU of all processes together; rlimits stop a single process sooner.
     """
     seconds = int(cpu) + 2
     data = limits.memory_mb * _MIB + limits.processes * _DEEP
@@ -51,16 +51,16 @@ def _lower(kind: int, soft: int, hard: int) -> None:
 
 
 def bound_privileges() -> None:
-    """In a warden, which keeps its own: no capabilities are to be had by exec, and no way back."""
+    """In a job supervisor, which keeps its capabilities: exec can give none, for good."""
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
     for number in range(ALL_CAPABILITIES.bit_length()):
         try:
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
         except OSError:
-            break  # past the last one this kernel knows, or never had the right
+            break  # past the last one of this kernel, or not allowed
 
 
 def drop_privileges() -> None:
-    """No capabilities at all."""
+    """Drop all capabilities."""
     syscalls.set_capabilities(0, 0)

@@ -1,7 +1,7 @@
-"""Landlock: which files, ports and processes this process and its children may reach, by ctypes.
+"""Landlock, by ctypes: restricts the files, ports and processes that this process and its children may reach.
 
-Invariants: what is not granted is denied, as far as the kernel's ABI knows it. `restrict` cannot be undone. It does not
-hide that a file exists, nor keep its owner from chmod: the seccomp profiles of the tier see to that.
+Invariants: everything that is not granted is denied, as far as the kernel's ABI knows it. `restrict` cannot be undone.
+It does not hide the existence of files and does not prevent chmod by their owner: the seccomp profiles do that.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def abi() -> int:
-    """The kernel's Landlock version; 0 where it has none or keeps it from us."""
+    """The kernel's Landlock version; 0 if it has none or denies access to it."""
     try:
         return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
     except OSError:

@@ -1,4 +1,4 @@
-"""The file system that runs see: a few folders of the host, read-only, on an empty root."""
+"""Builds the file system of runs: a few folders of the host, read-only, on an empty root."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def sources(roots: Iterable[str]) -> list[str]:
-    """Paths of the host that a run may read, parents before what lies in them; of nested ones only the outer."""
+    """Paths of the host that a run may read, parents first; of nested ones only the outer."""
     etc = [f"/etc/{name}" for name in (*ETC, *_java_settings())]
     found = sorted({*SYSTEM, *etc, *(os.path.normpath(root) for root in roots)})
     kept: list[str] = []
@@ -35,13 +35,13 @@ def _java_settings() -> list[str]:
 
 
 def open_all(paths: Sequence[str]) -> dict[str, int]:
-    """A handle for each path, taken while this process may still walk there. Symbolic links are left out."""
+    """A descriptor for each path, opened while this process may still reach it. Symbolic links are skipped."""
     flags = os.O_PATH | os.O_CLOEXEC
     return {path: os.open(path, flags) for path in paths if not os.path.islink(path)}
 
 
 def build_root(base: str, paths: Sequence[str], handles: dict[str, int], files: dict[str, str]) -> None:
-    """Put a root together on `base`: links copied, folders and files bound read-only, `files` written."""
+    """Assemble a root on `base`: copy links, bind folders and files read-only, write `files`."""
     mount("tmpfs", base, "tmpfs", NOSUID | NODEV, "mode=755,size=4m,nr_inodes=2k")
     for path in paths:
         if os.path.islink(path):
@@ -56,12 +56,12 @@ def build_root(base: str, paths: Sequence[str], handles: dict[str, int], files: 
 
 
 def bind_read_only(handle: int, target: str) -> None:
-    """As `bind`, for what runs may read and execute."""
+    """`bind` for files that runs may read and execute."""
     bind(handle, target, _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
 
 
 def bind(handle: int, target: str, attributes: int) -> None:
-    """Bind what `handle` stands for at `target`, which is made."""
+    """Create `target` and bind the file of `handle` there."""
     if stat.S_ISDIR(os.fstat(handle).st_mode):
         os.makedirs(target, exist_ok=True)
     else:
@@ -72,7 +72,7 @@ def bind(handle: int, target: str, attributes: int) -> None:
 
 
 def make_devices(base: str, handles: dict[str, int]) -> None:
-    """/dev with the harmless devices, and the links that programs expect."""
+    """Create /dev with harmless devices and the links that programs expect."""
     os.makedirs(base + "/dev/shm")
     for path, handle in handles.items():
         bind(handle, base + path, _ATTR_NOSUID)
@@ -81,7 +81,7 @@ def make_devices(base: str, handles: dict[str, int]) -> None:
 
 
 def enter_root(base: str) -> None:
-    """Make `base` the root, read-only itself, and let go of the old one."""
+    """Make `base` the root, read-only, and unmount the old one."""
     os.chdir(base)
     pivot_root(".", ".")
     unmount(".", _DETACH)
@@ -90,5 +90,5 @@ def enter_root(base: str) -> None:
 
 
 def detach(target: str) -> None:
-    """Unmount at once, whoever is in there."""
+    """Unmount at once, even if it is in use."""
     unmount(target, _DETACH)

@@ -1,4 +1,4 @@
-"""Numbers of the system calls that the profiles name, an architecture each; "-" where it has no such call."""
+"""System call numbers per architecture, for the calls that the profiles name; "-" if it has no such call."""
 
 import platform
 
@@ -140,16 +140,16 @@ utimes 235 -
 vhangup 153 58
 """
 LAST = 462
-"""mseal, Linux 6.10. What came later has not been judged here and is answered as by a kernel that lacks it."""
+"""mseal, Linux 6.10. Later calls are not reviewed yet and get the answer of a kernel that lacks them."""
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """System call -> number on `machine`, as platform.machine() names it; KeyError for one that is not known."""
+    """{system call: number} on `machine` (platform.machine()). Raises KeyError for an unknown machine."""
     header, *rows = (line.split() for line in _TABLE.strip().splitlines())
     column = dict(zip(header, range(3), strict=True))[machine]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
 def number(name: str) -> int:
-    """Of this machine."""
+    """The number of a call on this machine."""
     return numbers(platform.machine())[name]

@@ -1,7 +1,7 @@
-"""What confined programs may not ask of the kernel: the seccomp profiles, with the reason for each line.
+"""The seccomp profiles: system calls that confined programs may not make, with the reason for each.
 
 Deny-lists: the kernel's own permission checks hold for the rest, and programs in any language must keep working.
-Everything here was either a way out in some kernel, memory or state that no limit counts, or touches other processes.
+Each denied call was an escape in some kernel, or uses memory or state that no limit counts, or affects other processes.
 """
 
 import errno
@@ -14,7 +14,7 @@ _OWN = (0,)  # a pid argument that means the caller itself
 
 
 def _core_limit() -> tuple[Rule, ...]:
-    """RLIMIT_CORE stays what it is (see confine), whoever asks; reading it is allowed: a null pointer, both halves."""
+    """RLIMIT_CORE cannot be changed (see confine). Reading it is allowed: a null pointer, both halves."""
     why = "0 instead of 1 hands memory to the host's handler of core dumps, where core_pattern is a pipe"
     core, null = 4, (0,)
     halves = (Argument(2, null, inside=False, upper=upper) for upper in (False, True))

@@ -1,7 +1,7 @@
-"""Bare system calls, each a function that raises OSError.
+"""System calls as functions that raise OSError.
 
-The library is loaded so that the interpreter's lock stays held during a call: after `clone` the child has one thread
-and owns the lock, as after a fork.
+The library is loaded with PyDLL, which keeps the interpreter's lock during a call: after `clone` the child has one
+thread and owns the lock, as after a fork.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def clone(flags: int) -> tuple[int, int]:
-    """fork() with CLONE_NEW* `flags`: (pid, pidfd) in the parent, (0, -1) in the child. One thread only, please."""
+    """fork() with CLONE_NEW* `flags`: (pid, pidfd) in the parent, (0, -1) in the child. Needs a single thread."""
     if _CLONE < 0:
         raise OSError(errno.ENOSYS, f"no number of clone known for {platform.machine()}")
     pidfd = ctypes.c_int(-1)
@@ -67,7 +67,7 @@ def clone(flags: int) -> tuple[int, int]:
 
 
 def fork() -> int:
-    """fork(2), without what Python and its modules do after it. For one thread, and modules that need no word of it."""
+    """fork(2) without the handlers that Python and its modules run after it. The process must have one thread."""
     pid: int = _libc.fork()
     _checked(pid, "fork")
     return pid
@@ -116,7 +116,7 @@ def set_capabilities(effective: int, permitted: int) -> None:
 
 
 def close_above(first: int) -> None:
-    """Closes every file descriptor from `first` up."""
+    """Close every file descriptor from `first` up."""
     _call(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0)
 
 
@@ -137,6 +137,6 @@ def read_entries(folder: int, room: memoryview) -> int:
 
 
 def set_filesystem_ids(uid: int, gid: int) -> None:
-    """setfsgid(2), setfsuid(2): whom the file system takes this process for."""
+    """setfsgid(2), setfsuid(2): the user and group for access to files."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)

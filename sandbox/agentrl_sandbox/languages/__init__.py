@@ -1,6 +1,6 @@
-"""The languages a sandbox knows: `RECIPES` for those it can run where their programs are installed.
+"""The languages of the sandbox: `RECIPES` for those that run if their programs are installed.
 
-A new language is one module with a `RECIPE` and its name in `MODULES`.
+A new language is one module with a `RECIPE`, and its name in `MODULES`.
 """
 
 from importlib import import_module
@@ -19,14 +19,14 @@ OTHERS = (
     *("go_test", "csharp", "cuda", "D_ut", "scala", "julia", "junit", "kotlin_script", "jest", "verilog"),
     *("python_gpu", "lean", "swift", "racket"),
 )
-"""Further names of SandboxFusion's: known, and never installed here."""
+"""Further languages of SandboxFusion, which are never installed here."""
 NAMES = (*RECIPES, *OTHERS)
 
 __all__ = ["HEAP", "NAMES", "OTHERS", "PYTHON", "RECIPES", "Recipe", "find"]
 
 
 def find(language: str) -> Recipe:
-    """The recipe of that name. Raises Unavailable; so does its `locate` where the programs are missing."""
+    """The recipe of that name. Raises Unavailable; so does its `locate` if programs are missing."""
     if language in RECIPES:
         return RECIPES[language]
     if language in OTHERS:

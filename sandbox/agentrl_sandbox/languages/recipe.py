@@ -1,6 +1,6 @@
-"""How a language is built and run: one recipe each, in a module of its own beside this one.
+"""Recipes: how a language is compiled and run. Each language has a module beside this one.
 
-Invariant: a recipe is plain data about a language; where its programs lie is found out on the host, at `locate`.
+Invariant: a recipe is plain data; `locate` finds its programs on the host.
 """
 
 import os
@@ -13,14 +13,14 @@ from functools import cache
 from agentrl_sandbox.job import Unavailable
 
 PYTHON = "python3"
-"""In `needs`, `compile` and `run` it stands for the Python that the pool was given."""
+"""Placeholder in `needs`, `compile` and `run` for the pool's Python."""
 
 HEAP = "{heap_mb}"
-"""In `compile` and `run` it stands for the MiB that the heap of the language's runtime may take."""
+"""Placeholder in `compile` and `run` for the MiB of the runtime's heap."""
 
 
 def identity(code: str) -> str:
-    """The code as it is."""
+    """The code, unchanged."""
     return code
 
 
@@ -33,32 +33,32 @@ class Recipe:
     """Name of the file that the code is written to."""
     run: tuple[str, ...]
     needs: tuple[str, ...]
-    """Programs on PATH without which the language is not there."""
+    """Programs that must be on PATH."""
     hello: str
     """The self-test: a program that reads standard input and prints `expected`."""
     compile: tuple[str, ...] | Callable[[str], tuple[str, ...]] | None = None
     """The compiler's command; a function gets the code."""
     prepare: Callable[[str], str] = identity
-    """What becomes of the code before it is written."""
+    """Changes the code before it is written."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables beyond the usual ones."""
+    """Further environment variables."""
     modules: tuple[str, ...] = ()
-    """Python modules without which the language is not there."""
+    """Python modules that must be installed."""
     folders: Callable[[], tuple[str, ...]] = tuple
-    """Folders to look for the programs in, before PATH."""
+    """Folders that are searched before PATH."""
     zygote: bool = False
-    """A pre-forked Python may run it in place of `run`."""
+    """A fork of the zygote may run it instead of `run`."""
     stdin: bytes = b"19 23\n"
-    """What the self-test reads."""
+    """Standard input of the self-test."""
     expected: bytes = b"42\n"
-    """What stands in the output of the self-test."""
+    """A part of the self-test's output."""
 
     def compile_command(self, code: str) -> tuple[str, ...] | None:
-        """The compiler's command for this code; None where nothing is compiled."""
+        """The compiler's command for this code; None without a compiler."""
         return self.compile(code) if callable(self.compile) else self.compile
 
     def locate(self, python: str | None = None) -> dict[str, str]:
-        """Absolute path of each program it needs; `python` is the pool's own. Raises Unavailable."""
+        """{program: absolute path}; `python`: the pool's. Raises Unavailable."""
         path = os.pathsep.join([*self.folders(), os.environ.get("PATH", os.defpath)])
         found = {name: shutil.which(name, path=path) for name in self.needs}
         if PYTHON in found and python is not None:
@@ -74,7 +74,7 @@ class Recipe:
 
 @cache
 def missing_modules(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `modules` that this interpreter does not have."""
+    """The modules that this interpreter lacks."""
     ask = "import sys, importlib.util as u; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
     answer = subprocess.run([python, "-c", ask, *modules], capture_output=True, text=True, check=False)
     return tuple(answer.stdout.split()) if answer.returncode == 0 else modules

@@ -1,8 +1,8 @@
 """The ASGI application: SandboxFusion's paths, health and metrics.
 
-Invariants: every answer is JSON but for /metrics and /; an answer in 200 form is the program's doing or says
-SandboxError; a job that is not done when its client is about to give up is a 504, which clients of SandboxFusion ask
-again after, and find it where they left it.
+Invariants: every answer except those of /metrics and / is JSON; an answer 200 is the program's doing or has the status
+SandboxError; a job that is unfinished when its client is about to give up gets a 504, after which clients of
+SandboxFusion repeat the request and get the same job.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from agentrl_sandbox.job import Busy
 from agentrl_sandbox.server import datasets, schema, session_calls
-from agentrl_sandbox.server.bodies import read_body
-from agentrl_sandbox.server.gate import Answer, Gate
+from agentrl_sandbox.server.body_limits import read_body
 from agentrl_sandbox.server.health import health
 from agentrl_sandbox.server.jupyter import run_jupyter
+from agentrl_sandbox.server.middleware import Answer, Gate
 from agentrl_sandbox.server.retries import Work
 from agentrl_sandbox.server.run_code import run_code
 from agentrl_sandbox.server.service import Call, Service
@@ -34,11 +34,11 @@ Handler = Callable[[Service, BodyT, Call], Awaitable[Any]]
 
 
 class ClientGone(Exception):
-    """The client hung up; what it asked for is cancelled."""
+    """The client disconnected; its work is cancelled."""
 
 
 def make_app(service: Service) -> Starlette:
-    """The application; its start and its end are those of the executor."""
+    """The application. Its shutdown closes the executor."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ def routes() -> list[Route]:
 
 
 def post(path: str, body: type[BodyT], handle: Handler[BodyT]) -> Route:
-    """A path that takes JSON of that form and answers what `handle` returns."""
+    """A path that takes JSON of the form `body` and answers with the result of `handle`."""
 
     async def endpoint(request: Request) -> Response:
         service: Service = request.app.state.service
@@ -101,7 +101,7 @@ def post(path: str, body: type[BodyT], handle: Handler[BodyT]) -> Route:
 
 
 def client_of(request: Request) -> str:
-    """Who asks, for fairness between clients: what it calls itself, or its address."""
+    """The client, for fairness: the name that it sends, or its address."""
     address = request.client.host if request.client else ""
     return request.headers.get("x-client-id", address)[:128]
 
@@ -109,19 +109,19 @@ def client_of(request: Request) -> str:
 async def done_or_kept(
     request: Request, service: Service, key: bytes, start: Callable[[], Work], seconds: float
 ) -> Any:
-    """The outcome of a job of that key, a kept one or a new one. After `seconds` it is kept, and Busy is raised."""
+    """The outcome of the kept job of that key, or of a new one. After `seconds` the job is kept. Raises Busy then."""
     work = service.retries.work(key, start)
     try:
         return await done(request, work, seconds)
     except TimeoutError:
         service.retries.keep(key, work)
-        raise Busy(f"not done within {seconds:g} s; ask again, the same: the job keeps its place") from None
+        raise Busy(f"not done within {seconds:g} s; repeat the same request: the job keeps its place") from None
     finally:
         request.scope["agentrl_sandbox.fields"].update(work.fields)
 
 
 async def done(request: Request, work: Work, seconds: float | None) -> Any:
-    """The outcome of `work`, which is cancelled when the client hangs up. Raises TimeoutError after `seconds`."""
+    """The outcome of `work`, which is cancelled if the client disconnects. Raises TimeoutError after `seconds`."""
     gone = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({work.task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -129,28 +129,28 @@ async def done(request: Request, work: Work, seconds: float | None) -> Any:
         work.task.cancel()
         raise
     finally:
-        hung_up = gone.done()
+        disconnected = gone.done()
         gone.cancel()
     if work.task.done():
         return work.task.result()
-    if not hung_up:
+    if not disconnected:
         raise TimeoutError
     work.task.cancel()
     raise ClientGone
 
 
 async def root(request: Request) -> Response:
-    """A person's browser is shown the server's state."""
+    """Show the server's state in a browser."""
     return RedirectResponse("/health")
 
 
 async def ping(request: Request) -> Response:
-    """Whether it answers at all."""
+    """Liveness."""
     return Answer("pong")
 
 
 async def no_datasets(request: Request) -> Response:
-    """None is stored here: rows come with each request."""
+    """Empty: rows come with each request."""
     return Answer([])
 
 
@@ -167,7 +167,7 @@ async def show_metrics(request: Request) -> Response:
 
 
 async def invalid(request: Request, error: Exception) -> Response:
-    """422 in the shape that pydantic's web frameworks have made common."""
+    """422 in the form that is common with pydantic."""
     assert isinstance(error, ValidationError)
     detail = [
         {"type": fault["type"], "loc": ["body", *fault["loc"]], "msg": fault["msg"], "input": short(fault["input"])}
@@ -177,28 +177,28 @@ async def invalid(request: Request, error: Exception) -> Response:
 
 
 def short(value: Any) -> Any:
-    """Of a refused value as much as is worth sending back."""
+    """A refused value, shortened for the answer."""
     return value if isinstance(value, int | float | None) else str(value)[:80] if isinstance(value, str) else {}
 
 
 async def busy(request: Request, error: Exception) -> Response:
-    """504: ask again."""
+    """504: the client may retry."""
     return Answer({"detail": str(error)}, 504, {"retry-after": "1"})
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """A status and why."""
+    """The status and the reason."""
     assert isinstance(error, HTTPException)
     return Answer({"detail": error.detail}, error.status_code, error.headers)
 
 
 async def gone(request: Request, error: Exception) -> Response:
-    """No one reads it; the log does."""
-    return Answer({"detail": "the client hung up"}, 499)
+    """499, for the log only."""
+    return Answer({"detail": "the client disconnected"}, 499)
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """A bug; the log has the traceback, the client does not."""
+    """500 for a bug; only the log has the traceback."""
     return Answer({"detail": "internal error; the server's log says more"}, 500)
 
 

@@ -1,4 +1,4 @@
-"""The dataset calls, on rows that the request itself brings in `config.provided_data`; none are stored here."""
+"""The dataset calls, on rows in the request's `config.provided_data`: the server stores none."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ TASK = "Write a complete {language} program that reads standard input and writes
 
 
 def rows(config: TestConfig) -> list[Row]:
-    """The rows that came along. Raises HTTPException 400 where there are none, or of a kind that is not served."""
+    """The rows of the request. Raises HTTPException 400 without rows, or for an unsupported kind."""
     if config.dataset_type not in TYPES:
         raise HTTPException(400, f"dataset_type {config.dataset_type!r} is not served here; CommonOJDataset is")
     if config.provided_data is None:
@@ -30,7 +30,7 @@ def rows(config: TestConfig) -> list[Row]:
 
 
 def find_row(config: TestConfig, key: int | str) -> Row:
-    """The row of that id; a single row without an id is always meant. Raises HTTPException 400."""
+    """The row of that id; a single row needs no id. Raises HTTPException 400."""
     found = rows(config)
     if isinstance(config.provided_data, dict):
         return found[0]
@@ -48,7 +48,7 @@ def value(row: Row, key: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise HTTPException(400, f"config.provided_data: {key} is a string that holds no JSON") from None
+        raise HTTPException(400, f"config.provided_data: {key} is a string that is not JSON") from None
 
 
 def prompt(row: Row, config: TestConfig) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def list_ids(service: Service, body: Dataset, call: Call) -> list[int | st
 
 
 async def get_metrics(service: Service, body: GetMetrics, call: Call) -> dict[str, Any]:
-    """Nothing beyond what the results say."""
+    """Empty: the results hold everything."""
     return {}
 
 

@@ -1,8 +1,8 @@
-"""Finding the code in what a model wrote, by SandboxFusion's rules.
+"""Extracts code from a completion, by SandboxFusion's rules.
 
-Blocks have a priority: fenced 30, fenced but never closed 20, found by looking at the lines 10. Of the highest there
-is, the first in the right language counts, else the first. Standard library only: this file also goes into the sandbox,
-where a request's own extraction logic runs.
+Blocks have a priority: fenced 30, fenced but never closed 20, found by the form of the lines 10. Among those of the
+highest priority the first in the right language counts, else the first. Standard library only: this file is also copied
+into the sandbox, where a request's own extraction logic runs.
 """
 
 import re
@@ -13,7 +13,7 @@ NAMES = (
     "c#=csharp rs=rust golang=go jl=julia r=R d=D_ut kotlin=kotlin_script"
 )
 ALIASES = dict(pair.split("=") for pair in NAMES.split())
-"""What models write after ``` -> SandboxFusion's name, where it is another word."""
+"""{label after ```: SandboxFusion's name}, where they differ."""
 KINDS = {30: "fenced", 20: "incomplete_fenced", 10: "heuristic"}
 FENCED = re.compile(r"```([^\n`]*)\n(.*?)\n[ \t]*```", re.DOTALL)
 OPENED = re.compile(r"```([^\n`]*)\n((?:(?!```).)*)\Z", re.DOTALL)
@@ -27,7 +27,7 @@ SQL = re.compile(r"^\s*(?:select|with\s)[^;]*;?", re.IGNORECASE | re.MULTILINE)
 
 @dataclass
 class CodeBlock:
-    """A piece of code, and how sure it is that it is meant."""
+    """A piece of code with its priority."""
 
     priority: int = 40
     language: str = ""
@@ -47,12 +47,12 @@ def extract_fenced_code(completion: str) -> list[CodeBlock]:
 
 
 def extract_incomplete_fenced_code(completion: str) -> list[CodeBlock]:
-    """What follows a ``` that is never closed."""
+    """The text after a ``` that is never closed."""
     return [CodeBlock(20, language_of(label), code) for label, code in OPENED.findall(completion)]
 
 
 def extract_heuristic_code(completion: str, language: str = "") -> list[CodeBlock]:
-    """Code without fences: in Python, SQL and bash it can be told from prose, more or less."""
+    """Code without fences, in Python, SQL and bash: guessed from the form of the lines."""
     if language == "python":
         found = python_lines(completion.split("\n"))
     elif language == "sql":
@@ -63,14 +63,14 @@ def extract_heuristic_code(completion: str, language: str = "") -> list[CodeBloc
 
 
 def python_lines(lines: list[str]) -> list[str]:
-    """From the first import or definition on, as long as lines look like Python."""
+    """The lines from the first import or definition on that look like Python."""
     start = next((number for number, line in enumerate(lines) if PYTHON_STARTS.match(line)), len(lines))
     end = next((number for number in range(start, len(lines)) if not PYTHON_LINE.match(lines[number])), len(lines))
     return ["\n".join(lines[start:end])] if start < end else []
 
 
 def best(blocks: list[CodeBlock], language: str) -> tuple[str, str]:
-    """The code that counts, and SandboxFusion's word for how it was found."""
+    """The code that counts, and SandboxFusion's name for its kind."""
     if not blocks:
         return "", "empty"
     highest = max(block.priority for block in blocks)
@@ -86,7 +86,7 @@ def all_blocks(completion: str, language: str) -> list[CodeBlock]:
 
 
 def custom_blocks(completion: str, logic: str) -> list[CodeBlock]:
-    """Blocks that a piece of Python submits. It runs here, so call this inside a sandbox only."""
+    """Blocks that a piece of Python submits. It runs in this process: call this inside a sandbox only."""
     found: list[CodeBlock] = []
     names = {
         "CodeBlock": CodeBlock,

@@ -1,4 +1,4 @@
-"""GET /health: which isolation runs and why, what languages there are, and the load."""
+"""GET /health: isolation, languages and load."""
 
 from typing import Any
 
@@ -25,5 +25,5 @@ async def health(service: Service) -> dict[str, Any]:
 
 
 def probe_report(probe: Any) -> dict[str, Any]:
-    """One tier that was tried."""
-    return {key: getattr(probe, key) for key in ("tier", "ok", "why", "mend") if hasattr(probe, key)}
+    """A tier that was tried."""
+    return {key: getattr(probe, key) for key in ("tier", "ok", "why", "fix") if hasattr(probe, key)}

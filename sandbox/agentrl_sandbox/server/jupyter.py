@@ -9,25 +9,25 @@ from pydantic import ValidationError
 
 from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.job import Busy, CommandResult, Job, Limits
-from agentrl_sandbox.server.replies import Reply, command_reply, encoded, pod_name, succeeded, text, trouble_reply
+from agentrl_sandbox.server.replies import Reply, command_reply, encoded, failure_reply, pod_name, succeeded, text
 from agentrl_sandbox.server.schema import Cell, RunJupyter
 from agentrl_sandbox.server.service import Call, Service
 
 OUTPUT_BYTES = 16 << 20
-"""Of all cells together: pictures are large."""
+"""Bytes of all cells together: pictures are large."""
 
 
 async def run_jupyter(service: Service, body: RunJupyter, call: Call) -> Reply:
-    """A RunJupyterResponse; after a time limit it holds the cells that were done. Raises Busy."""
+    """A RunJupyterResponse; after a time limit it holds the finished cells. Raises Busy."""
     try:
         result = await service.run(make_job(service, body), call, body.queue_timeout)
     except Busy:
         raise
     except SandboxError as error:
         call.fields |= {"verdict": "SandboxError", "why": type(error).__name__}
-        trouble = trouble_reply(error, service.pool.isolation)
-        del trouble["compile_result"], trouble["run_result"]
-        return trouble | {"driver": None, "cells": []}
+        failure = failure_reply(error, service.pool.isolation)
+        del failure["compile_result"], failure["run_result"]
+        return failure | {"driver": None, "cells": []}
     run = result.runs[0]
     cells = read_cells(run, len(body.cells))
     done = succeeded(run) and len(cells) == len(body.cells)
@@ -59,12 +59,12 @@ def make_job(service: Service, body: RunJupyter) -> Job:
 
 @cache
 def driver() -> str:
-    """Source of the program."""
-    return (files(__package__) / "driver.py").read_text()
+    """Source of the notebook driver."""
+    return (files(__package__) / "notebook_driver.py").read_text()
 
 
 def read_cells(run: CommandResult, most: int) -> list[Reply]:
-    """The cells that the driver reported, as far as its lines make sense: a cell can write there, too."""
+    """The cells that the driver reported, up to the first invalid line: a cell can write to the same stream."""
     cells: list[Reply] = []
     for line in text(run.stdout).split("\n")[:most]:
         try:

@@ -1,4 +1,4 @@
-"""Structured logs: one line of JSON an event, without what was run."""
+"""Structured logs: one line of JSON per event, without the programs."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None = None, level: str = "info") -> None:
-    """Send the server's log, and uvicorn's complaints, to a stream (stderr)."""
+    """Send the server's log, and uvicorn's warnings, to a stream (stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
     for name, least in (("agentrl_sandbox", level.upper()), ("uvicorn", "WARNING")):

@@ -8,7 +8,7 @@ HELP = {
     "agentrl_sandbox_requests_total": "Answered requests.",
     "agentrl_sandbox_jobs_total": "Jobs by how they ended: ran, busy, unavailable, infra.",
     "agentrl_sandbox_runs_total": "Programs run.",
-    "agentrl_sandbox_cells_total": "Cells run in sessions.",
+    "agentrl_sandbox_cells_total": "CellCommand run in sessions.",
     "agentrl_sandbox_cpu_seconds_total": "CPU seconds of programs and their compilers.",
     "agentrl_sandbox_limits_hit_total": "Runs ended by a limit.",
     "agentrl_sandbox_request_seconds": "Seconds from a request to its answer.",
@@ -17,7 +17,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Counters of one server; its labels come from closed sets, never from what clients write."""
+    """Counters of one server. Labels come from closed sets, never from clients."""
 
     def __init__(self) -> None:
         self._counters: dict[str, dict[Labels, float]] = {}
@@ -36,7 +36,7 @@ class Metrics:
         self._histograms[path] = buckets, total + seconds
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """All of it, and gauges that are read at this moment."""
+        """All counters, and gauges with their present values."""
         lines: list[str] = []
         for name, counter in self._counters.items():
             lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]

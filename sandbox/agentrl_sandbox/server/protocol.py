@@ -1,4 +1,4 @@
-"""uvicorn's reading of HTTP, with bounds on the part before the body: the parser itself keeps whatever it is sent."""
+"""uvicorn's HTTP protocol with bounds on the head of a request: the parser itself has none."""
 
 import asyncio
 
@@ -9,24 +9,24 @@ HEAD_SECONDS = 30.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Hangs up on a client whose request line and headers are too long, or too long in coming."""
+    """Disconnects a client whose request line and headers are too long or too slow."""
 
     _late: asyncio.TimerHandle | None = None
     _head: int = 0
-    """Bytes that came while the head of a request was still incomplete."""
+    """Bytes received while the head of a request is incomplete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first request is awaited."""
+        """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Stop the timer."""
         self._settle()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what is no body."""
+        """Count the bytes of the head."""
         super().data_received(data)
         if self._late is not None:
             self._head += len(data)
@@ -34,12 +34,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Wait for the rest of the head."""
         super().on_message_begin()
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """A body may follow."""
+        """The head is complete."""
         self._settle()
         super().on_headers_complete()
 

@@ -1,4 +1,4 @@
-"""What clients get: SandboxFusion's replies, as plain dicts, with further fields that old clients do not see.
+"""SandboxFusion's replies as plain dicts, with further fields that its clients ignore.
 
 The status rule: a command that could not be started makes it SandboxError; a time limit, or a return code other than
 0, makes it Failed.
@@ -16,7 +16,7 @@ Reply = dict[str, Any]
 
 
 def text(output: bytes) -> str:
-    """Output of any kind as text that JSON can carry."""
+    """Output as text for JSON."""
     return output.decode("utf-8", "replace")
 
 
@@ -44,7 +44,7 @@ def status_of(commands: list[CommandResult]) -> tuple[str, str]:
 
 
 def succeeded(command: CommandResult) -> bool:
-    """Whether it ran to its end with return code 0."""
+    """Whether it ended by itself with return code 0."""
     return command.status == "Finished" and command.return_code == 0
 
 
@@ -67,8 +67,8 @@ def result_reply(result: Result, *, batch: bool = False) -> Reply:
     return reply
 
 
-def trouble_reply(error: SandboxError, isolation: str) -> Reply:
-    """A RunCodeResponse for what is not the program's doing."""
+def failure_reply(error: SandboxError, isolation: str) -> Reply:
+    """A RunCodeResponse for a failure of the sandbox."""
     return {
         "status": "SandboxError",
         "message": str(error),
@@ -82,10 +82,10 @@ def trouble_reply(error: SandboxError, isolation: str) -> Reply:
 
 
 def pod_name() -> str | None:
-    """Where it ran, in a cluster that says so."""
+    """The pod, in a cluster that sets MY_POD_NAME."""
     return os.environ.get("MY_POD_NAME")
 
 
 def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Path -> base64."""
+    """{path: content in base64}."""
     return {path: base64.b64encode(content).decode() for path, content in files.items()}

@@ -1,10 +1,10 @@
-"""Jobs whose client got a 504 and is expected to ask again: each keeps its place in the queue, or goes on running.
+"""Keeps the jobs whose client got a 504 and will repeat the request: they stay in the queue, or continue to run.
 
-A client of SandboxFusion's protocol gives up for good when an answer takes too long, but asks again after a 504 (verl:
-three times in all). So a job that is not done shortly before its client would give up is answered with a 504 and kept;
-the next equal request of that client takes it over.
+A client of SandboxFusion's protocol gives up when an answer takes too long, but repeats the request after a 504 (verl:
+three times in all). So a job that is unfinished shortly before its client gives up is answered with a 504 and kept; the
+next equal request of that client gets it.
 
-Invariants: a job runs once, however often it is asked for; one that no one asks for again is cancelled.
+Invariants: a job runs once, however often it is requested; a job that nobody requests again is cancelled.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LINGER = 10.0
-"""Seconds that a job is kept: clients wait for one to nine seconds before they ask again."""
+"""Seconds that a job is kept: clients wait one to nine seconds before they retry."""
 
 
 @dataclass
 class Work:
-    """What a request asked for, and is being done."""
+    """The work of a request, in progress."""
 
     task: "asyncio.Future[Any]"
     fields: dict[str, Any]
-    """What the log is to say about it."""
+    """Fields for the log."""
     size: int
     """Bytes of the request."""
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
 
 class Retries:
-    """The jobs that are kept, by a key that equal requests of one client share."""
+    """The kept jobs, by a key that equal requests of one client share."""
 
     def __init__(self, most_bytes: int, linger: float = LINGER) -> None:
-        """`most_bytes`: of all their requests together; what does not fit is not kept."""
+        """`most_bytes`: of all their requests together; a job beyond that is cancelled."""
         self.most_bytes, self.linger = most_bytes, linger
         self.kept: defaultdict[bytes, deque[Work]] = defaultdict(deque)
         self.bytes = 0
@@ -47,7 +47,7 @@ class Retries:
         return work
 
     def keep(self, key: bytes, work: Work) -> None:
-        """Its client is sent away, and expected again within `linger` seconds."""
+        """Keep a job for `linger` seconds."""
         if self.bytes + work.size > self.most_bytes:
             work.task.cancel()
             return
@@ -56,7 +56,7 @@ class Retries:
         work.timer = asyncio.get_running_loop().call_later(self.linger, self._expire, key, work)
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancel all jobs."""
         for key, works in list(self.kept.items()):
             for work in list(works):
                 self._expire(key, work)
@@ -65,7 +65,7 @@ class Retries:
         self._forget(key, work)
         work.task.cancel()
         if work.task.done() and not work.task.cancelled():
-            work.task.exception()  # nobody is there to see it
+            work.task.exception()  # mark it as retrieved
 
     def _forget(self, key: bytes, work: Work) -> None:
         if work.timer is not None:

@@ -2,7 +2,7 @@
 
 from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.job import Busy
-from agentrl_sandbox.server.replies import Reply, result_reply, trouble_reply
+from agentrl_sandbox.server.replies import Reply, failure_reply, result_reply
 from agentrl_sandbox.server.schema import RunCode
 from agentrl_sandbox.server.service import Call, Service
 
@@ -15,7 +15,7 @@ async def run_code(service: Service, body: RunCode, call: Call) -> Reply:
         raise
     except SandboxError as error:
         call.fields |= {"verdict": "SandboxError", "why": type(error).__name__}
-        return trouble_reply(error, service.pool.isolation)
+        return failure_reply(error, service.pool.isolation)
     reply = result_reply(result, batch=body.tests is not None)
     call.fields["verdict"] = reply["status"]
     return reply

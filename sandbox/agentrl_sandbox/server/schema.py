@@ -1,7 +1,7 @@
-"""What clients send: SandboxFusion's request bodies, with caps that keep one request from filling the server.
+"""SandboxFusion's request bodies, with bounds that keep one request from filling the server.
 
-Invariant: what passes here can be turned into a `Job` without further checks. Fields marked "extra" are not
-SandboxFusion's; a client that does not know them loses nothing.
+Invariant: a valid body can be turned into a `Job` without further checks. Fields marked "extra" are extensions, which
+no client needs.
 """
 
 import base64
@@ -20,9 +20,9 @@ MAX_FILES = 1000
 MAX_TESTS = 1000
 MAX_CELLS = 1000
 OUTPUT_BYTES = 32 << 20
-"""Of a run's stdout, and of its stderr, at most."""
+"""Bytes of a run's stdout, and of its stderr, at most."""
 REPLY_BYTES = 64 << 20
-"""Of the output of all runs of a request."""
+"""Bytes of the output of all runs of a request."""
 
 if TYPE_CHECKING:
     Language = str
@@ -31,7 +31,7 @@ else:
 
 
 def inside(path: str) -> str:
-    """The path of a file in the work folder. Raises ValueError for one that leads elsewhere."""
+    """The path, if it stays in the work folder. Raises ValueError."""
     names = PurePosixPath(path).parts
     if not names or path.startswith("/") or ".." in names or "\0" in path:
         raise ValueError(f"{path[:80]!r} leaves the work folder; give a relative path without '..'")
@@ -41,7 +41,7 @@ def inside(path: str) -> str:
 
 
 def decoded(content: str | None) -> bytes | None:
-    """A file's bytes. Raises ValueError where the text is not base64."""
+    """A file's bytes. Raises ValueError for text that is not base64."""
     try:
         return None if content is None else base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
@@ -49,7 +49,7 @@ def decoded(content: str | None) -> bytes | None:
 
 
 def shared(limits: Limits, runs: int) -> Limits:
-    """The limits of each of so many runs, whose output goes into one reply."""
+    """The limits of each of `runs` runs, whose output shares one reply."""
     return replace(limits, output_bytes=min(limits.output_bytes, REPLY_BYTES // (2 * runs)))
 
 
@@ -60,12 +60,12 @@ Paths = Annotated[list[str], Field(max_length=MAX_FILES)]
 
 
 class Body(BaseModel):
-    """A request's body; fields that are not known are left alone, as SandboxFusion does."""
+    """A request's body; unknown fields are ignored, as in SandboxFusion."""
 
     model_config = ConfigDict(hide_input_in_errors=True, protected_namespaces=())
 
     def answer_within(self, patience: float) -> float | None:
-        """Seconds after which its client would rather have a 504 than wait on; None: it waits as long as it takes."""
+        """Seconds until a 504; None: the client waits for the answer."""
         return None
 
 
@@ -104,7 +104,7 @@ NO_LIMITS = ExtraLimits()
 
 
 class RunBody(Body):
-    """What /run_code and /run_jupyter have in common."""
+    """The common fields of /run_code and /run_jupyter."""
 
     memory_limit_MB: int = -1
     """MiB; 0 and less: as much as the server allows."""
@@ -113,15 +113,15 @@ class RunBody(Body):
     limits: ExtraLimits | None = None
     """Extra."""
     queue_timeout: Seconds | None = None
-    """Extra: seconds in the queue after which the client would rather have a 504."""
+    """Extra: seconds in the queue until a 504."""
 
     def all_limits(self, wall: float, most_memory_mb: int) -> Limits:
-        """What a command of so many seconds may use."""
+        """The limits of a command with a time limit of `wall` seconds."""
         memory_mb = min(self.memory_limit_MB, most_memory_mb) if self.memory_limit_MB > 0 else most_memory_mb
         return (self.limits or NO_LIMITS).limits(wall, memory_mb)
 
     def contents(self) -> dict[str, bytes]:
-        """Path -> bytes; None stands for a file that is not there."""
+        """{path: bytes} of the files that have a content."""
         decoded_files: dict[str, Any] = self.files
         return {path: content for path, content in decoded_files.items() if content is not None}
 
@@ -137,19 +137,19 @@ class RunCode(RunBody):
     tests: list[TestInput] | None = Field(None, min_length=1, max_length=MAX_TESTS)
     """Extra: several runs after one compilation, in place of `stdin`."""
     stop_on_failure: bool = False
-    """Extra: leave out the tests that follow the first failing one."""
+    """Extra: skip the tests after the first failing one."""
     total_timeout: Seconds | None = None
-    """Extra: seconds for all tests together; the last is cut short at that, those after it are left out."""
+    """Extra: seconds for all tests together; the test that reaches it is cut short, the others are skipped."""
 
     def answer_within(self, patience: float) -> float | None:
-        """The time limits and `patience`; one that names its seconds in the queue waits for the rest, too."""
+        """The time limits and `patience`; None for a request with a queue_timeout."""
         if self.queue_timeout is not None:
             return None
         runs = self.total_timeout or self.run_timeout * len(self.tests or [None])
         return self.compile_timeout + runs + patience
 
     def job(self, most_memory_mb: int) -> Job:
-        """The same as a job."""
+        """The job of the request."""
         stdins = [self.stdin] if self.tests is None else [test.stdin for test in self.tests]
         return Job(
             language=self.language,
@@ -179,10 +179,10 @@ class RunJupyter(RunBody):
 
 
 class OpenSession(RunBody):
-    """POST /sessions, an extra call: a Python with state. No files."""
+    """POST /sessions, an extra call, without files."""
 
     run_timeout: Seconds = 10
-    """For each cell that names none."""
+    """Seconds for each cell that names none."""
 
 
 class SessionId(Body):
@@ -199,7 +199,7 @@ class RunCell(SessionId):
 
 
 class TestConfig(Body):
-    """How /submit tests, and on what; `provided_data` holds the rows, as this server stores none."""
+    """How /submit tests; `provided_data` holds the rows, because this server stores none."""
 
     __test__ = False
     dataset_type: str | None = None
@@ -214,7 +214,7 @@ class TestConfig(Body):
 
 
 class Dataset(Body):
-    """POST /list_ids and what the other dataset calls have in common."""
+    """POST /list_ids, and the common fields of the other dataset calls."""
 
     dataset: str
     config: TestConfig = Field(default_factory=TestConfig)
@@ -250,7 +250,7 @@ class GetMetricsFunction(Dataset):
 
 
 class Cell(BaseModel):
-    """What a notebook cell left behind, as the driver reports it."""
+    """The outcome of a notebook cell, from the driver."""
 
     stdout: str
     stderr: str

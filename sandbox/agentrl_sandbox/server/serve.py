@@ -1,7 +1,7 @@
-"""Starting and stopping the server.
+"""Starts and stops the server.
 
-Invariants: no address beyond this machine is served without a token unless someone says so; when `serve` returns, no
-process of the executor is left.
+Invariants: other machines are served without a token only with --public; when `serve` returns, no process of the
+executor is left.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ def check_bind(settings: Settings) -> None:
         return
     raise UsageError(
         f"--host {settings.host} lets other machines run code here: give clients a token (--token, or "
-        "AGENTRL_SANDBOX_TOKEN), or say --public where something else guards the way"
+        "AGENTRL_SANDBOX_TOKEN), or say --public if something else controls access"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address is this machine's own."""
+    """Whether the address is this machine's loopback."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(settings: Settings) -> socket.socket:
-    """A listening socket. Raises UsageError where the address is taken or not ours."""
+    """A listening socket. Raises UsageError if the address is taken or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,7 +56,7 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def serve(pool: "Executor", settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve until a signal; `ready` is told the address once requests are answered. Raises UsageError, SandboxError."""
+    """Serve until a signal; calls `ready` with the address when it can answer. Raises UsageError, SandboxError."""
     check_bind(settings)
     allow_open_files()
     with bind(settings) as listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -64,7 +64,7 @@ def serve(pool: "Executor", settings: Settings, ready: Callable[[str], None]) ->
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's where it is installed."""
+    """uvloop's, if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -73,7 +73,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def run(pool: "Executor", settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Start the executor, then serve; whatever happens, the executor is closed."""
+    """Start the executor, then serve; always closes the executor."""
     starting = asyncio.ensure_future(pool.start())
     try:
         web = await asyncio.to_thread(import_module, "agentrl_sandbox.server.web")  # takes as long as the executor

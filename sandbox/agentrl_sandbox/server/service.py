@@ -1,4 +1,4 @@
-"""What the endpoints work with: the executor, the settings, counters; and what is known of one call."""
+"""State of the server that all endpoints share, and of one call."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,25 +26,25 @@ class Executor(Protocol):
     async def start(self) -> None:
         """Make it ready."""
 
-    async def run(self, job: Job, *, client: str = "", patience: float | None = None) -> Result:
+    async def run(self, job: Job, *, client: str = "", queue_timeout: float | None = None) -> Result:
         """Run a job."""
 
-    async def session(self, limits: Limits, *, client: str = "", patience: float | None = None) -> Session:
-        """A Python with state."""
+    async def session(self, limits: Limits, *, client: str = "", queue_timeout: float | None = None) -> Session:
+        """Open a session."""
 
     def memory(self) -> str:
-        """How the memory of a run is limited."""
+        """How the memory of a run is limited, as a sentence."""
 
     def stats(self) -> dict[str, float]:
         """Load."""
 
     async def close(self) -> None:
-        """Leave no process."""
+        """End all processes."""
 
 
 @dataclass
 class Call:
-    """One request: who asks, and what the log is to say about it."""
+    """One request: its client, and fields for the log."""
 
     client: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -52,30 +52,30 @@ class Call:
 
 @dataclass
 class Service:
-    """What all requests share."""
+    """State that all requests share."""
 
     pool: Executor
     settings: Settings
     metrics: Metrics = field(default_factory=Metrics)
     pending_bytes: int = 0
-    """Of all request bodies that wait or run."""
+    """Bytes of all request bodies that wait or run."""
     sessions: Sessions = field(init=False)
     retries: Retries = field(init=False)
     languages: dict[str, str] | None = None
-    """Name -> why it is not there, or "" where it is; None until someone asks."""
+    """{language: why it is missing, or ""}; None until the first request for it."""
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.settings.session_idle)
         self.retries = Retries(self.settings.max_pending_mb * MIB)
 
     async def run(self, job: Job, call: Call, queue_timeout: float | None = None) -> Result:
-        """Run a job; it waits in the queue for `queue_timeout` seconds, or for as long as the client does.
+        """Run a job, which waits in the queue for at most `queue_timeout` seconds (None: as long as the client).
 
         Raises Busy, Unavailable, SandboxError.
         """
         call.fields["language"] = job.language
         try:
-            result = await self.pool.run(job, client=call.client, patience=queue_timeout)
+            result = await self.pool.run(job, client=call.client, queue_timeout=queue_timeout)
         except SandboxError as error:
             outcome = (
                 "busy" if isinstance(error, Busy) else "unavailable" if isinstance(error, Unavailable) else "infra"
@@ -96,7 +96,7 @@ class Service:
         self.metrics.count("agentrl_sandbox_cpu_seconds_total", by=cpu, language=job.language)
 
     async def find_languages(self) -> dict[str, str]:
-        """Name -> why it is not there, or "" where it is."""
+        """{language: why it is missing, or ""}."""
         if self.languages is None:
             python = getattr(self.pool, "python", None)
             self.languages = await asyncio.to_thread(find_languages, python)
@@ -104,7 +104,7 @@ class Service:
 
 
 def find_languages(python: str | None = None) -> dict[str, str]:
-    """Name -> why it is not there, or "" where it is; looks for programs, and blocks while it does."""
+    """{language: why it is missing, or ""}. Blocks while it searches for programs."""
     found = {}
     for name, recipe in RECIPES.items():
         try:

@@ -15,14 +15,14 @@ Outcome = TypeVar("Outcome")
 
 
 async def open_session(service: Service, body: OpenSession, call: Call) -> Reply:
-    """Its id; where too many are open it waits as long as the client does. Raises Busy, HTTPException."""
+    """Open a session; its id. Waits while too many are open. Raises Busy, HTTPException."""
     limits = body.all_limits(body.run_timeout, service.settings.memory_mb)
-    session = await infra_is_500(service.pool.session(limits, client=call.client, patience=body.queue_timeout))
+    session = await infra_is_500(service.pool.session(limits, client=call.client, queue_timeout=body.queue_timeout))
     return {"id": service.sessions.add(session), "isolation": service.pool.isolation}
 
 
 async def run_cell(service: Service, body: RunCell, call: Call) -> Reply:
-    """What the cell printed, and why the session is over if it is. Raises HTTPException."""
+    """The output of a cell, and why the session is over if it is. Raises HTTPException."""
     session = service.sessions.use(body.id)
     try:
         result = await infra_is_500(session.run(body.code, wall=body.run_timeout))
@@ -35,13 +35,13 @@ async def run_cell(service: Service, body: RunCell, call: Call) -> Reply:
 
 
 async def close_session(service: Service, body: SessionId, call: Call) -> Reply:
-    """Nothing, whether or not it was there."""
+    """End a session, if it is open."""
     await service.sessions.close(body.id)
     return {}
 
 
 async def infra_is_500(work: Awaitable[Outcome]) -> Outcome:
-    """The outcome; what is not the program's doing becomes HTTPException 500. Raises Busy."""
+    """The outcome. Raises Busy, and HTTPException 500 for a failure of the sandbox."""
     try:
         return await work
     except Busy:

@@ -1,7 +1,6 @@
-"""Sessions over HTTP, which SandboxFusion has no call for: a Python that keeps its state from cell to cell.
+"""Sessions over HTTP, an extension of SandboxFusion's protocol: a Python interpreter that keeps its state.
 
-Invariants: who does not know a session's id, which cannot be guessed, cannot use it; a session that no one uses for a
-while is closed.
+Invariants: only a client that knows a session's id, which cannot be guessed, can use it; an idle session is closed.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ class Session(Protocol):
 
 
 class Sessions:
-    """Those that are open."""
+    """The open sessions."""
 
     def __init__(self, idle: float) -> None:
         """`idle`: seconds without a cell after which one is closed."""
@@ -36,22 +35,22 @@ class Sessions:
         self._closing: set[asyncio.Task[None]] = set()
 
     def add(self, session: Session) -> str:
-        """The id of a new one."""
+        """Add a session; its id."""
         key = secrets.token_hex(16)
         self._open[key] = session
         self.rest(key)
         return key
 
     def use(self, key: str) -> Session:
-        """The session of that id; it is not closed until `rest`. Raises HTTPException 404."""
+        """The session of that id, which is not closed until `rest`. Raises HTTPException 404."""
         if key not in self._open:
-            raise HTTPException(404, "no such session: it was closed, too long unused, or of another server")
+            raise HTTPException(404, "no such session: it was closed, was idle too long, or belongs to another server")
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
         return self._open[key]
 
     def rest(self, key: str) -> None:
-        """Its cell is done."""
+        """Mark its cell as done: the idle time begins."""
         if key not in self._open:
             return
         if (timer := self._timers.get(key)) is not None:
@@ -59,7 +58,7 @@ class Sessions:
         self._timers[key] = asyncio.get_running_loop().call_later(self.idle, self._expire, key)
 
     async def close(self, key: str) -> None:
-        """End it, if it is there."""
+        """End a session, if it is open."""
         timer, session = self._timers.pop(key, None), self._open.pop(key, None)
         if timer is not None:
             timer.cancel()

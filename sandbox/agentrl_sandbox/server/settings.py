@@ -1,4 +1,4 @@
-"""How a server is set up."""
+"""Settings of a server."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """What `agentrl sandbox serve` can be told."""
+    """The options of `agentrl sandbox serve`."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -15,12 +15,12 @@ class Settings:
     token: str | None = None
     """Clients have to send it as `Authorization: Bearer TOKEN`."""
     public: bool = False
-    """Whether a host other than this machine may be served without a token."""
+    """Other machines may be served without a token."""
     patience: float = 8.0
-    """Seconds beyond a request's own time limits after which the answer is 504, and the job is kept for the next try:
-    verl's reward code gives up ten seconds after both time limits, and asks again after a 504."""
+    """Seconds beyond a request's time limits after which the answer is a 504, and the job is kept for the next try:
+    verl's reward code gives up ten seconds after both time limits, and retries after a 504."""
     memory_mb: int = 4096
-    """MiB that a run gets which asks for none, and the most that one can ask for."""
+    """MiB of memory: default and maximum of a run."""
     session_idle: float = 900.0
     """Seconds without a cell after which a session is closed."""
     max_body_mb: int = 32
@@ -30,6 +30,6 @@ class Settings:
     body_seconds: float = 60.0
     """Seconds in which a request has to arrive."""
     grace: float = 10.0
-    """Seconds that a stopping server gives to what runs."""
+    """Seconds that a stopping server waits for running programs."""
     log_code: bool = False
-    """Whether the log holds what was run."""
+    """Log the requests, with the programs."""

@@ -1,7 +1,7 @@
-"""POST /submit: a completion against tests of standard input and output, which the request brings along.
+"""POST /submit: tests a completion with standard input and output that the request contains.
 
-Expected outputs never enter the sandbox; they are compared here. Trouble of the sandbox's own is a 500, never a
-rejected answer.
+Expected outputs never enter the sandbox; they are compared here. A failure of the sandbox is a 500, never a rejected
+answer.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.job import Busy, CommandResult, Job, Limits, Result, Unavailable
 from agentrl_sandbox.languages import RECIPES
-from agentrl_sandbox.server.custom import extract_by_logic
+from agentrl_sandbox.server.custom_extraction import extract_by_logic
 from agentrl_sandbox.server.datasets import find_row, value
 from agentrl_sandbox.server.extraction import all_blocks, best
 from agentrl_sandbox.server.replies import Reply, result_reply, succeeded, text
@@ -26,7 +26,7 @@ SHOWN = 1000
 
 
 class Case(BaseModel):
-    """A test: what goes in, what has to come out."""
+    """A test: inputs and expected outputs."""
 
     input: dict[str, str]
     output: dict[str, str]
@@ -46,7 +46,7 @@ async def submit(service: Service, body: Submit, call: Call) -> Reply:
     except Unavailable as error:
         raise HTTPException(400, str(error)) from None
     except SandboxError as error:
-        raise HTTPException(500, f"the sandbox failed, which says nothing of the answer: {error}") from None
+        raise HTTPException(500, f"the sandbox failed, which is no verdict on the answer: {error}") from None
     tests = judge(result, cases, config)
     call.fields["verdict"] = "accepted" if all(test["passed"] for test in tests) else "rejected"
     return {
@@ -64,7 +64,7 @@ async def submit(service: Service, body: Submit, call: Call) -> Reply:
 def read_cases(tests: Any) -> list[Case]:
     """The tests of a row. Raises HTTPException 400."""
     if not isinstance(tests, list) or not 0 < len(tests) <= MAX_TESTS:
-        raise HTTPException(400, f"config.provided_data: test is no list of 1 to {MAX_TESTS} tests")
+        raise HTTPException(400, f"config.provided_data: test is not a list of 1 to {MAX_TESTS} tests")
     try:
         cases = [Case.model_validate(test) for test in tests]
     except ValidationError:
@@ -83,7 +83,7 @@ async def extract(service: Service, completion: str, config: TestConfig, call: C
 
 
 def make_job(service: Service, code: str, config: TestConfig, cases: Sequence[Case]) -> Job:
-    """One run a test after a single compilation."""
+    """A job with one run per test."""
     language = config.language or ""
     compiled = language in RECIPES and RECIPES[language].compile is not None
     memory_mb = service.settings.memory_mb
@@ -98,7 +98,7 @@ def make_job(service: Service, code: str, config: TestConfig, cases: Sequence[Ca
 
 
 def judge(result: Result, cases: Sequence[Case], config: TestConfig) -> list[Reply]:
-    """An EvalTestCase each, up to the first that failed unless all are asked for."""
+    """An EvalTestCase per case, up to the first failure unless all are requested."""
     full = bool(config.extra.get("return_full_case", False))
     tests = []
     for case, run in zip_longest(cases, result.runs[: len(cases)]):
@@ -111,7 +111,7 @@ def judge(result: Result, cases: Sequence[Case], config: TestConfig) -> list[Rep
 
 
 def passes(run: CommandResult, case: Case) -> bool:
-    """Whether a run ended well and printed what it should."""
+    """Whether a run succeeded with the expected output."""
     return succeeded(run) and not run.truncated and same_output(text(run.stdout), case.output["stdout"])
 
 
@@ -129,7 +129,7 @@ def shortened(content: str) -> str:
 
 
 def same_output(actual: str, expected: str) -> bool:
-    """Line by line, but for case, for space at the ends, and for the fifth digit of a number."""
+    """Whether the lines are equal, ignoring case, outer space, and the fifth digit of numbers."""
     lines, wanted = actual.strip().split("\n"), expected.strip().split("\n")
     return len(lines) == len(wanted) and all(map(same_line, lines, wanted))
 

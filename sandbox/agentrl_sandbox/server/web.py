@@ -1,4 +1,4 @@
-"""uvicorn around the application."""
+"""The application in uvicorn."""
 
 import asyncio
 import signal
@@ -14,11 +14,11 @@ from agentrl_sandbox.server.settings import Settings
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, with signals that end the process normally: it has cleaned up, so it need not die of the signal."""
+    """uvicorn's server, with signals that end the process normally, after the cleanup."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop it; a second SIGINT does not wait for what runs."""
+        """SIGTERM and SIGINT stop it; a second SIGINT does not wait for running programs."""
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
@@ -31,7 +31,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(pool: Executor, settings: Settings) -> Server:
-    """Ready to serve on a socket."""
+    """A server that is ready for a socket."""
     config = uvicorn.Config(
         make_app(Service(pool, settings)),
         http=BoundedProtocol,

@@ -1,1 +1,1 @@
-"""An interpreter that waits, warm, in the midst of its own start, to be forked for one run after another."""
+"""The zygote: an interpreter that stops during its own start, with modules imported, and is forked for each run."""

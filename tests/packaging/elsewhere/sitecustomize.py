@@ -8,22 +8,18 @@ import resource
 import signal
 import socket
 import sys
+import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-for package in [
-    "asyncio",
-    "multiprocessing",
-    "subprocess",
-    "peft",
-    "pyarrow.parquet",
-    "safetensors.torch",
-    "transformers",
-]:
+BUILT_FOR_LINUX = os.environ.get("BUILT_FOR_LINUX", "").split()
+
+for package in ["asyncio", "multiprocessing", "subprocess", "urllib.request", *BUILT_FOR_LINUX]:
     with suppress(ImportError):
         import_module(package)
+sysconfig.get_config_vars()  # read once, from a file that is named after the system
 
 LINUX: dict[Any, str] = {
     os: """sched_getaffinity sched_setaffinity pidfd_open memfd_create unshare setns eventfd splice posix_fadvise

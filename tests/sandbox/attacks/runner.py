@@ -15,11 +15,32 @@ from agentrl_sandbox.errors import SandboxError, UsageError
 from agentrl_sandbox.isolation import children
 from agentrl_sandbox.job import CommandResult, Job, Result, Unavailable
 from agentrl_sandbox.pool import Pool
-from tests.sandbox.attacks import appetites, choices, docker, inputs, reach, rights, stays, views
+from tests.sandbox.attacks import (
+    docker,
+    fake_failures,
+    foreign_access,
+    hostile_inputs,
+    leftovers,
+    network_and_traces,
+    privileges,
+    resource_exhaustion,
+)
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.scene import Scene, linger, lingering
 
-ATTACKS = [attack for part in (views, reach, rights, appetites, stays, inputs, choices) for attack in part.ATTACKS]
+ATTACKS = [
+    attack
+    for part in (
+        foreign_access,
+        network_and_traces,
+        privileges,
+        resource_exhaustion,
+        leftovers,
+        hostile_inputs,
+        fake_failures,
+    )
+    for attack in part.ATTACKS
+]
 AT_ONCE = 3
 
 
@@ -79,8 +100,8 @@ async def launch(pool: Pool, attack: Attack, scene: Scene, gate: asyncio.Semapho
 
 
 def supervisor(pool: Pool) -> int:
-    assert pool.link is not None
-    return pool.link.process.pid
+    assert pool.supervisor is not None
+    return pool.supervisor.process.pid
 
 
 async def earlier(pool: Pool, secret: str) -> None:
@@ -93,11 +114,13 @@ async def earlier(pool: Pool, secret: str) -> None:
 async def afterwards(pool: Pool, scene: Scene) -> list[str]:
     """What is left when all is over: processes, a pool that no longer works."""
     await asyncio.sleep(0.5)
-    servers = children(supervisor(pool))
-    wardens = [warden for server in servers for warden in children(server)]
-    left = [pid for warden in wardens for pid in children(warden)]
-    # Wardens may wait for more, one a place; whoever else is a server's child was left by one that is gone.
-    wrong = [f"{len(left)} processes are left, {len(wardens)} wardens"] if left or len(wardens) > AT_ONCE else []
+    zygotes = children(supervisor(pool))
+    job_supervisors = [pid for zygote in zygotes for pid in children(zygote)]
+    left = [pid for job_supervisor in job_supervisors for pid in children(job_supervisor)]
+    # A job supervisor per slot may wait for another job; any other child of a zygote was left by one that ended.
+    wrong = []
+    if left or len(job_supervisors) > AT_ONCE:
+        wrong.append(f"{len(left)} processes are left, {len(job_supervisors)} job supervisors")
     result = await pool.run(Job("python", "print(6 * 7)"))
     if result.runs[0].stdout != b"42\n":
         wrong.append(f"the pool no longer works: {result.runs[0]}")
@@ -115,7 +138,7 @@ async def main(options: argparse.Namespace) -> int:
     try:
         await pool.start()
     except UsageError:
-        say(tier=options.tier, started=False, why=pool.report[-1].why, mend=pool.report[-1].mend)
+        say(tier=options.tier, started=False, why=pool.report[-1].why, fix=pool.report[-1].fix)
         return 0
     say(
         tier=pool.isolation,

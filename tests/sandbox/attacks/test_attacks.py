@@ -23,7 +23,7 @@ def judge(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """All were contained; the line about the tier. A tier that cannot start is skipped, by name and with its reason."""
     start, *attacks = lines
     if not start["started"]:
-        pytest.skip(f"{start['tier']} does not start here: {start['why']} (mend: {start['mend']})")
+        pytest.skip(f"{start['tier']} does not start here: {start['why']} (fix: {start['fix']})")
     assert attacks
     assert [attack for attack in attacks if attack["contained"] is False] == []
     for attack in attacks:

@@ -22,8 +22,8 @@ def processes() -> dict[int, str]:
     return found
 
 
-def is_warden(pid: int) -> bool:
-    """Whether it is the first in a pid namespace two below: wardens stay for further runs, what they ran does not."""
+def is_job_supervisor(pid: int) -> bool:
+    """Whether it is the first process of a pid namespace two below: it stays for further jobs, its programs end."""
     try:
         status = Path("/proc", str(pid), "status").read_text(errors="replace")
     except OSError:
@@ -43,7 +43,7 @@ def main() -> None:
     values = {**scene.values, "POOL": pid_of("sandbox serve"), "SUPERVISOR": pid_of("supervisor import main")}
     print(json.dumps({"secret": scene.secret, "values": values}), flush=True)
     for _ in sys.stdin:
-        count = sum(not is_warden(pid) for pid in processes())
+        count = sum(not is_job_supervisor(pid) for pid in processes())
         print(json.dumps({"damage": scene.damage(), "processes": count}), flush=True)
     scene.close()
 

@@ -78,7 +78,7 @@ async def launch(client: Client, attack: Attack, scene: Any, gate: asyncio.Semap
 
 async def storm(served: Served, scene: Any) -> list[str]:
     """All that were not contained, and why; a table of all by family is printed."""
-    client = Client(served.url, patience=300)
+    client = Client(served.url, queue_timeout=300)
     await client.start()
     gate = asyncio.Semaphore(AT_ONCE)
     chosen = [attack for attack in ATTACKS if not attack.slow]
@@ -100,8 +100,8 @@ FINE = ("contained", "refused", "no such language")
 
 
 async def fill(served: Served) -> None:
-    """A run in every slot at once: a slot keeps its warden for further runs, and none may come on top of these."""
-    client = Client(served.url, patience=300)
+    """A run in every slot at once: a slot keeps its job supervisor for further jobs, and no other may be added."""
+    client = Client(served.url, queue_timeout=300)
     await client.start()
     try:
         await asyncio.gather(*(client.run(Job("python", "import time; time.sleep(0.5)")) for _ in range(FILLING)))

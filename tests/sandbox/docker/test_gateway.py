@@ -51,6 +51,6 @@ async def test_many_at_once_and_much() -> None:
     assert answers == [question.upper() for question in questions]
 
 
-async def test_nobody_there() -> None:
+async def test_a_target_that_does_not_answer() -> None:
     async with gateway_to(free_port()) as port:
         assert await ask(port, b"anyone?") == b""

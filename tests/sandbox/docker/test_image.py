@@ -27,7 +27,7 @@ def test_each_way_finds_its_tier_and_says_so(composed: Served, plain: Served) ->
     probe = plain.get("/health")["probes"][0]
     assert (probe["tier"], probe["ok"]) == ("namespace", False)
     for flag in ("seccomp=sandbox/seccomp.json", "systempaths=unconfined"):
-        assert flag in probe["mend"]
+        assert flag in probe["fix"]
         assert flag in plain.logs()
 
 
@@ -152,7 +152,7 @@ def status_of(served: Served, headers: dict[str, str]) -> int:
         return error.code
 
 
-def test_it_stops_when_told(engine: Engine, image: str) -> None:
+def test_sigterm_stops_the_container(engine: Engine, image: str) -> None:
     with run(engine, *ANY_PORT) as served:
         assert ask(served, "python", "print(6 * 7)") == "42\n"
         engine.docker("stop", "--time", "20", served.name)

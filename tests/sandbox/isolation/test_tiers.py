@@ -35,7 +35,7 @@ def test_signals_where_landlock_does_not_keep_them_inside(abi: int, signals: boo
     assert set(profiles.NO_SIGNALS).isdisjoint(rules) == signals
 
 
-def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
+def test_programs_run_without_signals_and_modes(tmp_path: Path) -> None:
     script = """
         import errno, os, shutil, signal, subprocess
         from agentrl_sandbox.kernel import profiles, seccomp
@@ -55,7 +55,7 @@ def test_programs_live_without_signals_and_modes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "meant"), [(0, 0), (1, 1), (128, 128), (139, -11), (137, -9), (192, -64), (193, 193), (255, 255)]
 )
-def test_bwraps_word_for_a_signal(told: int, meant: int) -> None:
+def test_the_exit_code_of_bwrap_after_a_signal(told: int, meant: int) -> None:
     assert Bwrap().exit_code(told) == meant
 
 
@@ -63,7 +63,7 @@ def test_without_bwrap_there_is_no_such_tier(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:  # settle changes the process it is called in
         try:
-            Bwrap().settle(Host((), 1, None, str(tmp_path)))
+            Bwrap().prepare_zygote(Host((), 1, None, str(tmp_path)))
         except FileNotFoundError:
             os._exit(7)
         os._exit(0)
@@ -72,7 +72,7 @@ def test_without_bwrap_there_is_no_such_tier(tmp_path: Path) -> None:
 
 BOMB = """
 import os, signal, sys, time
-from agentrl_sandbox.isolation import sweep
+from agentrl_sandbox.isolation import kill_descendants
 from agentrl_sandbox.kernel import syscalls
 
 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -87,7 +87,7 @@ if os.fork() == 0:
             os._exit(0)
     os._exit(0)
 time.sleep(0.3)
-sweep()
+kill_descendants()
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
@@ -95,7 +95,7 @@ except ChildProcessError:
 """
 
 
-def test_the_sweep_outruns_processes_that_replace_themselves() -> None:
+def test_kill_descendants_ends_processes_that_replace_themselves() -> None:
     begin = time.monotonic()
     environment = {"PYTHONPATH": SANDBOX, "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, env=environment, check=False)

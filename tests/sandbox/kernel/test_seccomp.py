@@ -146,7 +146,7 @@ def test_numbers_are_the_kernels() -> None:
 
 
 @pytest.mark.parametrize("profile", ["NAMESPACE", "LANDLOCK"])
-def test_a_process_lives_under_it(profile: str) -> None:
+def test_ordinary_programs_run_under_the_profile(profile: str) -> None:
     script = f"""
         import ctypes, errno, os, subprocess, sys, threading
         from agentrl_sandbox.kernel import profiles, seccomp

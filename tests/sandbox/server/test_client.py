@@ -79,14 +79,14 @@ async def test_a_wrong_token(start):
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "", "http://"])
-def test_what_is_no_address(url):
+def test_a_wrong_address_is_a_usage_error(url):
     with pytest.raises(UsageError, match="http://HOST:PORT"):
         Client(url)
 
 
-async def test_no_server_is_an_infra_error():
+async def test_an_unreachable_server_is_a_sandbox_error():
     with pytest.raises(SandboxError, match="cannot be reached"):
-        await Client("http://127.0.0.1:9").run(Job("python", "1"), patience=0.2)
+        await Client("http://127.0.0.1:9").run(Job("python", "1"), queue_timeout=0.2)
 
 
 class Scripted:
@@ -110,7 +110,7 @@ class Scripted:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
             except asyncio.IncompleteReadError:
                 break
-            length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
+            length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0] or 0)
             self.requests.append((head.split(" ")[1], await reader.readexactly(length)))
             answer = self.answers.pop(0)
             if answer is None:
@@ -143,7 +143,7 @@ async def ask(server, job=None, **options):
         await client.close()
 
 
-async def test_a_504_is_asked_again():
+async def test_a_504_is_retried():
     async with Scripted(answer(504, {"detail": "busy"}), answer(200, ran("1"))) as server:
         result = await ask(server)
     assert result.runs[0].stdout == b"1"
@@ -153,7 +153,7 @@ async def test_a_504_is_asked_again():
 async def test_a_server_that_stays_full_is_busy():
     async with Scripted(*[answer(504, {})] * 20) as server:
         with pytest.raises(Busy):
-            await ask(server, patience=1)
+            await ask(server, queue_timeout=1)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_a_server_that_stays_full_is_busy():
         None,
     ],
 )
-async def test_whatever_else_is_trouble_and_not_asked_again(bad):
+async def test_other_failures_are_not_retried(bad):
     async with Scripted(bad) as server:
         with pytest.raises(SandboxError) as caught:
             await ask(server)
@@ -179,12 +179,12 @@ async def test_whatever_else_is_trouble_and_not_asked_again(bad):
     assert len(server.requests) == 1
 
 
-async def test_no_answer_in_time_is_trouble(monkeypatch):
+async def test_a_timeout_is_a_sandbox_error(monkeypatch):
     async with Scripted(b"", b"") as server:
         monkeypatch.setattr("agentrl_sandbox.client.MARGIN", 0.0)
         limits = Limits(wall=0.2)
         with pytest.raises(SandboxError, match="no answer within"):
-            await ask(server, Job("python", "1", compile_limits=limits, run_limits=limits), patience=0.1)
+            await ask(server, Job("python", "1", compile_limits=limits, run_limits=limits), queue_timeout=0.1)
 
 
 async def test_chunks_are_read():
@@ -243,7 +243,7 @@ async def test_the_session_tool_over_a_server(server):
     assert server.get("/health")[1]["load"]["sessions"] == 0
 
 
-async def test_a_cell_that_overstays_ends_its_session(client, server):
+async def test_a_cell_over_its_time_limit_ends_its_session(client, server):
     session = await client.session(Limits(wall=20))
     result = await session.run("print('part', flush=True)\nwhile True: pass", wall=0.5)
     assert (result.status, result.stdout) == ("TimeLimitExceeded", b"part\n")
@@ -252,7 +252,7 @@ async def test_a_cell_that_overstays_ends_its_session(client, server):
     assert server.post("/sessions/run", {"id": session.key, "code": "1"})[0] == 404
 
 
-async def test_a_session_that_the_server_lost_is_trouble(client, server):
+async def test_a_session_that_the_server_lost_is_a_sandbox_error(client, server):
     session = await client.session(Limits())
     server.post("/sessions/close", {"id": session.key})
     with pytest.raises(SandboxError, match="no such session"):
@@ -273,12 +273,12 @@ async def test_a_cell_is_never_sent_twice():
     assert [path for path, _ in server.requests] == ["/prefix/health", "/prefix/sessions", "/prefix/sessions/run"]
 
 
-async def test_other_servers_keep_no_sessions():
+async def test_other_servers_have_no_sessions():
     with pytest.raises(UsageError, match="agentrl's own server"):
         await Client("http://127.0.0.1:9").session(Limits())
 
 
-async def test_sessions_that_no_one_uses_are_closed():
+async def test_idle_sessions_are_closed():
     class Fake:
         over, closed = "", False
 

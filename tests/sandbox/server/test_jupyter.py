@@ -28,7 +28,7 @@ CELLS = [
 
 def run_driver(cells, *, plain, cell_timeout=0.0):
     """Each cell's record, from the driver run by itself: IPython's kernel or the plain one."""
-    source = (files("agentrl_sandbox.server") / "driver.py").read_text()
+    source = (files("agentrl_sandbox.server") / "notebook_driver.py").read_text()
     hide = "import sys; sys.modules['IPython'] = None\n" if plain else ""
     sent = json.dumps({"cells": cells, "cell_timeout": cell_timeout})
     program = [sys.executable, "-c", f"{hide}__file__ = '/nonexistent'\n{source}"]

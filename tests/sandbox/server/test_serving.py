@@ -84,7 +84,7 @@ def test_a_queue_that_outlasts_the_client_is_a_504(start):
     assert 'requests_total{path="/run_code",status="504"}' in server.get("/metrics")[1]
 
 
-def test_a_client_may_have_less_patience_than_the_server(start):
+def test_a_request_may_have_a_shorter_queue_timeout_than_the_server(start):
     server = start("--slots", "1")
     blocker = threading.Thread(target=server.post, args=("/run_code", SLEEP))
     blocker.start()
@@ -148,7 +148,7 @@ def test_a_killed_server_leaves_no_process(start):
         time.sleep(0.1)
 
 
-def test_it_goes_on_after_its_workers_are_killed(start):
+def test_the_server_survives_the_kill_of_its_workers(start):
     """What was in flight is run again or says SandboxError; it is never a verdict."""
     server = start()
     with ThreadPoolExecutor(8) as pool:

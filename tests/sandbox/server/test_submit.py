@@ -145,7 +145,7 @@ def test_a_requests_own_extraction_runs_in_the_sandbox(server):
         ({"language": None}, "config.language"),
         ({"data": {"id": 1, "test": []}}, "1 to 1000 tests"),
         ({"data": {"id": 1}}, "1 to 1000 tests"),
-        ({"data": {"id": 1, "test": "{"}}, "no JSON"),
+        ({"data": {"id": 1, "test": "{"}}, "not JSON"),
         ({"data": {"id": 1, "test": [{"input": {}, "output": {}}]}}, "stdin"),
         ({"data": [{"id": 9}]}, "no row has the id"),
         ({"dataset_type": "HumanEvalDataset"}, "not served here"),

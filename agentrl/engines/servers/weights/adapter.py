@@ -18,7 +18,7 @@ from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.settings import Adapter
 from agentrl.training.model.adapter import CONFIG
 from agentrl.training.model.export import save_adapter
-from agentrl.training.parallel.shards import bare, gathered
+from agentrl.training.parallel.shards import gather_trainable, unwrapped
 
 LORA = re.compile(r".+\.lora_[AB]\.\w+\.weight")
 OTHERWISE = "set model.lora_merge=true, which sends whole weights"
@@ -32,7 +32,7 @@ class AdapterWeights:
         `shape`. Raises UserError for what engines do not serve as an adapter."""
         self.module, self.dtype = module, dtype
         _check(module)
-        layers = {name: part for name, part in bare(module).named_modules() if hasattr(part, "lora_A")}
+        layers = {name: part for name, part in unwrapped(module).named_modules() if hasattr(part, "lora_A")}
         kinds = {(layer.r[name], layer.scaling[name]) for layer in layers.values() for name in layer.r}
         if len(kinds) != 1:
             raise UserError(f"model.lora_merge=false: the adapter has layers of several ranks or scales; {OTHERWISE}")
@@ -48,7 +48,7 @@ class AdapterWeights:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, present value). Of a sharded model every process takes part, and the base stays where it is."""
-        for name, tensor in gathered(self.module).items():
+        for name, tensor in gather_trainable(self.module).items():
             yield name, tensor.to(self.dtype or tensor.dtype)
 
 
@@ -77,7 +77,7 @@ class AdapterTransport:
 
 def _check(module: Any) -> None:
     """Raises UserError where something is trained that engines do not serve as a part of an adapter."""
-    base = bare(module).get_base_model()
+    base = unwrapped(module).get_base_model()
     eyes, head = base.get_encoder(modality="image"), base.get_output_embeddings()
     parts = {"the output layer": head, "what looks at images": None if eyes is base else eyes}
     found = [name for name, p in module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]

@@ -10,9 +10,17 @@ from typing import Any
 from safetensors.torch import save_file
 
 from agentrl.core.errors import UserError
+from agentrl.core.points import weight_transport
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import buckets
 from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
+
+
+@weight_transport("files")
+def files_transport(link: Link) -> Transport:
+    """Files in a folder that trainer and servers see."""
+    return FilesTransport(link.weights, link.model_config, folder=link.folder, bucket_bytes=link.bucket_bytes)
 
 
 class FilesTransport:

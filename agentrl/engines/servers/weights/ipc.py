@@ -11,13 +11,23 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches ForkingPickler about tensors
 
+from agentrl.core.points import weight_transport
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
 from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.training.parallel.ranks import Ranks
 
 DEVICE = 6
 """Which argument of PyTorch's function that opens memory is the GPU; SGLang's workers know names there, too."""
+
+
+@weight_transport("ipc")
+def ipc_transport(link: Link) -> Transport:
+    """CUDA IPC, between processes on one GPU."""
+    if link.ranks.world > 1 and link.tensor_parallel > 1:
+        return JointIpcTransport(link.weights, link.ranks, bucket_bytes=link.bucket_bytes)
+    return IpcTransport(link.weights, bucket_bytes=link.bucket_bytes)
 
 
 class IpcTransport:

@@ -13,15 +13,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
+from agentrl.core.points import weight_transport
 from agentrl.engines.servers.backend import Group
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
 from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.engines.servers.weights.transport import Link, Transport
 
 TIMEOUT = timedelta(minutes=5)
 AGREED = {"NCCL_CUMEM_ENABLE": "0"}
 """What all members of a group must have in their environment alike, or the first broadcast hangs. SGLang sets it so."""
+
+
+@weight_transport("nccl")
+def broadcast_transport(link: Link) -> Transport:
+    """A broadcast from the trainer to the servers, by NCCL or, on CPUs, gloo."""
+    backend = "nccl" if link.device.type == "cuda" else "gloo"
+    return BroadcastTransport(link.weights, bucket_bytes=link.bucket_bytes, backend=backend)
 
 
 class BroadcastTransport:

@@ -1,9 +1,34 @@
 """The protocol of the ways to send weights."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
 
 from agentrl.engines.servers.replica import Replica
+from agentrl.engines.servers.weights.policy import PolicyWeights
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a transport has to send, and the means."""
+
+    weights: PolicyWeights
+    """All ranks go through its `tensors()` together, whichever of them sends."""
+    model_config: Any
+    """The model's, which servers look at."""
+    folder: Path
+    """Made where needed; servers see it."""
+    bucket_bytes: int
+    """Most bytes on their way at once."""
+    device: torch.device
+    """The trainer's."""
+    ranks: Any
+    """`agentrl.training.parallel.ranks.Ranks`: the processes that have the model, each with a GPU of its own."""
+    tensor_parallel: int
+    """Processes of a server."""
 
 
 class Transport(Protocol):

@@ -1,0 +1,84 @@
+"""The result of a training run."""
+
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
+from agentrl.trajectory.trajectory import Trajectory
+
+
+@dataclass
+class Result:
+    """The result of `agentrl.train`.
+
+    Example: `result.metrics["rollout/reward_mean"]`, `result.model.generate(...)`, `result.save_model("models/mine")`.
+    """
+
+    config: Config
+    """The settings of the run, complete."""
+    run_dir: Path
+    """The run's folder: config.yaml, metrics.jsonl, checkpoints, trajectories."""
+    history: list[dict[str, float]]
+    """What each step logged, with `step`: those of this call, not of one that it resumed. A validation before the first
+    step has step 0."""
+    trajectories: list[Trajectory]
+    """All that the last step sampled, group by group; empty where no step was left to take."""
+    checkpoint: Path | None
+    """The newest checkpoint; None where none was saved."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last entry of `history`; empty where there is none."""
+        return self.history[-1] if self.history else {}
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained model, of transformers' own class, on the CPU in eval mode; an adapter is folded in.
+
+        It is loaded when it is first read. Raises UserError where there is no checkpoint.
+        """
+        from transformers import AutoConfig
+
+        from agentrl.training.model.loading import language_head
+
+        with tempfile.TemporaryDirectory(prefix="agentrl-model-") as folder:
+            self.save_model(folder)
+            config = AutoConfig.from_pretrained(folder)
+            return language_head(config).from_pretrained(folder, config=config, dtype="auto").eval()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, with the chat template of the run. Raises UserError where there is no checkpoint."""
+        from transformers import AutoTokenizer
+
+        from agentrl.training.checkpoint.folders import HUGGINGFACE
+
+        return AutoTokenizer.from_pretrained(self._saved() / HUGGINGFACE)
+
+    def save_model(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
+        """Write the trained model to `folder` in Hugging Face format, with its tokenizer; returns the folder.
+
+        `dtype`: float32 or bfloat16; None: as it was trained. An adapter is folded in. Raises UserError where there is
+        no checkpoint, or a model in the folder that is not to be overwritten.
+        """
+        from agentrl.training.checkpoint.merge import merge
+
+        adapter = self.config.model.lora_rank > 0
+        merge(self._saved(), Path(folder), dtype=dtype, adapter=adapter, overwrite=overwrite)
+        return Path(folder)
+
+    def _saved(self) -> Path:
+        if self.checkpoint is None:
+            raise UserError(f"{self.run_dir} holds no checkpoint: train at least one step")
+        return self.checkpoint
+
+    def __repr__(self) -> str:
+        figures = {name: round(self.metrics[name], 4) for name in SHOWN if name in self.metrics}
+        return f"Result(step={self.metrics.get('step', 0):g}, {figures}, run_dir={str(self.run_dir)!r})"
+
+
+SHOWN = ("rollout/reward_mean", "val/reward_mean")

@@ -1,0 +1,167 @@
+"""A training run whose loop the caller writes.
+
+Invariants: while it is open, no other run writes to its folder; a loop that ends early, by `break` or by an exception
+of the caller's, leaves the last step saved; closing ends every thread and process of the run; signals ask for a stop
+while a step runs, and keep their former effect in the caller's own code.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agentrl.api.result import Result
+from agentrl.config.schema import Config
+from agentrl.rollout.parts import Parts
+from agentrl.runtime import open_runtime
+from agentrl.train import Trainer, open_trainer
+from agentrl.training.checkpoint.folders import FOLDER, latest
+from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
+from agentrl.training.checkpoint.run_start import run_folder
+from agentrl.trajectory.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a run, done: logged, and saved where that was due."""
+
+    number: int
+    """From 1; a run that resumes continues with the number after its checkpoint's."""
+    metrics: dict[str, float]
+    """By name, as they were logged."""
+    trajectories: list[Trajectory]
+    """All that were sampled, group by group."""
+
+
+class TrainingRun:
+    """Made by `agentrl.training`. Iterate it for its steps; use it as a context manager to do more with it.
+
+    Example:
+        with agentrl.training("model.path=models/warm", rows=rows, reward=score) as run:
+            for step in run:
+                if step.metrics["rollout/reward_mean"] > 0.9:
+                    break
+            print(run.validate())
+    """
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        self.config = config
+        self.history: list[dict[str, float]] = []
+        """What each step logged, with `step`."""
+        self.trajectories: list[Trajectory] = []
+        """Those of the last step."""
+        self.run_dir = Path(config.trainer.default_local_dir)
+        self._parts = parts
+        self._trainer: Trainer | None = None
+        self._restarts = Restarts(config, self.run_dir / FOLDER)
+        self._folder = ExitStack()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._trainer is None:
+            self._folder.enter_context(run_folder(self.config, "trainer.default_local_dir"))
+            try:
+                self._open()
+            except BaseException:
+                self._folder.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        early = kind is not None and issubclass(kind, GeneratorExit)
+        self._trainer = None
+        with self._folder:
+            self._stack.__exit__(*((None, None, None) if early else (kind, error, trace)))
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps that are left, each when it is done. Opens the run, and closes it again, where it is not open.
+
+        Raises TooManyDrops, InfraError, UserError, and KeyboardInterrupt (saved first) where a signal asks for a stop.
+        """
+        return self.steps()
+
+    def steps(self, *, pauses: bool = True) -> Iterator[Step]:
+        """The same as iterating. Without `pauses` signals ask for a stop between two steps, too."""
+        with nullcontext() if self._trainer is not None else self:
+            while (trainer := self._trainer) is not None:
+                try:
+                    yield from self._steps_of(trainer, pauses)
+                    return
+                except WorkerDied as died:
+                    self._stack.__exit__(type(died), died, died.__traceback__)
+                    self._restarts.after(died)
+                    self._open()
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self._opened().splits.total_steps
+
+    @property
+    def step(self) -> int:
+        """The last step that is done; 0: none."""
+        return self._opened().start
+
+    def validate(self) -> dict[str, float]:
+        """`val/` metrics of the weights as they are; empty without validation rows."""
+        trainer = self._opened()
+        with trainer.stop:
+            metrics = trainer.validate(trainer.start)
+            trainer.stop.check()
+        return metrics
+
+    def save(self) -> Path | None:
+        """Write a checkpoint of the last step, unless it is there; its folder. None before the first step."""
+        trainer = self._opened()
+        if trainer.start > 0 and not trainer.checkpoints.has(trainer.start):
+            trainer.save(trainer.start, last=True)
+        return self.checkpoint
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint in the run's folder."""
+        return latest(self.run_dir / FOLDER)
+
+    @property
+    def result(self) -> Result:
+        """What has come of the run so far; also once it is closed."""
+        return Result(self.config, self.run_dir, self.history, self.trajectories, self.checkpoint)
+
+    def _steps_of(self, trainer: Trainer, pauses: bool) -> Iterator[Step]:
+        with closing(trainer.steps()) as steps:  # type: ignore[type-var]  # a generator
+            for number, metrics in steps:
+                trainer.start = number  # a second loop takes the steps that are left
+                self.trajectories = trainer.tracker.sampled
+                try:
+                    with trainer.stop.paused() if pauses else nullcontext():
+                        yield Step(number, metrics, self.trajectories)
+                except GeneratorExit:
+                    self.save()
+                    raise
+
+    def _open(self) -> None:
+        """Open the run, again where a worker dies meanwhile."""
+        self._trainer = None
+        while self._trainer is None:
+            try:
+                self._stack, self._trainer = self._opening()
+            except WorkerDied as died:
+                self._restarts.after(died)
+        self._trainer.tracker.records = self.history
+
+    def _opening(self) -> tuple[ExitStack, Trainer]:
+        """A trainer, and what closes it."""
+        config, parts = self._restarts.config, self._parts
+        with ExitStack() as undo:
+            runtime = undo.enter_context(closing(open_runtime(config, parts)))
+            trainer = undo.enter_context(open_trainer(config, runtime, parts))
+            return undo.pop_all(), trainer
+
+    def _opened(self) -> Trainer:
+        if self._trainer is None:
+            raise RuntimeError("the run is closed: use it within `with agentrl.training(...) as run:`")
+        return self._trainer

@@ -1,0 +1,197 @@
+"""From the arguments of the Python API to settings, and objects beside them.
+
+Invariant: an object replaces the files that the settings name, and the settings keep a name for it (`config.given`).
+"""
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from agentrl.config import resolve
+from agentrl.config.given import given
+from agentrl.config.overrides import plain
+from agentrl.config.schema import Config, Data
+from agentrl.config.validate import Check, validate
+from agentrl.core.cpu_cores import wait_passively
+from agentrl.core.errors import UserError
+from agentrl.core.json_text import to_json
+from agentrl.core.plurals import plural
+from agentrl.data.given import given_rows
+from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
+from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
+from agentrl.rollout.parts import Parts
+from agentrl.tools.loading import check_given, given_name
+from agentrl.trajectory.row import Row
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+Overrides = Config | Sequence[str] | Mapping[str, Any] | str | None
+"""A Config, `key=value` texts, values by key (nested or dotted), or one text; None: nothing."""
+Rows = str | Path | Iterable[Any]
+"""Files, or rows as objects."""
+Reward = str | Callable[..., Any]
+"""A function, `file.py:name`, or `module:name`."""
+
+FIRST = 100
+"""Rows that a digest reads."""
+
+
+@dataclass
+class Given:
+    """What a caller passes besides settings; None: the settings say it."""
+
+    tools: Any = None
+    interactions: Any = None
+    reward: Reward | None = None
+    rows: Rows | None = None
+    validation_rows: Rows | None = None
+
+
+def settings(config: Overrides, schema: type[C], *, preset: str, config_dir: str | Path | None) -> C:
+    """The settings, not checked yet: a copy of `config`, or what it makes of `preset`. Raises UserError."""
+    if "torch" not in sys.modules:
+        wait_passively(os.environ)
+    if isinstance(config, schema):
+        return deepcopy(config)
+    if isinstance(config, Config):
+        raise UserError(f"a {type(config).__name__} does not fit here: pass a {schema.__name__}, or overrides")
+    texts: Any = [config] if isinstance(config, str) else ({} if config is None else config)
+    folder = None if config_dir is None else str(config_dir)
+    resolved = resolve(texts, config_name=preset, config_dir=folder, schema=schema, checks=())
+    log_notes(resolved.notes)
+    return cast(C, resolved.config)
+
+
+def experiment(config: C, objects: Given, checks: Iterable[Check]) -> Parts:
+    """The objects of a run, and their names in `config`, which is then checked. Raises UserError."""
+    settled: Any = config
+    parts = Parts(
+        tools=_tools(settled, objects.tools),
+        interactions=_interactions(settled, objects.interactions),
+        reward=_reward(settled, objects.reward),
+        rows=_rows(settled, objects.rows, "rows", "train_files", objects.interactions),
+        validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
+    )
+    _score_by_source(settled, parts)
+    log_notes(validate(settled, checks))
+    return parts
+
+
+def log_notes(notes: Iterable[str]) -> None:
+    """Log the notes on the settings as warnings."""
+    for note in notes:
+        log.warning("%s", note)
+
+
+def set_key(config: Any, key: str, value: Any) -> None:
+    """Set `key`, such as rollout.n."""
+    *sections, name = key.split(".")
+    setattr(reduce(getattr, sections, config), name, value)
+
+
+def path_or_list(value: Any, what: str) -> list[Any]:
+    """One path, or the members of a list. Raises UserError."""
+    if isinstance(value, str | Path):
+        return [value]
+    if callable(value) or isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise UserError(f"{what}={value!r}: pass a list")
+    return list(value)
+
+
+def _tools(config: Any, tools: Any) -> list[Any] | None:
+    if tools is None:
+        return None
+    items = path_or_list(tools, "tools")
+    yaml, functions = "rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path"
+    set_key(config, functions, None)
+    if len(items) == 1 and isinstance(items[0], str | Path):
+        key, other = (functions, yaml) if str(items[0]).endswith(".py") else (yaml, functions)
+        set_key(config, key, str(items[0]))
+        set_key(config, other, None)
+        set_key(config, "rollout.multi_turn.enable", True)
+        return None
+    check_given(items)
+    return _listed(config, yaml, items)
+
+
+def _interactions(config: Any, interactions: Any) -> list[Any] | None:
+    if interactions is None:
+        return None
+    items = path_or_list(interactions, "interactions")
+    key = "rollout.multi_turn.interaction_config_path"
+    if len(items) == 1 and isinstance(items[0], str | Path):
+        set_key(config, key, str(items[0]))
+        set_key(config, "rollout.multi_turn.enable", True)
+        return None
+    return _listed(config, key, items)
+
+
+def _listed(config: Any, key: str, items: list[Any]) -> list[Any] | None:
+    """Name the objects under `key`; an empty list means that there are none."""
+    set_key(config, key, given(", ".join(map(given_name, items))) if items else None)
+    if items:
+        set_key(config, "rollout.multi_turn.enable", True)
+    return items or None
+
+
+def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
+    if reward is None:
+        return None
+    section = config.reward.custom_reward_function
+    if isinstance(reward, str):
+        path, _, name = reward.rpartition(":") if ":" in reward else (reward, "", DEFAULT_NAME)
+        section.path, section.name = path, name
+        return None
+    batch = config.reward.reward_manager.name == "batch"
+    reward_function(reward, section.reward_kwargs, batch=batch)
+    section.path, section.name = given(function_name(reward)), function_name(reward)
+    return reward
+
+
+def _rows(config: Any, rows: Rows | None, what: str, name: str, interactions: Any) -> Sequence[Row] | None:
+    if rows is None:
+        return None
+    if is_files(rows):
+        setattr(config.data, name, plain(rows))
+        return None
+    data: Data = config.data
+    found = given_rows(
+        cast(Iterable[Any], rows),
+        name=what,
+        prompt_key=data.prompt_key,
+        reward_fn_key=data.reward_fn_key,
+        media_keys={"image": data.image_key, "video": data.video_key},
+        interaction=isinstance(interactions, list | tuple) and len(interactions) == 1,
+    )
+    setattr(data, name, given(f"{plural(len(found), 'row')}, {digest(found)}"))
+    return found
+
+
+def is_files(rows: Rows) -> bool:
+    """Whether they are paths."""
+    files = list(rows) if isinstance(rows, list | tuple) else [rows]
+    return bool(files) and all(isinstance(file, str | Path) for file in files)
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """A digest of the prompts and the ground truth of the first rows: another data set has another."""
+    first = [[rows[i].prompt, rows[i].ground_truth] for i in range(min(len(rows), FIRST))]
+    return hashlib.sha256(to_json(first, lambda value: type(value).__name__).encode()).hexdigest()[:8]
+
+
+def _score_by_source(config: Any, parts: Parts) -> None:
+    """Score rows of a well-known data set by its own reward function, where no other is named."""
+    named = config.reward.custom_reward_function
+    if parts.rows is None or named.path or named.name != DEFAULT_NAME:
+        return
+    if function_for(parts.rows[0].data_source) is not None:
+        named.name = SOURCE_FUNCTION

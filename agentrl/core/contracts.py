@@ -1,0 +1,133 @@
+"""What an object behind a setting must take, checked when it is found: before a run begins, without torch."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentrl.core.errors import UserError
+
+Parameters = list[inspect.Parameter]
+
+
+class Contract(Protocol):
+    """How an object is written that a registry accepts."""
+
+    @property
+    def written(self) -> str:
+        """It in a line of Python."""
+
+    def check(self, found: Any, where: str) -> None:
+        """Raises UserError for an object that breaks the contract."""
+
+
+@dataclass(frozen=True)
+class FunctionContract:
+    """A plain function of `columns`, in their order, that names what else it reads as keywords."""
+
+    columns: tuple[str, ...]
+    offered: tuple[str, ...] = ()
+    """Keywords that it may name."""
+
+    @property
+    def written(self) -> str:
+        """See Contract."""
+        return f"def name({', '.join((*self.columns, *(('*', '...') if self.offered else ())))})"
+
+    def check(self, found: Any, where: str) -> None:
+        """See Contract."""
+        if not callable(found) or isinstance(found, type) or inspect.iscoroutinefunction(found):
+            raise UserError(f"{where} is no plain function: write it with def")
+        parameters = list(inspect.signature(found).parameters.values())
+        order = _positional(parameters)
+        if len(order) != len(self.columns) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            rest = ", with what else it reads after the star" if self.offered else ""
+            raise UserError(f"{where}: it takes ({', '.join(p.name for p in order)}): write {self.written}{rest}")
+        self._check_keywords(parameters, where)
+
+    def _check_keywords(self, parameters: Parameters, where: str) -> None:
+        needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+        if unknown := [name for name in needed if name not in self.offered]:
+            offers = f"after the star it may name {', '.join(self.offered)}" if self.offered else "leave it out"
+            raise UserError(f"{where}: nothing gives it {unknown[0]!r}; {offers}")
+
+
+@dataclass(frozen=True)
+class ClassContract:
+    """A class, made of `arguments`, whose objects have `methods`; or a function that makes such an object."""
+
+    arguments: str | None
+    """As a call has them: "module, max_num_seqs="; None: the caller knows."""
+    methods: tuple[str, ...]
+    """Likewise: "async push(replicas)"."""
+    functions: bool = True
+    """Whether a function may stand in for the class."""
+
+    @property
+    def written(self) -> str:
+        """See Contract."""
+        return f"class Name, made as Name({self.arguments or ''}), with the methods {', '.join(self.methods)}"
+
+    def check(self, found: Any, where: str) -> None:
+        """See Contract."""
+        if not isinstance(found, type) and not (self.functions and callable(found)):
+            raise UserError(f"{where} is no class: write {self.written}")
+        if self.arguments is not None:
+            require_call(found, self.arguments, where)
+        for method in self.methods if isinstance(found, type) else ():
+            _check_method(found, method, where)
+
+
+@dataclass(frozen=True)
+class EitherContract:
+    """An object of one contract, or of another."""
+
+    one: Contract
+    other: Contract
+    second: Callable[[Any], bool]
+    """Whether an object is to keep the other one."""
+
+    @property
+    def written(self) -> str:
+        """See Contract."""
+        return f"{self.one.written}; or {self.other.written}"
+
+    def check(self, found: Any, where: str) -> None:
+        """See Contract."""
+        (self.other if self.second(found) else self.one).check(found, where)
+
+
+def _check_method(kind: type, written: str, where: str) -> None:
+    """That a class has the method "async push(replicas)", say."""
+    head, _, arguments = written.rstrip(")").partition("(")
+    *marks, name = head.split()
+    form = f"{'async ' if marks else ''}def {name}(self{arguments and ', '}{arguments})".replace("=", "=None")
+    method = getattr(kind, name, None)
+    if not callable(method):
+        raise UserError(f"{where} has no method {name}: write `{form}`")
+    if inspect.iscoroutinefunction(method) != bool(marks):
+        raise UserError(f"{where}.{name} is {'not ' if marks else ''}async: write `{form}`")
+    require_call(method, f"self, {arguments}" if arguments else "self", f"{where}.{name}")
+
+
+def require_call(function: Any, arguments: str, where: str) -> None:
+    """Raises UserError where `function` cannot be called with "replicas, timeout=", say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not written in Python
+        return
+    given = arguments.split(", ") if arguments else []
+    keywords = {name[:-1]: None for name in given if name.endswith("=")}
+    try:
+        signature.bind(*(name for name in given if not name.endswith("=")), **keywords)
+    except TypeError as error:
+        raise UserError(f"{where} cannot be called with ({arguments}): {error}") from None
+
+
+def keywords_of(function: Callable[..., Any]) -> frozenset[str]:
+    """What a function reads besides its columns: its keyword-only parameters."""
+    return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+
+def _positional(parameters: Parameters) -> Parameters:
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -1,0 +1,192 @@
+"""The open edges: what a researcher can add to agentrl, and the decorator that names it.
+
+A built-in object stands under the same decorator in one of the registry's places, and keeps the same contract. Places
+are files and folders of the package, whose text is read: nothing here imports a room. To open another edge, add a
+registry here and its key to `agentrl.config.choices`.
+"""
+
+from typing import Any
+
+from agentrl.core.contracts import ClassContract, EitherContract, FunctionContract
+from agentrl.core.registry import Registry
+
+
+def is_server(engine: Any) -> bool:
+    """Whether an engine is the backend of a server, and not an engine in this process."""
+    return hasattr(engine, "command")
+
+
+ESTIMATOR_COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
+
+ADVANTAGES: Registry[Any] = Registry(
+    "an advantage estimator",
+    decorator="advantage_estimator",
+    places=("algorithms/advantages",),
+    contract=FunctionContract(ESTIMATOR_COLUMNS, ("values", "baselines", "gamma", "lam", "norm_by_std", "config")),
+    marks=("grouped",),
+)
+"""`algorithm.adv_estimator`. `config` is the section `algorithm`. Mark `grouped`: with one trajectory a prompt all its
+advantages are 0."""
+
+POLICY_LOSS_OFFERED = (
+    *("low", "high", "c", "tau_pos", "tau_neg", "ppo_kl_coef", "config"),
+    *("mask", "cu_seqlens", "chosen", "weights", "importance", "step"),
+)
+
+POLICY_LOSSES: Registry[Any] = Registry(
+    "a policy loss",
+    decorator="policy_loss",
+    places=("algorithms/losses",),
+    contract=FunctionContract(("logprobs", "old_logprobs", "advantages"), POLICY_LOSS_OFFERED),
+    marks=("by_sequence", "choose"),
+)
+"""`actor.policy_loss.loss_mode`. `config` is the section `actor`. Marks: `by_sequence`, it is defined as a mean over
+sequences of means over their tokens, whatever `loss_agg_mode` says; `choose`, the function that singles out tokens."""
+
+KL_ESTIMATORS: Registry[Any] = Registry(
+    "a KL estimator",
+    decorator="kl_estimator",
+    places=("algorithms/kl.py",),
+    contract=FunctionContract(("logprobs", "ref_logprobs")),
+)
+"""`actor.kl_loss_type` and `algorithm.kl_penalty`."""
+
+GROUP_FILTERS: Registry[Any] = Registry(
+    "a filter of groups",
+    decorator="group_filter",
+    places=("algorithms/group_filters.py",),
+    contract=FunctionContract(("values",), ("trajectories",)),
+)
+"""`algorithm.filter_groups.keep`."""
+
+PARSERS: Registry[Any] = Registry(
+    "a tool-call parser",
+    decorator="tool_parser",
+    places=("chat/parsers",),
+    contract=EitherContract(
+        FunctionContract(("text", "tools")),
+        ClassContract("", ("parse(text, tools)",), functions=False),
+        second=lambda found: isinstance(found, type),
+    ),
+    marks=("stops",),
+)
+"""`rollout.multi_turn.format`. Mark `stops`: further tokens at which its models stop."""
+
+ROW_SAMPLERS: Registry[Any] = Registry(
+    "a sampler of rows",
+    decorator="row_sampler",
+    places=("data/samplers.py",),
+    contract=FunctionContract(("rows",), ("seed", "epoch")),
+)
+"""`data.row_sampler`."""
+
+LR_SCHEDULES: Registry[Any] = Registry(
+    "a learning-rate schedule",
+    decorator="lr_schedule",
+    places=("training/schedules.py",),
+    contract=FunctionContract(("progress",), ("step", "total", "num_cycles", "stable_ratio")),
+)
+"""`actor.optim.lr_scheduler_type`, `critic.optim.lr_scheduler_type` and, for sft, `optim.lr_scheduler_type`."""
+
+LOGGERS: Registry[Any] = Registry(
+    "a logger",
+    decorator="run_logger",
+    places=("tracking/loggers.py", "tracking/services"),
+    contract=ClassContract("run", ("log(step, metrics)", "generations(step, rows)", "close()")),
+)
+"""`trainer.logger`."""
+
+IN_PROCESS = (
+    "module, max_num_seqs=, max_model_len=, deterministic=",
+    (
+        "async start()",
+        "async close()",
+        "open(key)",
+        "async generate(token_ids, sampling, key=, media=)",
+        "release(key)",
+        "async abort()",
+        "async pause()",
+        "async resume()",
+        "async update_weights(version)",
+        "async sleep()",
+        "async wake()",
+        "async health()",
+    ),
+)
+OF_A_SERVER = (
+    "settings",
+    (
+        "command(port)",
+        "environment()",
+        "async ready(http)",
+        "async greet(http)",
+        "async generate(http, rid, ids, sampling, timeout, media)",
+        "async abort(http, rids)",
+        "async load(http)",
+        "async sleep(http)",
+        "async wake(http, what)",
+        "async begin_update(http)",
+        "async end_update(http, version)",
+        "async load_files(http, folder)",
+    ),
+)
+
+ENGINES: Registry[Any] = Registry(
+    "an engine",
+    decorator="engine",
+    places=("engines",),
+    contract=EitherContract(ClassContract(*IN_PROCESS), ClassContract(*OF_A_SERVER), second=is_server),
+)
+"""`rollout.name`: an `Engine` of this process, or the backend of a server, which has a method `command`."""
+
+WEIGHT_TRANSPORTS: Registry[Any] = Registry(
+    "a weight transport",
+    decorator="weight_transport",
+    places=("engines/servers/weights",),
+    contract=ClassContract("link", ("async push(replicas)", "async close()")),
+)
+"""`rollout.weight_sync`."""
+
+TASKS: Registry[Any] = Registry(
+    "a task",
+    decorator="task",
+    places=("tasks/demo",),
+    contract=ClassContract(None, ("draw(rng)",), functions=False),
+)
+"""`agentrl data NAME`."""
+
+LOOPS: Registry[Any] = Registry(
+    "an agent loop",
+    decorator="agent_loop",
+    places=("rollout/loops",),
+    contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
+)
+"""`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
+
+REGISTRIES: tuple[Registry[Any], ...] = (
+    ADVANTAGES,
+    POLICY_LOSSES,
+    KL_ESTIMATORS,
+    GROUP_FILTERS,
+    PARSERS,
+    ROW_SAMPLERS,
+    LR_SCHEDULES,
+    LOGGERS,
+    ENGINES,
+    WEIGHT_TRANSPORTS,
+    TASKS,
+    LOOPS,
+)
+
+advantage_estimator = ADVANTAGES.register
+policy_loss = POLICY_LOSSES.register
+kl_estimator = KL_ESTIMATORS.register
+group_filter = GROUP_FILTERS.register
+tool_parser = PARSERS.register
+row_sampler = ROW_SAMPLERS.register
+lr_schedule = LR_SCHEDULES.register
+run_logger = LOGGERS.register
+engine = ENGINES.register
+weight_transport = WEIGHT_TRANSPORTS.register
+task = TASKS.register
+agent_loop = LOOPS.register

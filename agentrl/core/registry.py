@@ -1,0 +1,204 @@
+"""The objects that a setting may name: built in, registered, from a plug-in, or by their path.
+
+Invariants:
+- all four keep one contract, which is checked whenever an object that is not built in is found;
+- a registry holds what the modules imported into this process registered, and nothing else: each worker process
+  imports `model.external_lib` and the plug-ins for itself;
+- names of built-in objects are known without importing them (`catalog`), and one is imported when it is first named.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from agentrl.core.blaming import blaming
+from agentrl.core.catalog import Declared, declared
+from agentrl.core.contracts import Contract, keywords_of
+from agentrl.core.errors import UserError
+from agentrl.core.extensions import load_plugins
+from agentrl.core.plugins import load_attribute
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """What a name stands for."""
+
+    value: T
+    marks: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that its decorator states."""
+    built_in: bool = False
+
+
+class Registry(Generic[T]):
+    """Objects of one kind by name."""
+
+    def __init__(
+        self, what: str, *, decorator: str, places: tuple[str, ...], contract: Contract, marks: tuple[str, ...] = ()
+    ) -> None:
+        """`what`: "a policy loss". `places`: files and folders with the built-in ones, each under `decorator`.
+        `marks`: keywords that the decorator takes."""
+        self.what = what
+        self.decorator = decorator
+        self.places = places
+        self.contract = contract
+        self.marks = marks
+        self.loaded: dict[str, Entry[T]] = {}
+        """What is built in and was imported."""
+        self.registered: dict[str, Entry[T]] = {}
+        """What this process registered besides; it comes before what is built in."""
+
+    def register(self, *names: str, **marks: Any) -> Callable[[D], D]:
+        """A decorator that gives an object its name and aliases. Raises UserError for a name that is taken."""
+
+        def decorate(value: D) -> D:
+            for name in names:
+                self.add(name, value, **marks)  # type: ignore[arg-type]
+            return value
+
+        return decorate
+
+    def add(self, name: str, value: T, *, replace: bool = False, **marks: Any) -> None:
+        """Give `value` a name. Raises UserError for a taken name, unless `replace`, and for an unknown mark."""
+        if unknown := marks.keys() - set(self.marks):
+            raise UserError(f"@{self.decorator}({name!r}): unknown mark {min(unknown)!r}; {self._known_marks()}")
+        mine, held = self.declared.get(name), self.registered.get(name)
+        if mine is not None and mine.module == getattr(value, "__module__", ""):
+            self.loaded[name] = Entry(value, marks, built_in=True)
+            return
+        if not replace and (mine is not None or (held is not None and not _same(held.value, value))):
+            raise UserError(f"@{self.decorator}({name!r}): {self.what} of that name is there already; choose another")
+        self.registered[name] = Entry(value, marks)
+
+    @contextmanager
+    def scoped(self) -> Iterator[None]:
+        """Within, names may be registered that are forgotten afterwards: for tests, and for several runs in one
+        process."""
+        before = dict(self.registered)
+        try:
+            yield
+        finally:
+            self.registered = before
+
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """What is built in, by name."""
+        return declared(self.decorator, self.places)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Names of the built-in ones, and of those that this process registered."""
+        return tuple(dict.fromkeys((*self.declared, *self.registered)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those without aliases."""
+        aliases = {alias for item in self.declared.values() for alias in item.names[1:]}
+        return tuple(name for name in self.words if name not in aliases)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.words
+
+    def __getitem__(self, name: str) -> T:
+        """The object that is built in or was registered under a name. Raises KeyError."""
+        found = self._named(name)
+        if found is None:
+            raise KeyError(name)
+        return found.value
+
+    def get(self, name: str, key: str) -> T:
+        """The object that the value `name` of the setting `key` means. Raises UserError."""
+        return self.entry(name, key).value
+
+    def entry(self, name: str, key: str) -> Entry[T]:
+        """The same with what is known of it. Raises UserError where there is none, or none that keeps the contract."""
+        found = self._named(name) or self._by_path(name, key)
+        if found is None:
+            load_plugins()
+            found = self._named(name)
+        if found is None:
+            raise UserError(f"{key}={name}: {self.missing(name)}")
+        if not found.built_in:
+            self.contract.check(found.value, f"{key}={name}")
+        return found
+
+    def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
+        """What the object of that name makes of the arguments. Raises UserError; so does one of the user's own that
+        fails, whatever it raises."""
+        entry: Entry[Any] = self.entry(name, key)
+        if entry.built_in:
+            return entry.value(*args, **kwargs)
+        with blaming(f"{key}={name}"):
+            return entry.value(*args, **kwargs)
+
+    def built_in(self, name: str) -> Entry[T]:
+        """agentrl's own object of that name, whatever is registered under it. Raises KeyError."""
+        if name not in self.loaded:
+            import_module(self.declared[name].module)
+        return self.loaded[name]
+
+    def mark(self, name: str, mark: str, key: str) -> Any:
+        """What its decorator states under `mark`; None where it states nothing. Imports nothing that is built in."""
+        mine = self.declared.get(name)
+        plain = mine if name not in self.registered else None
+        return plain.marks.get(mark) if plain else self.entry(name, key).marks.get(mark)
+
+    def keywords(self, name: str, key: str) -> frozenset[str]:
+        """Keywords that a function reads. Imports nothing that is built in."""
+        mine = self.declared.get(name)
+        return mine.keywords if mine and name not in self.registered else keywords_of(self.get(name, key))  # type: ignore[arg-type]
+
+    def missing(self, name: str, words: tuple[str, ...] = ()) -> str:
+        """What to say of a name that nothing has; `words`: what the setting takes, if not just the names."""
+        words = words or self.words
+        near = get_close_matches(name, words, 1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        return f"{guess}choose {', '.join(words)}, or {self.own_forms}"
+
+    @property
+    def anchor(self) -> str:
+        """The heading about it in docs/extending.md, as a link names it."""
+        return self.what.lower().replace(" ", "-")
+
+    @property
+    def own_forms(self) -> str:
+        """How an object of the user's own is named."""
+        kind = "Class" if "class " in self.contract.written else "function"
+        return f"file.py:{kind}, or a name that model.external_lib registers"
+
+    def _named(self, name: str) -> Entry[T] | None:
+        if name in self.registered:
+            return self.registered[name]
+        return self.built_in(name) if name in self.declared else None
+
+    def _by_path(self, name: str, key: str) -> Entry[T] | None:
+        if not is_path(name):
+            return None
+        path, _, attribute = name.rpartition(":" if ":" in name else ".")
+        value = load_attribute(path, attribute, what=key)
+        return next((entry for entry in self.registered.values() if entry.value is value), Entry(value))
+
+    def _known_marks(self) -> str:
+        return f"it takes {', '.join(self.marks)}" if self.marks else "it takes none"
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is a path: file.py:name, package.module:name or package.module.name."""
+    return ":" in name or "." in name
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether both are one object, or come from one definition that was run again."""
+    return one is other or _origin(one) == _origin(other) != (None, None)
+
+
+def _origin(value: Any) -> tuple[str | None, str | None]:
+    return getattr(value, "__module__", None), getattr(value, "__qualname__", None)

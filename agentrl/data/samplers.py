@@ -1,0 +1,46 @@
+"""Samplers of rows: the order in which an epoch's rows are trained on (`data.row_sampler`).
+
+A sampler is a function of `rows` that may name `seed` (`data.seed`) and `epoch`, from 0, as keywords. It gives the
+rows' numbers, each once: a list that follows from its arguments alone, so that a resumed run draws the same rows.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from agentrl.core.blaming import blaming
+from agentrl.core.contracts import keywords_of
+from agentrl.core.errors import UserError
+from agentrl.core.points import ROW_SAMPLERS, row_sampler
+from agentrl.trajectory.row import Row
+
+KEY = "data.row_sampler"
+
+Sampler = Callable[..., list[int]]
+
+
+@row_sampler("shuffled")
+def shuffled(rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
+    """Another random order each epoch."""
+    order = list(range(len(rows)))
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order
+
+
+@row_sampler("in_order")
+def in_order(rows: Sequence[Row]) -> list[int]:
+    """As the files have them."""
+    return list(range(len(rows)))
+
+
+def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int) -> list[int]:
+    """The numbers of `rows` in the order of an epoch. Raises UserError for a sampler that is not there or fails."""
+    entry = ROW_SAMPLERS.entry(name, KEY)
+    options = {"seed": seed, "epoch": epoch}
+    given = {option: options[option] for option in keywords_of(entry.value)}
+    if entry.built_in:
+        return list(entry.value(rows, **given))
+    with blaming(f"{KEY}={name}"):
+        order = [int(i) for i in entry.value(rows, **given)]
+    if sorted(order) != list(range(len(rows))):
+        raise UserError(f"{KEY}={name}: it gave {len(order)} numbers; give each number from 0 to {len(rows) - 1} once")
+    return order

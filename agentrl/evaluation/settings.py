@@ -1,0 +1,26 @@
+"""Settings of a run that samples and does not train."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
+from agentrl.rewards.checks import something_scores
+
+Settings = TypeVar("Settings", bound=Config)
+
+
+def scoring_something(config: Settings) -> Settings:
+    """The same where something scores; else with a reward function that gives every answer 0."""
+    try:
+        something_scores(config.reward, config.rollout, config.data)
+    except UserError:
+        reward = config.reward
+        function = replace(reward.custom_reward_function, name="agentrl.evaluation.generating:unscored")
+        return replace(config, reward=replace(reward, custom_reward_function=function))
+    return config
+
+
+def untrained(config: Settings) -> Settings:
+    """The same run without an update: the policy's parameters stay in `model.dtype`."""
+    return replace(config, trainer=replace(config.trainer, val_only=True))

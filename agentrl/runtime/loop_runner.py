@@ -1,0 +1,75 @@
+"""The event loop of a run, also where one runs already: in a notebook, or in a coroutine of the caller's.
+
+Invariant: all work runs on one event loop. It runs in the calling thread, or in a helper thread while the calling
+thread has a running loop of its own, which Python cannot enter twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopRunner:
+    """Runs coroutines to their end, one after another, from synchronous code."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._helper: ThreadPoolExecutor | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
+        if not loop_is_running():
+            return self._runner.run(work)
+        future = self._executor().submit(self._runner.run, self._noted(work))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._cancel()
+            with suppress(BaseException):  # its end is awaited, the interrupt is what the caller hears
+                future.result()
+            raise
+
+    def close(self) -> None:
+        """Cancel what still runs and close the loop; safe to call twice."""
+        self._anywhere(self._runner.close)
+        if self._helper is not None:
+            self._helper.shutdown()
+            self._helper = None
+
+    def _anywhere(self, call: Callable[[], None]) -> None:
+        if loop_is_running():
+            self._executor().submit(call).result()
+        else:
+            call()
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "agentrl-loop")
+        return self._helper
+
+    async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
+        self._task = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._task = None
+
+    def _cancel(self) -> None:
+        task = self._task
+        if task is not None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def loop_is_running() -> bool:
+    """Whether this thread is inside a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

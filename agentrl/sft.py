@@ -1,0 +1,83 @@
+"""The supervised loop: conversations in, a fine-tuned model out.
+
+Invariants: only the assistant's tokens are trained on, its end of turn included; a step's loss is the mean over its
+assistant tokens, for any micro-batches and any number of ranks; a resumed run takes the steps that an unbroken one
+would have taken.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from agentrl.config.schema.sft import EACH_EPOCH, SftConfig
+from agentrl.core.stopping import STOPPING, Interrupted, StopRequest
+from agentrl.runtime.opening import open_sft
+from agentrl.tracking import Loggers
+from agentrl.tracking.resume_notes import how_to_resume, resuming_from
+from agentrl.training.checkpoint.lineage import visible
+from agentrl.training.checkpoint.save_schedule import SaveSchedule
+from agentrl.training.sft.contract import SftResult, SftRun
+from agentrl.training.sft.loggers import NAMES, sft_loggers
+from agentrl.training.sft.run import checkpoint_folder
+
+Metrics = dict[str, float]
+OnStep = Callable[[int, int, Metrics], None]
+"""Called after each step with (step, all steps, metrics)."""
+
+log = logging.getLogger(__name__)
+
+
+def sft(config: SftConfig, on_step: OnStep) -> SftResult:
+    """Train, and write the model to `trainer.output_dir`. Raises UserError."""
+    with closing(open_sft(config)) as run:
+        start, total, epoch = run.resume()
+        if start:
+            log.warning("%s", resuming_from(start, total))
+        with closing(sft_loggers(config, start)) as loggers, StopRequest(lambda: log.warning(STOPPING)) as stop:
+            SftTrainer(config, run, loggers, on_step, stop, epoch).take_steps(start, total)
+        return run.finish()
+
+
+@dataclass
+class SftTrainer:
+    """The steps of a run."""
+
+    config: SftConfig
+    run: SftRun
+    loggers: Loggers
+    on_step: OnStep
+    stop: StopRequest
+    epoch: int
+    """Steps of one pass over the rows."""
+    taken: int = 0
+    """The last step that the weights have learned from."""
+
+    def take_steps(self, start: int, total: int) -> None:
+        """Take the steps after `start`. Raises Interrupted where a stop is requested."""
+        self.taken, trainer = start, self.config.trainer
+        try:
+            self._take_steps(total)
+        except KeyboardInterrupt:
+            saved = max(visible(checkpoint_folder(trainer)), default=0)
+            raise Interrupted(how_to_resume(start, self.taken, saved, trainer.resume_mode)) from None
+
+    def _take_steps(self, total: int) -> None:
+        every = self.config.trainer.save_freq
+        save_freq = self.epoch if every == EACH_EPOCH else None if every is None else int(every)
+        schedule = SaveSchedule(save_freq)
+        for step in range(self.taken + 1, total + 1):
+            metrics = self.run.next_step()
+            self.taken = step
+            self.loggers.log(step, {NAMES[name]: value for name, value in metrics.items()})
+            self.on_step(step, total, metrics)
+            stopping = self.stop.requested  # read once: the next step saves for a later request
+            if schedule.due(step) or stopping or (step == total and self._saves_last(save_freq)):
+                with schedule.saving():
+                    self.run.save()
+            if stopping and step < total:
+                self.stop.check()
+
+    def _saves_last(self, save_freq: int | None) -> bool:
+        """Whether the last step is saved: as asked for, or because the newest checkpoint must be the newest state."""
+        return (save_freq or 0) > 0 or bool(visible(checkpoint_folder(self.config.trainer)))

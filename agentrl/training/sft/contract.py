@@ -1,0 +1,39 @@
+"""The supervised run that the loop drives, in this process or on many."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass
+class SftResult:
+    """The result of a run."""
+
+    path: Path
+    steps: int
+    final_loss: float | None
+    """Mean over the last steps of this process, in nats per token; None where a checkpoint had all steps."""
+    conversations: int
+    too_long: int
+    val_loss: float | None
+    """Of the last validation."""
+
+
+class SftRun(Protocol):
+    """A supervised run, in this process (`Run`) or on many."""
+
+    def resume(self) -> tuple[int, int, int]:
+        """Resume by `trainer.resume_mode`: (steps taken, all steps, steps of an epoch). Raises UserError."""
+
+    def next_step(self) -> dict[str, float]:
+        """One optimizer step, and a due validation: loss (nats per token), grad_norm, lr, tokens,
+        skipped_steps (1: the gradient was not finite), val_loss."""
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+    def finish(self) -> SftResult:
+        """Write the model."""
+
+    def close(self) -> None:
+        """Release its processes."""

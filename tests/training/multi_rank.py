@@ -1,0 +1,272 @@
+"""What several processes do in test_multi_rank.py, each rank the same, and one process alone to compare with."""
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config.schema import Actor, Critic, Model, Network, Optim, Trainer
+from agentrl.config.schema.fsdp import FsdpConfig, MixedPrecision, WrapPolicy
+from agentrl.engines.servers.weights.adapter import AdapterWeights
+from agentrl.engines.servers.weights.policy import PolicyWeights
+from agentrl.training import PolicyActor, load_model
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.checkpoint.saving import Saver
+from agentrl.training.critic import ValueCritic
+from agentrl.training.micro_batches import MicroBatching
+from agentrl.training.model.export import write_model
+from agentrl.training.model.loading import float32_masters
+from agentrl.training.model.value_model import load_value_model
+from agentrl.training.parallel.process_group import join_ranks, leave_ranks
+from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.sharding import load_on_ranks
+from agentrl.training.parallel.shards import TensorChunk
+from agentrl.training.reference import Reference
+from tests.training.tiny import CPU, random_batch, smoothed
+
+WORLD = 2
+LENGTHS = [7, 1, 12, 4, 9, 6, 3, 8]
+MODELS = {
+    "llama": {"tie_word_embeddings": True},
+    # one key-value head for two neighbours, and an attention window that ends within sequences
+    "mistral": {"num_key_value_heads": 1, "sliding_window": 5},
+    "qwen3": {},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+
+
+@dataclass
+class Case:
+    """One way to train."""
+
+    model: str = "llama"
+    lora_rank: int = 0
+    packed: bool = True
+    seq_world: int = 1
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+    actor: dict[str, Any] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=lambda: LENGTHS)
+    checkpointing: bool = False
+    dtype: str = "float32"
+    float32_head: bool = False
+    rounding: float = 2e-5
+    """What figures may differ by."""
+
+    def load(self, models: Path) -> Callable[[torch.device], Any]:
+        def load(device: torch.device) -> Any:
+            model = Model(
+                path=str(models / self.model),
+                lora_rank=self.lora_rank,
+                enable_gradient_checkpointing=self.checkpointing,
+                dtype=self.dtype,
+                enable_fp32_lm_head=self.float32_head,
+            )
+            module = float32_masters(load_model(model, device=device, seed=0))
+            if not self.packed:
+                module.set_attn_implementation("sdpa")
+            return module
+
+        return load
+
+    def actor_on(self, models: Path, ranks: Ranks) -> PolicyActor:
+        settings = {"ppo_mini_batch_size": 2, "optim": Optim(lr=1e-2), "ppo_max_token_len_per_gpu": 24} | self.actor
+        module = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
+        trainable = PolicyActor(
+            module,
+            actor=Actor(**settings),
+            temperature=0.7,
+            device=CPU,
+            total_steps=9,
+            reference=self.reference(module, models, ranks) if settings.get("kl_loss_type") == "full" else None,
+            ranks=ranks,
+            balance=True,
+        )
+        if trainable.optimizer.scale.needed:  # so small a batch overflows in the first steps
+            trainable.optimizer.scale.value = 2.0**8
+        return smoothed(trainable)
+
+    def reference(self, policy: Any, models: Path, ranks: Ranks) -> Reference:
+        own = load_on_ranks(self.load(models), ranks, self.fsdp_config, device=CPU)
+        return Reference(policy if self.lora_rank else own, temperature=0.7, micro_batching=MicroBatching(), device=CPU)
+
+
+LOOSE = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05}
+FULL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"}
+FIXED = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 2}
+KEPT = FsdpConfig(reshard_after_forward=False, forward_prefetch=True)
+HALF = FsdpConfig(reshard_after_forward=False, mixed_precision=MixedPrecision(param_dtype="float16"))
+BFLOAT16 = FsdpConfig(mixed_precision=MixedPrecision(param_dtype="bfloat16"))
+CASES = {
+    "fsdp2": Case(),
+    "fixed": Case(actor=FIXED),
+    "one-by-one": Case(packed=False),
+    "fewer-sequences-than-ranks": Case(lengths=[9]),
+    "kept-whole": Case(fsdp_config=KEPT, checkpointing=True),
+    "lora": Case("qwen3", lora_rank=4),
+    "sp": Case(seq_world=2, checkpointing=True),
+    "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
+    "full-kl": Case(actor=FULL),
+    "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
+    "bfloat16": Case(dtype="bfloat16"),
+    "float16": Case(fsdp_config=HALF, rounding=0.06),
+    "float32-head": Case(fsdp_config=BFLOAT16, float32_head=True),
+    "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
+    "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
+}
+RESUMED = ("fsdp2", "lora")
+FURTHER = {
+    "entropy-and-kl": Case("qwen3", actor=LOOSE),
+    "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
+    "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
+    "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
+    "small-units": Case(fsdp_config=FsdpConfig(wrap_policy=WrapPolicy(min_num_params=6000))),
+    "copies": Case(fsdp_config=FsdpConfig(fsdp_size=1)),
+    "experts": Case("qwen3_moe"),
+}
+"""The same for `make test-slow`."""
+FURTHER_RESUMED = ("copies", "kept-whole-lora")
+ALL = CASES | FURTHER
+
+
+def batch_of(case: Case, step: int) -> Any:
+    batch = random_batch(case.lengths, seed=step)
+    batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence that teaches nothing
+    if case.actor.get("use_kl_loss"):
+        batch.ref_logprobs = batch.mask * torch.linspace(-4, -3, batch.num_tokens)
+    return batch
+
+
+def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
+    """What three steps come to: log-probs before each, its metrics, and the weights."""
+    scored, metrics = [], []
+    for step in steps:
+        batch = batch_of(case, step)
+        scored.append(torch.stack(trainable.logprobs(batch)))
+        metrics.append(trainable.update(batch))
+    weights = {n: t.clone() for n, t in PolicyWeights(trainable.module).tensors()}
+    if case.lora_rank:
+        weights |= {n: t.clone() for n, t in AdapterWeights(trainable.module).tensors()}
+    found = {"scored": scored, "metrics": metrics, "weights": weights}
+    return found | ({"head_error": head_error(trainable, batch)} if case.float32_head else {})
+
+
+@torch.no_grad()
+def head_error(trainable: PolicyActor, batch: Any) -> float:
+    """Of log-probs, beside those of an output layer in float64 on the same hidden states."""
+    hidden, weight, _ = trainable.score.readout(batch)
+    assert (hidden.dtype, weight.dtype) == (torch.bfloat16, torch.bfloat16)
+    exact = (hidden.double() @ weight.double().T * trainable.score.scale).log_softmax(-1)
+    wanted = batch.mask & (batch.positions > 0)
+    found = trainable.score(batch)[0][wanted]
+    return float((exact.gather(-1, batch.ids[wanted][:, None])[:, 0] - found).abs().max())
+
+
+def values(models: Path, ranks: Ranks) -> dict[str, Any]:
+    """The same of a critic."""
+    network = Network(path=str(models / "llama"))
+    module = load_on_ranks(lambda d: load_value_model(network, device=d, seed=0), ranks, FsdpConfig(), device=CPU)
+    critic = Critic(optim=Optim(lr=1e-2), ppo_mini_batch_size=2)
+    trainable = smoothed(ValueCritic(module, critic=critic, actor=Actor(), device=CPU, total_steps=9, ranks=ranks))
+    metrics = []
+    for step in range(3):
+        batch = random_batch(LENGTHS, seed=step)
+        batch.returns = torch.linspace(0, 1, batch.num_tokens) * batch.mask
+        metrics.append(trainable.update(batch))
+    return {"scored": [trainable.values(batch)], "metrics": metrics, "weights": {}}
+
+
+class NoTokenizer:
+    def save_pretrained(self, path: Path) -> None:
+        """There is none."""
+
+
+def write_checkpoint(trainable: PolicyActor, folder: Path, ranks: Ranks, *, background: bool) -> None:
+    saver = Saver(Trainer(max_actor_ckpt_to_keep=1), ranks, background=background)
+    for step in (1, 2):
+        state = {"policy": trainable.state_dict(), "rows": {"at": step}}
+        saver.save(folder, step, state, lambda out: write_model(trainable.module, NoTokenizer(), out, weights=True))
+    if background:
+        with torch.no_grad():  # what is being written is a copy
+            for parameter in trainable.module.parameters():
+                parameter.mul_(2.0)
+    saver.wait()
+
+
+def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    trainable = case.actor_on(models, ranks)
+    with torch.no_grad():
+        for parameter in trainable.module.parameters():
+            if parameter.requires_grad:
+                parameter.zero_()
+    _, state = checkpoints.load(checkpoints.latest(folder), ranks=ranks)
+    trainable.load_state_dict(state["policy"])
+    return outcome(case, trainable, range(2, 3))
+
+
+def rank(index: int, port: int, models: Path, results: Path, names: Sequence[str], resumed: Sequence[str]) -> None:
+    """One of the processes: each of the cases `names`, and with checkpoints those `resumed`."""
+    os.environ |= {"RANK": str(index), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+
+    def keep(name: str, found: dict[str, Any], ranks: Ranks) -> None:
+        torch.save(found, results / f"{name}-{ranks.rank}.pt")
+
+    for name in names:
+        case = ALL[name]
+        ranks = join_ranks(CPU, sequence_parallel=case.seq_world, fsdp_size=case.fsdp_config.fsdp_size)
+        keep(name, attempt(lambda case=case, ranks=ranks: outcome(case, case.actor_on(models, ranks), range(3))), ranks)
+        if name in resumed:
+            wrote, writes = results / f"alone-{name}", results / f"many-{name}"
+            keep(f"{name}-resumed", attempt(lambda c=case, w=wrote, r=ranks: resume(c, models, w, r)), ranks)
+            keep(f"{name}-wrote", attempt(lambda c=case, w=writes, r=ranks: go_and_write(c, models, w, r)), ranks)
+    ranks = join_ranks(CPU)
+    keep("critic", attempt(lambda: values(models, ranks)), ranks)
+    keep("lineage", attempt(lambda: branch(results / "lineage", ranks)), ranks)
+    leave_ranks()
+
+
+def attempt(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it found, or what went wrong: one case that fails must not hide the others."""
+    try:
+        return do()
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def go_and_write(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    trainable = case.actor_on(models, ranks)
+    outcome(case, trainable, range(2))
+    write_checkpoint(trainable, folder, ranks, background=case is CASES["fsdp2"])
+    return {}
+
+
+def branch(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Go on from the newest of three checkpoints, which is damaged, then from the first: steps, and what is left."""
+    for step in (1, 2, 3):
+        checkpoints.save(folder, step, {"w": {"x": TensorChunk((4,), 2 * ranks.rank, torch.ones(2))}}, ranks=ranks)
+    if ranks.first:
+        os.truncate(folder / "global_step_3" / "w-00001.safetensors", 20)
+    ranks.barrier()
+    steps = []
+    for mode, path in (("auto", None), ("resume_path", str(folder / "global_step_1"))):
+        resuming = Resuming(folder, mode, path)
+        candidates = ranks.broadcast(list(resuming.candidates()) if ranks.first else [])
+        found = resuming.first(partial(checkpoints.load, ranks=ranks), candidates)
+        assert found is not None
+        steps.append(found[1][0])
+        ranks.attempt(lambda r=resuming, step=steps[-1]: r.claim(step) if ranks.first else None)
+    return {"steps": steps, "left": sorted(str(path.relative_to(folder)) for path in folder.glob("**/global_step_*"))}
+
+
+def alone(name: str, models: Path) -> dict[str, Any]:
+    """The same by one process."""
+    if name == "critic":
+        return values(models, ALONE)
+    case = ALL[name]
+    return outcome(case, case.actor_on(models, ALONE), range(3))
