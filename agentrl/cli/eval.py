@@ -81,7 +81,7 @@ def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
 
         return scored(config, read_answers(config.data)[:limit])
     if not config.data.output_path:
-        raise UserError("data.output_path is not set: name a file for the model's answers, .parquet or .jsonl")
+        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
     from agentrl.evaluation.settings import scoring_something
 
     if scoring_something(config) is not config:

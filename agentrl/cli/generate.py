@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
 
-HELP = "answer rows with a model and keep the answers"
+HELP = "answer rows with a model and store the answers"
 
 EXAMPLES = (
     (
@@ -74,7 +74,7 @@ def load(args: argparse.Namespace) -> "EvalConfig":
     from agentrl.config.schema.evaluation import EvalConfig
 
     config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=ANSWERING)
-    # Where rows are looked at for what they are, they are these.
+    # Checks of rows read data.train_files.
     return replace(config, data=replace(config.data, train_files=config.data.path))
 
 

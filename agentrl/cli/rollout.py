@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
+    """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config import SAMPLING
     from agentrl.evaluation.settings import scoring_something, untrained
 

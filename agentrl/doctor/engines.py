@@ -9,6 +9,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.opening import engine_name, in_process, server_urls
@@ -27,8 +28,8 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
     name, rollout = engine_name(config.rollout, device), config.rollout
     if in_process(name):
         if device.type == "cuda" and name == "hf":
-            mend = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
-            yield warning("the engine is hf, in this process", mend)
+            fix = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
+            yield warning("the engine is hf, in this process", fix)
         else:
             yield ok(f"the engine is {name}, in this process")
     elif rollout.base_url:

@@ -31,7 +31,7 @@ class LocalRuntime:
 
     def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
-        self.naps = servers is not None and servers.sleeps
+        self.sleeps = servers is not None and servers.sleeps
         self.runner = LoopRunner()
         with ExitStack() as undo:
             undo.callback(self.runner.close)
@@ -69,7 +69,7 @@ class LocalRuntime:
         if self.sleeps:
             torch.cuda.empty_cache()  # the engine's cache needs this memory now
         self.runner.run(self.engine.update_weights(version))
-        if self.naps:
+        if self.sleeps:
             self.learner.offload_parameters()
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:

@@ -2,7 +2,7 @@
 
 Invariants: no question stands in two splits, nor a validation question in the demonstrations; equal arguments give
 equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable; files of other
-rows that lie there are set aside, all of them, so that a folder holds rows of one task.
+existing rows of another task are moved to `superseded_<k>/`, so that a folder has rows of one task.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def _draft(file: Path) -> Path:
 
 
 def _publish(out: Path, files: Sequence[Path]) -> None:
-    """Give drafts their names."""
+    """Rename the drafts to their final names."""
     if any(file.exists() and not _equal(file, _draft(file)) for file in files):
         aside = superseded_path(out)
         aside.mkdir()
@@ -77,7 +77,7 @@ def _publish(out: Path, files: Sequence[Path]) -> None:
 
 
 def _equal(file: Path, other: Path) -> bool:
-    """Whether two files hold the same rows, whichever version of a library wrote them."""
+    """Whether two files hold the same rows, also if different versions of a library wrote them."""
     if file.suffix == ".jsonl":
         return file.read_bytes() == other.read_bytes()
     import pyarrow as pa

@@ -11,7 +11,8 @@ from agentrl.core.plugin_checks import check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
-from agentrl.core.user_code import made
+from agentrl.core.user_code import construct
+from agentrl.core.user_errors import reported_as
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tool_of, tools_in
@@ -167,10 +168,10 @@ def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]
         return [Loaded(_function_runner(tool, "tools"), f"tools: {tool.name}")]
     entry = _checked_object(item)
     if isinstance(item, type):
-        with blaming(f"{entry.where}(config, tool_schema)"):
+        with reported_as(f"{entry.where}(config, tool_schema)"):
             schema = entry.fields.get("tool_schema")
             read = None if schema is None else _read_schema(entry.where, schema)
-            item = made(item, {"config": entry.config, "tool_schema": read})
+            item = construct(item, {"config": entry.config, "tool_schema": read})
     return [Loaded(_tool_runner(item, entry, sandboxes), entry.where)]
 
 

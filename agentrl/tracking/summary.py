@@ -17,7 +17,7 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A validation figure worth a row."""
+    """A validation metric with a row in the table."""
 
     label: str
     name: str
@@ -39,7 +39,7 @@ COMPARISONS = (
 
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Two outputs of `validation_metrics` side by side; by data source too where there are several."""
+    """Two results of `validation_metrics` side by side; per data source too if there are several."""
     table = Table(box=SIMPLE_HEAD, header_style="dim")
     table.add_column("held-out rows")
     for heading in ("before", "after", "change"):

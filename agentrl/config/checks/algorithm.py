@@ -68,7 +68,7 @@ def server_memory(rollout: Rollout) -> None:
 
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
-    """Estimators that compare the answers to one prompt need several."""
+    """Check that group estimators get several answers per prompt."""
     if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and not trainer.val_only:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
@@ -167,14 +167,12 @@ def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | No
 
 
 def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
-    """A critic where the estimator compares with one, and nowhere else."""
+    """Check that a critic is used exactly if the estimator needs one."""
     needed, estimator = needs_critic(algorithm.adv_estimator), f"{ESTIMATOR}={algorithm.adv_estimator}"
     if critic.enable is False and needed:
-        raise UserError(f"critic.enable=false: {estimator} compares with its values; leave critic.enable out")
+        raise UserError(f"critic.enable=false: {estimator} needs a critic; remove critic.enable")
     if critic.enable and not needed and algorithm.adv_estimator in ADVANTAGES.declared:
-        raise UserError(
-            f"critic.enable=true: {estimator} asks for no values; set it to gae, or leave critic.enable out"
-        )
+        raise UserError(f"critic.enable=true: {estimator} uses no critic; set it to gae, or remove critic.enable")
     at_least(
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )

@@ -41,7 +41,7 @@ def as_list(value: Any) -> list[Any]:
 def row_file(key: str, path: Any) -> None:
     """Raises UserError when a file of rows cannot be there."""
     if not isinstance(path, str):
-        raise UserError(f"{key}: {path!r} is no path; give a file or a list of files")
+        raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
     if is_given(path):
         return None
     if is_remote(path):

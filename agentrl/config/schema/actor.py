@@ -37,8 +37,8 @@ class PolicyLoss:
     """The policy loss."""
 
     loss_mode: str = "vanilla"
-    """The loss of each token; vanilla is PPO's. Some aggregate by seq-mean-token-mean, whatever `loss_agg_mode` says:
-    docs/algorithm-reference.md."""
+    """The loss of each token; vanilla is PPO's. Some always aggregate by seq-mean-token-mean and ignore
+    `loss_agg_mode`: docs/algorithm-reference.md."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the loss, by name."""
     clip_cov_ratio: float = 0.0002
@@ -113,8 +113,8 @@ class Actor:
     kl_loss_coef: float = 0.001
     """Coefficient of this KL."""
     kl_loss_type: str = "low_var_kl"
-    """Estimator: kl is k1, mse k2, low_var_kl k3; a trailing + takes k2's gradient with its value.
-    full is no estimate but the KL itself, over the whole vocabulary: the reference then runs within the update."""
+    """Estimator: kl is k1, mse k2, low_var_kl k3; with a trailing +, its value with k2's gradient.
+    full: the exact KL over the whole vocabulary; the reference then runs within the update."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)

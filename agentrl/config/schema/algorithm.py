@@ -57,10 +57,10 @@ class FilterGroups:
     enable: bool = False
     """Sample prompts until `data.train_batch_size` of them have answers with different scores."""
     metric: str = "score"
-    """What must differ: score (without what the length costs), or a value that the reward function returns beside it,
-    such as acc."""
+    """The value that must differ: score (without the length penalty), or another value of the reward function, such as
+    acc."""
     keep: str = "differing"
-    """Which groups are trained on, by the values of that metric."""
+    """Groups to train on, by the values of this metric."""
     max_num_gen_batches: int = 10
     """Most batches of prompts per step; after that, the step trains on the prompts it has. 0: one epoch."""
 
@@ -81,7 +81,7 @@ class Algorithm:
     """The estimator and the KL in the reward."""
 
     adv_estimator: str = "grpo"
-    """From rewards to advantages; docs/algorithms.md says which to take."""
+    """Estimator of advantages; docs/algorithms.md compares them."""
     norm_adv_by_std_in_grpo: bool = True
     """grpo, grpo_turn, grpo_passk: divide by the group's standard deviation; false is Dr.GRPO (arXiv 2503.20783)."""
     gamma: float = 1.0
@@ -93,7 +93,7 @@ class Algorithm:
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference policy from each token's reward; cannot be combined with actor.use_kl_loss."""
     kl_penalty: str = "kl"
-    """Estimator of that KL; full: the KL itself, over the whole vocabulary."""
+    """Estimator of this KL; full: the exact KL over the whole vocabulary."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of this KL."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)

@@ -43,9 +43,9 @@ class Data:
     val_batch_size: int | None = None
     """Prompts per validation batch; null: all at once."""
     shuffle: bool = True
-    """Shuffle the training rows anew each epoch."""
+    """Shuffle the training rows in each epoch."""
     row_sampler: str | None = None
-    """The order of an epoch's training rows; null: as `shuffle` says."""
+    """Order of the training rows in an epoch; null: `shuffle` decides."""
     validation_shuffle: bool = False
     """Shuffle the validation rows."""
     seed: int = 1

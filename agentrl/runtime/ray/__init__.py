@@ -20,7 +20,7 @@ from agentrl.training.sft.contract import SftRun
 
 
 def open_on_ray(config: Config, parts: Parts = NO_PARTS) -> Runtime:
-    """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
+    """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
     need_ray()
     from agentrl.runtime.ray.runtime import RayRuntime
 

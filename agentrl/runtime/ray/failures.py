@@ -72,11 +72,9 @@ def failure(ref: Any, who: str) -> Exception | None:
     return None
 
 
-def explains(error: Exception) -> bool:
-    """Whether nothing that comes later could say more."""
-    if isinstance(
-        error, DamagedCheckpoint
-    ):  # the others have the same to say, and Ray complains about what nobody hears
+def is_conclusive(error: Exception) -> bool:
+    """Whether no later error can explain more."""
+    if isinstance(error, DamagedCheckpoint):  # all ranks raise it, and Ray logs the errors that nobody fetches
         return False
     return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
 

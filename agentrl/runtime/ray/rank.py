@@ -54,9 +54,9 @@ class TrainingWorker(Worker):
 class Rank(TrainingWorker, RolloutWorker):
     """A rank of `agentrl train`. All ranks get the same calls in the same order, except calls of the engine."""
 
-    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, surroundings, threads)
-        self._leaving: Iterator[dict[str, Any]] = iter(())
+    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, env, threads)
+        self._export: Iterator[dict[str, Any]] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
@@ -85,8 +85,8 @@ class Rank(TrainingWorker, RolloutWorker):
 
         ranks = self.learner.ranks
         if self._transport is None:
-            self._weights = sent_weights(self.config, self.learner.module, way, self.device)
-            self._transport = transport(self.config, self._weights, way, self.device, Path(scratch), ranks)
+            self._weights = sent_weights(self.config, self.learner.module, method, self.device)
+            self._transport = transport(self.config, self._weights, method, self.device, Path(scratch), ranks)
         mine = targets.get(str(ranks.rank), [])
         if mine or (method == "ipc" and dialect.tensor_parallel > 1):
             await self._transport.push([self._replica(dialect, *target) for target in mine])

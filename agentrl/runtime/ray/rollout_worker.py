@@ -65,7 +65,7 @@ class RolloutWorker(Worker):
         self.parameters: dict[str, Any] = {}
 
     async def open_engine(self) -> None:
-        """Load a copy of the policy and make ready to sample."""
+        """Load a copy of the policy and start the engine."""
         from agentrl.engines.opening import engine_in_process
         from agentrl.training import load_model
 

@@ -101,12 +101,12 @@ class RayRuntime:
         self.stack.close()
 
     def _open(self, config: Config, parts: Parts) -> None:
-        """From the cluster up; what is opened last is closed first."""
+        """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""
         trainer, stack = config.trainer, self.stack
         connect(config.ray_init, stack)
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
-            self.ranks = self._hire(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
+            self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
             self.runner = stack.enter_context(closing(LoopRunner()))
             engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
             waiting("the policy is loaded")
@@ -114,7 +114,7 @@ class RayRuntime:
             self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
-                self.judge = FarJudge(config, gpus=self.gpus, stack=stack)
+                self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
         stack.callback(self.rollouts.close)
 

@@ -73,9 +73,15 @@ def start_servers(
     if rollout.base_url:
         replicas = [Replica(spoken, url) for url in server_urls(rollout)]
     else:
-        spots = rank_spots(ranks.places, rollout, device) if rollout.nnodes == 0 else _apart(config, device, stack)
-        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(spots))]
-        servers = [_server(spot, spoken, log, scratch, stack) for spot, log in zip(spots, files, strict=True)]
+        placements = (
+            placements_on_ranks(ranks.locations, rollout, device)
+            if rollout.nnodes == 0
+            else _apart(config, device, stack)
+        )
+        files = [logs / f"{spoken.name}-{i}.log" for i in range(len(placements))]
+        servers = [
+            _server(placement, spoken, log, scratch, stack) for placement, log in zip(placements, files, strict=True)
+        ]
         replicas = [Replica(spoken, server.url, server) for server in servers]
     nearest = {server.url: server.placement.rank for server in servers}
     method = "adapter" if spoken.adapted else weight_sync_method(rollout, device, shared)

@@ -37,7 +37,7 @@ class RunInfo:
     folder: Path
     config: Mapping[str, Any]
     resume: bool
-    """Whether it goes on from a checkpoint."""
+    """Whether the run resumes from a checkpoint."""
     resume_step: float | None = None
     """The step of that checkpoint; ADDS where the run only adds to a record."""
     config_yaml: str = ""
@@ -76,7 +76,7 @@ class Service(ABC):
             self.begin(run)
         except Exception as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.mend}, or drop it") from error
+            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.fix}, or drop it") from error
         self._remember()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
