@@ -17,7 +17,7 @@ from agentrl.data.splits import Splits
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.sampler import Sampler
 from agentrl.rollout.validation import Validation
-from agentrl.runtime import Observed, Runtime, open_runtime, read_splits
+from agentrl.runtime import Runtime, TrackedRuntime, open_runtime, read_splits
 from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, pack_tokens
@@ -40,7 +40,7 @@ class Trainer:
     """The steps of a run."""
 
     config: Config
-    runtime: Observed
+    runtime: TrackedRuntime
     splits: Splits
     take_groups: Sampler
     compute_advantages: ComputeAdvantages
@@ -105,7 +105,7 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.trained
         stop = StopRequest(lambda: tracker.view.note(STOPPING))
-        observed = Observed(runtime, tracker, stop)
+        observed = TrackedRuntime(runtime, tracker, stop)
         sampler = Sampler(config, observed, splits.train, tracker)
         validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
         yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)

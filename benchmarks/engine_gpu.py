@@ -192,7 +192,7 @@ def run_parts(runtime: LocalRuntime, args: argparse.Namespace) -> None:
                 report(what, value)
     if "weights" in parts:
         weights(runtime)
-    if "memory" in parts and runtime.naps:
+    if "memory" in parts and runtime.sleeps:
         memory(runtime)
     if "gap" in parts:
         change = differences(runtime, 64, 128)

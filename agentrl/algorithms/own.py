@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
+from agentrl.core.user_errors import reported_as
 
 
 def checked_column(values: Any, like: Tensor, mask: Tensor, *, where: str, what: str) -> Tensor:
@@ -30,7 +30,7 @@ def blamed(function: Callable[..., Any], where: str) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with blaming(where):
+        with reported_as(where):
             return function(*args, **kwargs)
 
     return call

@@ -1,4 +1,4 @@
-"""What becomes of a file: each program that it starts, its settings, and whether a run would stop."""
+"""Checks a file: the programs it starts, their settings, and whether a run would stop."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from agentrl.config.verl_defaults import of_source
 from agentrl.verl.programs import Program, find_program, not_served
 
 CHECKED_AS = {"train": "train", "sft": "sft", "eval": "eval", "generate": "eval"}
-"""The command whose settings each command takes; those of others are not looked at here."""
+"""Command -> command with the same settings; commands not listed are not checked."""
 
 
 @dataclass
 class Checked:
-    """One program, or one YAML file, and what a run would do with it."""
+    """Result of the check of one program or YAML file."""
 
     source: Source
     command: str
-    """The command that runs it; "" where none does."""
+    """The command that runs it; "" if none does."""
     reason: str = ""
-    """Why none does."""
+    """Why no command runs it."""
     verdicts: list[Verdict] = field(default_factory=list)
     complaints: list[tuple[str, bool]] = field(default_factory=list)
-    """What settings say together, and whether it stops a run."""
+    """(message about a combination of settings, whether it stops a run)."""
     unset: list[str] = field(default_factory=list)
-    """What verl's defaults make of the keys that are not set."""
+    """Notes about unset keys that take verl's defaults."""
 
     @property
     def served(self) -> bool:
@@ -35,19 +35,19 @@ class Checked:
 
     @property
     def troubles(self) -> list[str]:
-        """Why a run would stop, in the order of the file."""
+        """Reasons why a run would stop, in the order of the file."""
         found = [text for _, text in self.source.mistakes]
         found += [f"{one.given.path}: {one.text}" for one in self.verdicts if one.kind in FATAL]
         return [*found, *(text for text, stops in self.complaints if stops)]
 
     @property
     def stops(self) -> bool:
-        """Whether a run would not begin."""
+        """Whether a run would stop at its start."""
         return not self.served or bool(self.troubles)
 
 
 def check_sources(sources: Sequence[Source], command: str | None = None) -> Iterator[Checked]:
-    """Judge each source, as settings of `command` unless it says itself what it is for."""
+    """Check each source as settings of `command`, or of the program that it names."""
     for source in sources:
         program = find_program(source.program) if source.program else None
         name = command or _command(source, program)
@@ -74,7 +74,7 @@ def _command(source: Source, program: Program | None) -> str:
 
 
 def guess_command(source: Source) -> str:
-    """The command that a file's settings belong to, by the program a script calls or by the sections that it has."""
+    """Guess the command of a file from the program it calls or its sections."""
     roots = {given.path.split(".")[0] for given in source.settings}
     paths = {given.path for given in source.settings}
     if "sft" in source.program or "optim" in roots:

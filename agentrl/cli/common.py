@@ -1,4 +1,4 @@
-"""What the commands that take a configuration share: their arguments, and loading it."""
+"""Arguments and loading of the configuration, shared by several commands."""
 
 import argparse
 import os
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Overrides, and the options around them; Hydra's own spellings work too."""
+    """Add overrides and their options; Hydra's spellings work too."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, and presets as GROUP=NAME")
     parser.add_argument(
         "--config-name",
         "-cn",
         metavar="NAME",
-        help="file that the run starts from, without .yaml (default: the command's)",
+        help="configuration file, without .yaml (default: the command's own)",
     )
     parser.add_argument(
         "--config-dir",
@@ -29,13 +29,11 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         "-cd",
         "-cp",
         metavar="DIR",
-        help="folder with files of your own, looked in first",
+        help="folder with your own configuration files, searched first",
     )
     parser.add_argument("--verl-program", help=argparse.SUPPRESS)  # set by agentrl/verl/programs.py
     parser.add_argument("--cfg", choices=["job"], help="print the resolved configuration and stop")
-    parser.add_argument(
-        "--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (that contain WORD) and stop"
-    )
+    parser.add_argument("--help-keys", nargs="?", const="", metavar="WORD", help="list the keys (about WORD) and stop")
 
 
 def load_config(
@@ -44,10 +42,10 @@ def load_config(
     default: str = "train",
     checks: "Iterable[Check] | None" = None,
 ) -> Any:
-    """The configuration that the arguments describe, as an object of `schema` (Config unless told).
+    """The configuration that the arguments describe, as an object of `schema` (default: Config).
 
-    `default` is the file when neither --config-name nor a program of verl's names one; `checks` default to those of a
-    training run. Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
+    `default`: the file if neither --config-name nor a verl program names one. `checks` (default: those of a training
+    run). Notes go to stderr. Raises UserError, and SystemExit(0) after --cfg or --help-keys.
     """
     from agentrl.config.schema import Config
 
@@ -79,7 +77,7 @@ def load_config(
 
 
 def chosen_file(args: argparse.Namespace) -> str | None:
-    """The file that the arguments name, or that the program of verl's starts from."""
+    """The file that the arguments name, or the one of the verl program."""
     from agentrl.config.verl_defaults import file_of
 
     own: str | None = args.config_name
@@ -87,10 +85,10 @@ def chosen_file(args: argparse.Namespace) -> str | None:
 
 
 def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = None) -> None:
-    """Give PyTorch as many threads as cores are idle, and say so where some are not.
+    """Set PyTorch's threads to the number of idle cores; print a note if some are busy.
 
-    Left as it is: on a GPU, on several processes (which share the cores out themselves), where the user names a number,
-    and with rollout.deterministic, which repeats the last bits of a run only with the same number.
+    Changes nothing on a GPU, with several processes (they divide the cores themselves), if the user set a number, and
+    with rollout.deterministic (results repeat bit by bit only with the same number).
     """
     import torch
 
@@ -107,15 +105,15 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     if threads < before:
         torch.set_num_threads(threads)
         cores = f"{threads} of {host.allowed()} CPU cores"
-        print_notes([f"{cores} for PyTorch: other programs use the rest; OMP_NUM_THREADS={before} takes them all"])
+        print_notes([f"PyTorch uses {cores}: other programs use the rest; OMP_NUM_THREADS={before} uses all"])
 
 
 def started_once() -> None:
-    """Raises UserError under torchrun, whose processes would all do the whole work, in the same folder."""
+    """Raises UserError under torchrun: each of its processes would do all the work, in the same folder."""
     if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            f"torchrun has started this command {os.environ['WORLD_SIZE']} times: leave torchrun out, and say how many "
-            "processes there are with trainer.n_gpus_per_node and trainer.nnodes"
+            f"torchrun has started this command {os.environ['WORLD_SIZE']} times: run it without torchrun, and set the "
+            "number of processes with trainer.n_gpus_per_node and trainer.nnodes"
         )
 
 
@@ -129,7 +127,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_config(config: Any, checks: "Iterable[Check]") -> None:
-    """YAML on stdout, and on stderr what it still lacks."""
+    """Print YAML on stdout; on stderr, the first error that a run would raise."""
     from agentrl.config import to_yaml
     from agentrl.config.validate import validate
 

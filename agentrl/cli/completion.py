@@ -1,11 +1,11 @@
-"""`agentrl completion`: let a shell complete commands, options, keys and values.
+"""`agentrl completion`: set up shell completion of commands, options, keys and values.
 
 agentrl completion bash >> ~/.bashrc
 agentrl completion zsh  >> ~/.zshrc
 agentrl completion fish >  ~/.config/fish/completions/agentrl.fish
 
-It takes effect in the next shell. A key is completed one section at a time; after `=` come the values that the key
-takes: words, presets, true and false, files.
+It works in the next shell. Keys are completed section by section; after `=`, values: words, presets, true and false,
+files.
 """
 
 import argparse
@@ -16,31 +16,31 @@ from collections.abc import Iterable, Mapping
 
 from agentrl.config.keys import Key, schema_keys
 
-HELP = "let a shell complete commands, options, keys and values"
+HELP = "set up shell completion of commands, options, keys and values"
 SHELLS = ("bash", "zsh", "fish")
 FILES = ("path", "file", "files", "dir")
 """Last words of keys that name files."""
 VERL = "actor_rollout_ref."
-"""Where verl keeps the sections MOVED."""
+"""verl's prefix of the sections MOVED."""
 MOVED = ("actor.", "model.", "ref.", "rollout.")
 TAKEN_FROM = {"rollout": "train", "doctor": "train", "generate": "eval"}
-"""Commands with the keys of another."""
+"""Command -> command with the same keys."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The shell."""
-    parser.add_argument("shell", choices=SHELLS, help="the shell that will complete")
+    parser.add_argument("shell", choices=SHELLS, help="your shell")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the lines for the shell's start-up file."""
+    """Print the lines for the shell's start-up file."""
     import argcomplete
 
     sys.stdout.write(argcomplete.shellcode(["agentrl"], shell=args.shell).strip() + "\n")
 
 
 def answer() -> None:
-    """Answer the shell that asks what could follow, and exit; returns where no shell asks."""
+    """Print completions and exit if a shell asks for them."""
     import argcomplete
 
     parser = _parser(os.environ.get("COMP_LINE", ""))
@@ -48,7 +48,7 @@ def answer() -> None:
 
 
 def _parser(line: str) -> argparse.ArgumentParser:
-    """All commands; the arguments of those in `line`, so that no other command's module is imported."""
+    """A parser of all commands; only modules of commands in `line` are imported."""
     import importlib
 
     from agentrl.cli.main import COMMANDS, Parser
@@ -82,7 +82,7 @@ def _complete_keys(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def candidates(word: str, keys: Mapping[str, Key], presets: Mapping[str, list[str]]) -> list[str]:
-    """How `word` may go on: a section further, a whole key with its `=`, or a key with one of its values."""
+    """Completions of `word`: the next section, a whole key with `=`, or a key with a value."""
     name, equals, value = word.partition("=")
     if equals:
         return [f"{name}={choice}" for choice in _values(name, value, keys, presets)]
@@ -93,7 +93,7 @@ def candidates(word: str, keys: Mapping[str, Key], presets: Mapping[str, list[st
 
 
 def _next_sections(word: str, names: Iterable[str]) -> list[str]:
-    """Names that begin with `word`, each up to its next dot; a single section is opened, or a blank would follow."""
+    """Names that begin with `word`, each up to its next dot; a single section is expanded further."""
     fitting = [name for name in names if name.startswith(word)]
     found = sorted({_up_to_dot(name, len(word)) for name in fitting})
     while len(found) == 1 and found[0].endswith("."):

@@ -1,4 +1,4 @@
-"""`agentrl config`: what a key means, what becomes of a file written for verl, and the reference of all keys.
+"""`agentrl config`: explain keys, check files written for verl, write the reference of all keys.
 
 agentrl config explain rollout.n actor_rollout_ref.rollout.tensor_parallel_size
 agentrl config check run_grpo.sh
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentrl.config.sources import Source
     from agentrl.config.verdict import Verdict
 
-HELP = "what a key means, and what becomes of a configuration written for verl"
+HELP = "explain keys, and check configurations written for verl"
 
 MARKS = {
     "same": ("=", "green"),
@@ -36,38 +36,41 @@ MARKS = {
     "wrong": ("✗", "bold red"),
 }
 COUNTED = {
-    "same": ("stays as it is", "stay as they are"),
+    "same": ("is unchanged", "are unchanged"),
     "moved": ("has another name here", "have another name here"),
-    "differs": ("works, and means not quite the same", "work, and mean not quite the same"),
-    "anyway": ("says what agentrl does anyway", "say what agentrl does anyway"),
+    "differs": ("works slightly differently", "work slightly differently"),
+    "anyway": ("is agentrl's behaviour anyway", "are agentrl's behaviour anyway"),
     "ignored": ("has no effect", "have no effect"),
     "refused": ("would stop the run", "would stop the run"),
     "unknown": ("is unknown", "are unknown"),
-    "wrong": ("has a value that does not fit", "have a value that does not fit"),
+    "wrong": ("has a wrong value", "have a wrong value"),
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """One sub-command each."""
+    """Add the sub-commands."""
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    explain = commands.add_parser("explain", help="home, type, default, meaning and old names of keys")
-    explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a name of verl's")
-    check = commands.add_parser("check", help="report line by line what becomes of a verl YAML or shell script")
-    check.add_argument("file", type=Path, metavar="FILE", help="YAML (its defaults are followed) or a shell script")
+    explain = commands.add_parser("explain", help="show type, default, meaning and old names of keys")
+    explain.add_argument("keys", nargs="+", metavar="KEY", help="a key, a section, or a verl name")
+    check = commands.add_parser("check", help="report line by line how agentrl reads a verl YAML file or shell script")
+    check.add_argument("file", type=Path, metavar="FILE", help="YAML file (with its defaults list) or shell script")
     check.add_argument(
-        "arguments", nargs="*", metavar="ARGUMENT", help="what the script is started with; more settings, say"
+        "arguments", nargs="*", metavar="ARGUMENT", help="arguments of the script, such as more settings"
     )
+    check.add_argument("--command", choices=["train", "sft", "eval"], help="the command it is for (default: guessed)")
     check.add_argument(
-        "--command", choices=["train", "sft", "eval"], help="what it is meant for (default: what it looks like)"
+        "--only",
+        choices=["all", "trouble"],
+        default="all",
+        help="trouble: show only lines with a problem or a difference",
     )
-    check.add_argument("--only", choices=["all", "trouble"], default="all", help="trouble: leave out what simply works")
-    reference = commands.add_parser("reference", help="every key of every command, or every algorithm, as Markdown")
+    reference = commands.add_parser("reference", help="print all keys, or all algorithms, as Markdown")
     reference.add_argument("what", nargs="?", choices=["keys", "algorithms"], default="keys", help="default: keys")
-    reference.add_argument("--out", type=Path, metavar="FILE", help="write there instead of to stdout")
+    reference.add_argument("--out", type=Path, metavar="FILE", help="write to FILE instead of stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; check gives 1 when something in the file would stop a run."""
+    """Run the sub-command; `check` returns 1 if a setting would stop a run."""
     actions = {"explain": _explain, "check": _check, "reference": _reference}
     return actions[args.action](args)
 
@@ -139,7 +142,7 @@ def _check(args: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     found = list(check_sources(read_sources(file, args.arguments), args.command))
     if not found:
-        console.print(f"[bold]{file.name}[/] starts no program that has settings")
+        console.print(f"[bold]{file.name}[/] starts no program with settings")
     shown: set[tuple[str, str, str]] = set()
     for checked in found:
         _print_checked(console, checked, file, shown, quiet=args.only == "trouble")
@@ -149,7 +152,7 @@ def _check(args: argparse.Namespace) -> int:
 def _print_checked(
     console: "Console", checked: "Checked", file: Path, shown: set[tuple[str, str, str]], *, quiet: bool
 ) -> None:
-    """A program's settings; those that an earlier one of the same script has too are left out."""
+    """Print a program's settings, without those that an earlier program of the script has too."""
     from rich.text import Text
 
     if not checked.served:
@@ -171,20 +174,20 @@ def _print_checked(
 def _title(checked: "Checked", file: Path) -> str:
     source = checked.source
     by_ray = ", by ray job submit" if source.launcher == "ray" else ""
-    perhaps = "" if source.certain else ", if the machine is as a condition asks"
+    perhaps = "" if source.certain else ", if a condition about the machine is true"
     return f"{file.name}:{source.line} {source.program}{by_ray}{perhaps}" if source.program else file.name
 
 
 def _lines(verdicts: "list[Verdict]", source: "Source", file: Path, *, quiet: bool) -> "list[Text]":
-    """A line each: where, what was written, what becomes of it."""
+    """One line per setting: line number, setting, result."""
     from rich.text import Text
 
     rows = [
-        (str(line), "·", "dim", f"lists {name}", f"not beside it; {_standing_in(name)} defaults stand in")
+        (str(line), "·", "dim", f"lists {name}", f"the file is missing; {_standing_in(name)} defaults are used instead")
         for line, name in source.includes
     ]
     rows += [(str(line), "✗", "bold red", text, "") for line, text in source.mistakes]
-    lost = "is not passed: the command ends above it, at a comment or at a line without \\"
+    lost = "is not passed: the command ends above it, at a comment or a line without \\"
     rows += [(str(line), "!", "yellow", text, lost) for line, text in source.lost]
     for verdict in verdicts:
         if not quiet or verdict.kind not in ("same", "moved", "anyway"):

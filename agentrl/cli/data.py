@@ -1,31 +1,31 @@
-"""`agentrl data`: write ready-to-train rows for a task."""
+"""`agentrl data`: write training rows for a task."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
+from agentrl.core.user_errors import reported_as
 
 if TYPE_CHECKING:
     from agentrl.tasks.demo import Task
 
-HELP = "write ready-to-train rows for a task, and demonstrations"
+HELP = "write training rows and demonstrations for a task"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the common options, and each task's own in a group of its own."""
+    """Add the common options, and a group of options for each task."""
     from agentrl.core.extensions import load_plugins
     from agentrl.tasks.demo import TASKS
 
     load_plugins()
     parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}, or your own: file.py:Class")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training rows (default: %(default)s)")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation rows (default: %(default)s)")
     parser.add_argument("--demos", type=int, default=0, metavar="N", help="demonstrations for agentrl sft (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same files (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same files (default: %(default)s)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of a task that is named by its path"
     )
@@ -41,7 +41,7 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
     for key, option in task.OPTIONS.items():
         group.add_argument(
             f"--{key.replace('_', '-')}",
-            default=argparse.SUPPRESS,  # so that run() sees which were given
+            default=argparse.SUPPRESS,  # run() sees which options were given
             type=option.type,
             choices=option.choices,
             metavar=None if option.choices else option.metavar,
@@ -50,7 +50,7 @@ def _add_task_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate, then say what lies where and how to train on it."""
+    """Generate the files; print their names and the command to train on them."""
     from rich.console import Console
 
     from agentrl.core.outputs import check_folder
@@ -76,7 +76,7 @@ def _own_option(task: str, text: str) -> tuple[str, Any]:
     option = task_class(split_variant(task)[0]).OPTIONS.get(name)
     if option is None or not equals:
         raise UserError(f"--set {text}: write NAME=VALUE with an option of {task}")
-    with blaming(f"--set {text}"):
+    with reported_as(f"--set {text}"):
         return name, option.type(value)
 
 

@@ -1,8 +1,8 @@
-"""`agentrl doctor`: what would go wrong in a run, before a GPU is spent on it.
+"""`agentrl doctor`: check a run before it spends GPU time.
 
     agentrl doctor --config-name my-run rollout.multi_turn.enable=true
 
-Settings are those of `agentrl train`. It needs the tokenizer and three rows: no engine, no GPU, no weights.
+It takes the settings of `agentrl train`. It needs the tokenizer and three rows: no engine, no GPU, no weights.
 """
 
 import argparse
@@ -15,33 +15,33 @@ from agentrl.core.plurals import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl.doctor import Finding, Patient
+    from agentrl.doctor import Diagnosis, Finding
 
-HELP = "what would go wrong in a run, before a GPU is spent on it"
+HELP = "check a run before it spends GPU time"
 
 EXAMPLES = (
-    ("the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
-    ("validation rows, ten of them", "agentrl doctor --config-name my-run --split val --rows 10"),
+    ("check the settings of a run", "agentrl doctor --config-name my-run rollout.multi_turn.enable=true"),
+    ("check ten validation rows", "agentrl doctor --config-name my-run --split val --rows 10"),
 )
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides, whose rows, and how much to show."""
+    """Overrides, the rows, and how much to show."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to look at (default 3)")
-    parser.add_argument("--split", choices=["train", "val"], default="train", help="whose rows (default train)")
-    parser.add_argument("--no-conversation", action="store_true", help="leave the coloured conversation out")
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="number of rows to check (default 3)")
+    parser.add_argument("--split", choices=["train", "val"], default="train", help="rows to check (default train)")
+    parser.add_argument("--no-conversation", action="store_true", help="do not show the example conversation")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print findings as they come; 1 when one of them would break training."""
+    """Print findings as they come; returns 1 if one of them is a problem."""
     config = load_config(args, checks=())
     use_idle_cores(config.trainer, config.rollout)
     from rich.console import Console
 
-    from agentrl.doctor import examine
+    from agentrl.doctor import diagnose
 
     console = Console(highlight=False, soft_wrap=True)
     areas: list[str] = []
@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
         line(console, "" if areas[-1:] == [area] else area, finding)
         areas.append(area)
 
-    patient = examine(config, show, split=args.split, count=args.rows)
+    diagnosis = diagnose(config, show, split=args.split, count=args.rows)
     if not args.no_conversation:
-        conversation(console, patient)
-    counts = Counter(finding.level for finding in patient.findings)
+        conversation(console, diagnosis)
+    counts = Counter(finding.level for finding in diagnosis.findings)
     console.print(
         f"\n{counts['ok']} ok, {plural(counts['warning'], 'warning')}, {plural(counts['problem'], 'problem')}"
     )
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_help() -> None:
-    """A page that teaches how configurations are put together."""
+    """Show examples, presets and sections."""
     from agentrl.cli.page import print_page
     from agentrl.config.schema import Config
 
@@ -69,19 +69,19 @@ def print_help() -> None:
 
 
 def line(console: "Console", area: str, finding: "Finding") -> None:
-    """A finding, and its mend below it."""
+    """A finding with its fix below it."""
     from rich.text import Text
 
     mark, style = MARKS[finding.level]
     console.print(Text.assemble((f"{area:<9}", "bold"), " ", (mark, style), " ", finding.text))
-    if finding.mend:
-        console.print(Text(f"{'':<11} → {finding.mend}", style))
+    if finding.fix:
+        console.print(Text(f"{'':<11} → {finding.fix}", style))
 
 
-def conversation(console: "Console", patient: "Patient") -> None:
-    """The made-up conversation, what would be trained in colour."""
+def conversation(console: "Console", diagnosis: "Diagnosis") -> None:
+    """The made-up conversation; trained tokens are coloured."""
     from agentrl.tracking import conversation as drawn
 
-    if patient.conversation is not None:
+    if diagnosis.conversation is not None:
         console.print()
-        console.print(drawn(patient.conversation, patient.decode, title="made up: what would be trained is in colour"))
+        console.print(drawn(diagnosis.conversation, diagnosis.decode, title="example: trained tokens are coloured"))

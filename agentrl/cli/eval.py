@@ -1,4 +1,4 @@
-"""`agentrl eval`: score stored answers, or those of a model, for each data source.
+"""`agentrl eval`: score stored answers or a model, per data source.
 
 agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py
 agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=4 ...
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from agentrl.config.schema.evaluation import EvalConfig
     from agentrl.evaluation.report import Figure, Report, RowScores
 
-HELP = "score stored answers, or a model's: means, pass@k, intervals"
+HELP = "score stored answers or a model: means, pass@k, intervals"
 
 EXAMPLES = (
     (
-        "stored answers, in verl's layout",
+        "score stored answers, in verl's format",
         "agentrl eval data.path=answers.parquet reward.custom_reward_function.path=reward.py",
     ),
     (
-        "a model's: answered first, kept in the file",
+        "score a model; its answers are stored in the file",
         """agentrl eval model.path=models/warm data.path=data/arithmetic/val.parquet rollout.n=8 \\
       data.output_path=answers.parquet reward.custom_reward_function.name=agentrl.rewards.scorers:final_number""",
     ),
@@ -40,15 +40,15 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--rows", type=int, metavar="N", help="use the first N rows only (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table; 1 where some answers have no score."""
+    """Print a table; returns 1 if an answer has no score."""
     config = load(args)
     if not config.data.path:
-        raise UserError("data.path is not set: name stored answers, or with model.path the rows to answer")
+        raise UserError("data.path is not set: set it to stored answers, or with model.path to the rows to answer")
     if args.json is not None:
         check_file(args.json, "--json")
     from rich.console import Console
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
     failed = sum(report.failed for report in found if report.data_source != "all")
     if failed:
         answers = f"{plural(failed, 'answer')} {'has' if failed == 1 else 'have'}"
-        Console(stderr=True).print(f"{answers} no score: what scores or makes them failed", style="red")
+        Console(stderr=True).print(f"{answers} no score: the model, a tool or the reward failed", style="red")
     return int(bool(failed))
 
 
 def print_help() -> None:
-    """A page that teaches how configurations are put together."""
+    """Show examples, presets and sections."""
     from agentrl.cli.page import print_page
     from agentrl.config.schema.evaluation import EvalConfig
 
@@ -81,7 +81,7 @@ def _scores(config: "EvalConfig", limit: int | None) -> "list[RowScores]":
 
         return scored(config, read_answers(config.data)[:limit])
     if not config.data.output_path:
-        raise UserError("data.output_path is not set: name a file for the model's answers, .parquet or .jsonl")
+        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
     from agentrl.evaluation.settings import scoring_something
 
     if scoring_something(config) is not config:
@@ -94,7 +94,9 @@ def _table(found: "list[Report]", confidence: float) -> "Table":
     from rich.table import Table
 
     ks = sorted({k for report in found for k in report.passes})
-    table = Table(box=None, header_style="bold", caption=f"in brackets: {confidence:.0%} intervals, over rows")
+    table = Table(
+        box=None, header_style="bold", caption=f"in brackets: {confidence:.0%} confidence intervals over rows"
+    )
     for name in ("data source", "rows", "answers", "mean score", *(f"pass@{k}" for k in ks)):
         table.add_column(name, justify="left" if name == "data source" else "right")
     for report in found:

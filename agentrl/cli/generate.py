@@ -1,8 +1,8 @@
-"""`agentrl generate`: answer rows with a model and keep the answers.
+"""`agentrl generate`: answer rows with a model and store the answers.
 
     agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet data.output_path=answers.parquet
 
-Settings are those of `agentrl train`: tools, turns and sampling work as they do there.
+It takes the settings of `agentrl train`: tools, turns and sampling work in the same way.
 """
 
 import argparse
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from agentrl.evaluation.generating import Generator, OnRow
     from agentrl.trajectory.row import Row
 
-HELP = "answer rows with a model and keep the answers"
+HELP = "answer rows with a model and store the answers"
 
 EXAMPLES = (
     (
-        "four answers to each row",
+        "answer each row four times",
         """agentrl generate model.path=models/warm data.path=data/arithmetic/val.parquet \\
       data.output_path=answers.parquet rollout.n=4""",
     ),
@@ -35,16 +35,16 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Overrides and the options around them."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
+    parser.add_argument("--rows", type=int, metavar="N", help="use the first N rows only (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer, and say where the answers are; 1 where some could not be had."""
+    """Answer the rows and print the output file; returns 1 if an answer failed."""
     config = load(args)
     if not config.data.path:
-        raise UserError("data.path is not set: name the rows to answer, parquet or jsonl")
+        raise UserError("data.path is not set: set it to the rows to answer, .parquet or .jsonl")
     if not config.data.output_path:
-        raise UserError("data.output_path is not set: name a file for the answers, .parquet or .jsonl")
+        raise UserError("data.output_path is not set: set it to a file for the answers, .parquet or .jsonl")
     generator, rows = answer(config, Path(config.data.output_path), args.rows)
     from rich.console import Console
 
@@ -53,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"{plural(len(rows), 'row')}, {plural(answers, 'answer')}: {generator.out}")
     if generator.failed:
         console.print(
-            f"{plural(generator.failed, 'answer')} could not be had; the same command tries them again", style="red"
+            f"{plural(generator.failed, 'answer')} failed; run the same command again to retry them", style="red"
         )
     return int(bool(generator.failed))
 
 
 def print_help() -> None:
-    """A page that teaches how configurations are put together."""
+    """Show examples, presets and sections."""
     from agentrl.cli.page import print_page
     from agentrl.config.schema.evaluation import EvalConfig
 
@@ -67,19 +67,19 @@ def print_help() -> None:
 
 
 def load(args: argparse.Namespace) -> "EvalConfig":
-    """The configuration, checked for what answering needs."""
+    """Load and check the configuration."""
     from dataclasses import replace
 
     from agentrl.config import ANSWERING
     from agentrl.config.schema.evaluation import EvalConfig
 
     config: EvalConfig = load_config(args, schema=EvalConfig, default="eval", checks=ANSWERING)
-    # Where rows are looked at for what they are, they are these.
+    # Checks of rows read data.train_files.
     return replace(config, data=replace(config.data, train_files=config.data.path))
 
 
 def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generator, Sequence[Row]]":
-    """Answer the rows of `data.path`. Without anything that scores, the answers have no score."""
+    """Answer the rows of `data.path`; without a reward, the answers have no score."""
     from agentrl.core.outputs import check_file
     from agentrl.doctor.preflight import preflight
 
@@ -103,7 +103,7 @@ def answer(config: "EvalConfig", out: Path, limit: int | None) -> "tuple[Generat
 
 @contextmanager
 def progress() -> "Iterator[OnRow]":
-    """A bar on a terminal; elsewhere nothing."""
+    """Show a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

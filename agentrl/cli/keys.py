@@ -1,4 +1,4 @@
-"""The list of configuration keys, by section."""
+"""Prints the configuration keys by section."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from agentrl.core.errors import UserError
 
 
 def print_keys(schema: type, word: str = "") -> None:
-    """Every key whose name or meaning holds `word`, with type and default. Raises UserError when there is none."""
+    """Print keys whose name or meaning contains `word`, with type and default. Raises UserError if there is none."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -24,13 +24,13 @@ def print_keys(schema: type, word: str = "") -> None:
 
 
 def matching(schema: type, word: str) -> list[Key]:
-    """Keys whose name or meaning holds `word`. Raises UserError when there is none."""
+    """Keys whose name or meaning contains `word`. Raises UserError if there is none."""
     keys = schema_keys(schema)
     found = [key for key in keys.values() if word in key.path or word.lower() in key.doc.lower()]
     if not found:
         guess = nearest(word, keys)
-        mend = f"did you mean {guess}?" if guess else "leave the word out to see all"
-        raise UserError(f"--help-keys {word}: no key has that in its name or meaning; {mend}")
+        fix = f"did you mean {guess}?" if guess else "--help-keys alone lists all"
+        raise UserError(f"--help-keys {word}: no key has this in its name or meaning; {fix}")
     return found
 
 

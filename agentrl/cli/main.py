@@ -1,7 +1,7 @@
-"""`agentrl`: finds the command, runs it, and says in one line what went wrong.
+"""`agentrl`: runs a command and reports errors in one line.
 
-Exit codes: 0 done, 1 an engine, tool or service failed, 2 the person asked for something that cannot be done, 130
-interrupted. Anything else is a bug, and shows its traceback.
+Exit codes: 0 done, 1 an engine, tool or service failed, 2 wrong input, 130 interrupted. Any other error is a bug and
+shows its traceback.
 """
 
 import argparse
@@ -29,58 +29,58 @@ class Command:
 
 
 COMMANDS = {
-    "data": Command("agentrl.cli.data", "write ready-to-train rows for a task, and demonstrations", "Prepare"),
+    "data": Command("agentrl.cli.data", "write training rows and demonstrations for a task", "Prepare"),
     "model": Command(
         "agentrl.cli.model", "prepare a model: a small pretrained chat model, or a tiny one from scratch", "Prepare"
     ),
-    "config": Command(
-        "agentrl.cli.config", "what a key means, and what becomes of a configuration written for verl", "Prepare"
-    ),
+    "config": Command("agentrl.cli.config", "explain keys, and check configurations written for verl", "Prepare"),
     "engine": Command("agentrl.cli.engine", "install an inference engine in an environment of its own", "Prepare"),
     "completion": Command(
-        "agentrl.cli.completion", "let a shell complete commands, options, keys and values", "Prepare"
+        "agentrl.cli.completion", "set up shell completion of commands, options, keys and values", "Prepare"
     ),
-    "sft": Command("agentrl.cli.sft", "warm a model up on demonstrations", "Train"),
-    "train": Command("agentrl.cli.train", "make a model better at a task, with tools, over several turns", "Train"),
-    "merge": Command("agentrl.cli.merge", "write a checkpoint as a model folder that other programs load", "Train"),
-    "verl": Command("agentrl.cli.verl", "run a launch or data script that was written for verl, as it is", "Train"),
-    "doctor": Command("agentrl.cli.doctor", "what would go wrong in a run, before a GPU is spent on it", "Look"),
-    "generate": Command("agentrl.cli.generate", "answer rows with a model and keep the answers", "Measure"),
-    "eval": Command("agentrl.cli.eval", "score stored answers, or a model's: means, pass@k, intervals", "Measure"),
+    "sft": Command("agentrl.cli.sft", "fine-tune a model on demonstrations (supervised)", "Train"),
+    "train": Command(
+        "agentrl.cli.train", "train a model with reinforcement learning, with tools, over several turns", "Train"
+    ),
+    "merge": Command("agentrl.cli.merge", "export a checkpoint as a model folder in Hugging Face format", "Train"),
+    "verl": Command("agentrl.cli.verl", "run a launch or data script written for verl, unchanged", "Train"),
+    "doctor": Command("agentrl.cli.doctor", "check a run before it spends GPU time", "Inspect"),
+    "generate": Command("agentrl.cli.generate", "answer rows with a model and store the answers", "Measure"),
+    "eval": Command("agentrl.cli.eval", "score stored answers or a model: means, pass@k, intervals", "Measure"),
     "rollout": Command(
-        "agentrl.cli.rollout", "run a few rows and show the conversations, trained tokens coloured", "Look"
+        "agentrl.cli.rollout", "run a few rows and show the conversations, with trained tokens coloured", "Inspect"
     ),
-    "tools": Command("agentrl.cli.tools", "call each tool of a YAML once, and show what the model sees of it", "Look"),
-    "view": Command("agentrl.cli.view", "look at runs in a browser: curves, conversations, timelines", "Look"),
-    "sandbox": Command(
-        "agentrl.cli.sandbox", "run code that a model wrote: a server, one file, or what this host can isolate", "Serve"
+    "tools": Command(
+        "agentrl.cli.tools", "call each tool of a YAML file once and show its schema and result", "Inspect"
     ),
+    "view": Command("agentrl.cli.view", "show runs in a browser: curves, conversations, timelines", "Inspect"),
+    "sandbox": Command("agentrl.cli.sandbox", "run untrusted code in isolation: as a server, or one file", "Serve"),
 }
 
-TITLE = "reinforcement learning for language models that act over several turns with tools"
+TITLE = "reinforcement learning for language models that use tools over several turns"
 
 FIRST_STEPS = (
-    ("a real chat model, small enough for a laptop", "agentrl model smollm2 models/smollm2"),
-    ("a task: rows, tools, a reward", "agentrl data arithmetic --out data/arithmetic"),
+    ("get a small chat model that runs on a laptop", "agentrl model smollm2 models/smollm2"),
+    ("write a task: rows, tools, reward", "agentrl data arithmetic --out data/arithmetic"),
     (
-        "see what the model does before training it",
+        "run the untrained model on a few rows",
         "agentrl rollout model.path=models/smollm2 data.train_files=data/arithmetic/train.parquet",
     ),
-    ("everything a run can be told", "agentrl train --help"),
+    ("see all settings of a run", "agentrl train --help"),
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with mistakes reported the way all others are."""
+    """argparse, with errors reported like all others."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError instead of printing the usage."""
-        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could follow
+    """Run one command; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from agentrl.cli.completion import answer
 
         answer()
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dispatch(args: list[str]) -> int:
-    """Run what the arguments name. Raises UserError."""
+    """Run the command that the arguments name. Raises UserError."""
     if not args or args[0] in ("-h", "--help", "help"):
         print_help()
         return 0
@@ -120,7 +120,7 @@ def dispatch(args: list[str]) -> int:
         return 0
     name, *rest = args
     if name not in COMMANDS:
-        raise UserError(f"{name}: no such command; there are {', '.join(COMMANDS)}")
+        raise UserError(f"{name}: no such command; choose one of {', '.join(COMMANDS)}")
     return run_command(name, importlib.import_module(COMMANDS[name].module), rest)
 
 
@@ -133,7 +133,7 @@ def run_command(name: str, module: ModuleType, args: list[str]) -> int:
         prog=f"agentrl {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.configure(parser)
-    parser.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+    parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
     return int(module.run(parse(parser, args)) or 0)
 
 
@@ -149,7 +149,7 @@ def parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespac
 
 
 def report(message: str, details: Sequence[str] = (), *, label: str = "error") -> None:
-    """One red line on stderr, after those that led to it."""
+    """One red line on stderr, below its details."""
     from rich.console import Console
     from rich.text import Text
 
@@ -160,7 +160,7 @@ def report(message: str, details: Sequence[str] = (), *, label: str = "error") -
 
 
 def print_help() -> None:
-    """What there is, in groups, and where to begin."""
+    """Show the commands in groups, and the first steps."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -173,6 +173,4 @@ def print_help() -> None:
     console.print("\n[bold]First steps[/]")
     for why, line in FIRST_STEPS:
         console.print(f"  [dim]# {why}[/]\n  {line}")
-    console.print(
-        "\n`agentrl COMMAND --help` says more; `--version` prints the version, `--traceback` shows tracebacks."
-    )
+    console.print("\nMore: `agentrl COMMAND --help`. `--version` prints the version, `--traceback` shows tracebacks.")

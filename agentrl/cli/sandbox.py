@@ -1,8 +1,8 @@
-"""Run code that a model wrote, isolated from this host.
+"""Run untrusted code, isolated from this host.
 
 agentrl sandbox serve                     a server that speaks SandboxFusion's protocol
 agentrl sandbox run FILE [--stdin TEXT]   one program
-agentrl sandbox check                     which isolation works on this host, and which languages are installed
+agentrl sandbox check                     show the isolation and the languages of this host
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`agentrl sft`: warm a model up on demonstrations."""
+"""`agentrl sft`: fine-tune a model on demonstrations."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from agentrl.training.sft.contract import SftResult
 
-HELP = "warm a model up on demonstrations"
+HELP = "fine-tune a model on demonstrations (supervised)"
 
 EXAMPLES = (
     (
-        "a LoRA warm-up, folded into the model that is written",
+        "train with LoRA; the adapter is merged into the written model",
         """agentrl sft model.path=models/smollm2 model.lora_rank=16 optim.lr=2e-4 \\
       data.train_files=data/arithmetic/sft.jsonl trainer.output_dir=models/warm""",
     ),
-    ("then go on from it", "agentrl train model.path=models/warm ..."),
-    ("keys about data, with type, default and meaning", "agentrl sft --help-keys data."),
+    ("then continue with reinforcement learning", "agentrl train model.path=models/warm ..."),
+    ("show keys about data: type, default, meaning", "agentrl sft --help-keys data."),
 )
 
 OnStep = Callable[[int, int, dict[str, float]], None]
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_help() -> None:
-    """A page that teaches how configurations are put together."""
+    """Show examples, presets and sections."""
     from agentrl.cli.page import print_page
     from agentrl.config.schema.sft import SftConfig
 
@@ -69,7 +69,7 @@ def print_help() -> None:
 
 @contextmanager
 def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
-    """A bar on a terminal; elsewhere a line every `log_freq` steps, and for the first and the last."""
+    """A progress bar on a terminal; otherwise a line every `log_freq` steps, and for the first and last step."""
     if not console.is_terminal:
         yield lambda step, total, metrics: line(console, step, total, metrics, log_freq)
         return
@@ -80,7 +80,7 @@ def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
     task = bar.add_task("sft", total=None, loss=float("nan"))
 
     def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
-        bar.start()  # not before: until then a line says what the start waits for
+        bar.start()  # not before: a waiting line is shown until then
         bar.update(task, completed=step, total=total, loss=metrics["loss"])
 
     try:
@@ -90,7 +90,7 @@ def progress(console: "Console", log_freq: int) -> Iterator[OnStep]:
 
 
 def line(console: "Console", step: int, total: int, metrics: dict[str, float], log_freq: int) -> None:
-    """One step in one line."""
+    """Print one step as a line."""
     if step in (1, total) or step % log_freq == 0 or "val_loss" in metrics:
         figures = f"loss {metrics['loss']:.4f}  grad norm {metrics['grad_norm']:.3g}  lr {metrics['lr']:.3g}"
         figures += f"  val loss {metrics['val_loss']:.4f}" if "val_loss" in metrics else ""
@@ -98,7 +98,7 @@ def line(console: "Console", step: int, total: int, metrics: dict[str, float], l
 
 
 def report(console: "Console", result: "SftResult") -> None:
-    """What came of it."""
+    """Print the result."""
     left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
     held = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
     loss = "" if result.final_loss is None else f", final loss {result.final_loss:.4f}"

@@ -1,8 +1,7 @@
-"""`agentrl train -m KEY=A,B ...`: a run for each combination, one after another.
+"""`agentrl train -m KEY=A,B ...`: run each combination, one after another.
 
-`choice(...)` and `range(...)` of Hydra's grammar work as plain lists do. All combinations are checked before the first
-run starts. Each run is a process of its own in a folder of its own, named by its settings, so the same command once
-more resumes what is not done.
+Hydra's `choice(...)` and `range(...)` work too. All combinations are checked before the first run starts. Each run is a
+process with its own folder, named by its settings: the same command again resumes unfinished runs.
 """
 
 import argparse
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from agentrl.config.validate import Check
 
 LONGEST = 80
-"""Characters of a folder's name."""
+"""Longest name of a folder, in characters."""
 PLAIN = re.compile(r"[^\w.+-]+")
 METRICS = ("val/success", "val/reward_mean", "rollout/reward_mean", "val/loss", "train/loss")
-"""The first of them that a run has written goes into the table."""
+"""The table shows the first of them that a run has."""
 
 
 @dataclass(frozen=True)
@@ -36,28 +35,28 @@ class Job:
     """One run of a sweep."""
 
     name: str
-    """Its settings, as a folder's name."""
+    """The settings as a folder name."""
     overrides: list[str]
 
 
 def add_sweep_argument(parser: argparse.ArgumentParser) -> None:
-    """`-m`, as Hydra spells it."""
+    """Add `-m`, as in Hydra."""
     parser.add_argument(
         "--multirun",
         "-m",
         action="store_true",
-        help="a run for each combination of KEY=A,B values, one after another",
+        help="run each combination of KEY=A,B values, one after another",
     )
 
 
 def jobs(overrides: Sequence[str]) -> list[Job]:
-    """Every combination of the values given, in the order of the overrides. Raises UserError."""
+    """All combinations of the values, in the order of the overrides. Raises UserError."""
     from agentrl.config.overrides import parse_override
 
     parsed = [parse_override(text) for text in overrides]
     swept = [override.get_key_element().lstrip("+~") for override in parsed if override.is_sweep_override()]
     if not swept:
-        raise UserError("-m: no override has several values; write them as KEY=A,B")
+        raise UserError("-m: no setting has several values; write KEY=A,B")
     short = _short_names(swept)
     values = [_values(text, override) for text, override in zip(overrides, parsed, strict=True)]
     found = [_job(combination, short) for combination in itertools.product(*values)]
@@ -66,9 +65,9 @@ def jobs(overrides: Sequence[str]) -> list[Job]:
 
 
 def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type, checks: "Iterable[Check]") -> int:
-    """Run them; the exit code. `trainer.<folder_key>` is where a run writes.
+    """Run all combinations; returns the exit code. A run writes to `trainer.<folder_key>`.
 
-    Raises UserError before anything runs, and InfraError where runs failed.
+    Raises UserError before anything runs, and InfraError if runs failed.
     """
     from agentrl.config import resolve
 
@@ -88,7 +87,7 @@ def sweep(args: argparse.Namespace, command: str, folder_key: str, schema: type,
             return codes[place]
     _report(codes)
     if failed := sum(code != 0 for code in codes.values()):
-        raise InfraError(f"{failed} of {len(codes)} runs failed; the same command tries them again")
+        raise InfraError(f"{failed} of {len(codes)} runs failed; run the same command again to retry them")
     return 0
 
 
@@ -115,7 +114,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _report(codes: dict[str, int]) -> None:
-    """What each run came to, on stdout."""
+    """Print the result of each run on stdout."""
     from rich.console import Console
     from rich.table import Table
 
@@ -126,11 +125,11 @@ def _report(codes: dict[str, int]) -> None:
     console = Console(highlight=False)
     console.print(table)
     common = Path(next(iter(codes))).parent
-    console.print(f"`agentrl view {common}` shows them over one another")
+    console.print(f"compare them with `agentrl view {common}`")
 
 
 def _last(folder: Path) -> tuple[str, str]:
-    """Step and value of the metric that counts most."""
+    """Last step and value of the first of METRICS that the run has."""
     from agentrl.view.curves import Curves
 
     curves = Curves(folder / "metrics.jsonl")
@@ -160,6 +159,6 @@ def _job(combination: Sequence[tuple[str, str | None]], short: dict[str, str]) -
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key, or all of it where two end alike."""
+    """The last part of each key, or the whole key if two end alike."""
     last = Counter(key.rpartition(".")[2] for key in keys)
     return {key: key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key for key in keys}

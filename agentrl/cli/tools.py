@@ -1,11 +1,11 @@
-"""`agentrl tools test YAML`: every tool once, before a model is let at it.
+"""`agentrl tools test YAML`: call every tool once before a model uses it.
 
     agentrl tools test tools/calculator.yaml
     agentrl tools test my.yaml --model models/smollm2 --call search='{"query_list": ["Ada Lovelace"]}'
 
-Shows each schema as the model gets it (with --model, in the words of its chat template), calls the tool with example
-arguments (--call, else `config.example` of the YAML, else made up from the schema) and says how it went. A tool that
-blocks the event loop fails.
+Shows each schema (with --model, as its chat template renders it), calls the tool with example arguments (--call, else
+`config.example` of the YAML, else made up from the schema) and shows the result. A tool that blocks the event loop
+fails.
 """
 
 import argparse
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from agentrl.tools import ToolResult, ToolSet
 
-HELP = "call each tool of a YAML once, and show what the model sees of it"
+HELP = "call each tool of a YAML file once and show its schema and result"
 COLOURS = {"ok": "green", "model_error": "yellow", "infra_error": "bold red"}
 
 
@@ -28,27 +28,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="test")
     test = actions.add_parser("test", help="call each tool once")
-    test.add_argument("yaml", nargs="?", help="as in rollout.multi_turn.tool_config_path")
-    test.add_argument("--functions", metavar="FILE", help="as in rollout.multi_turn.function_tool_path")
-    test.add_argument("--model", metavar="PATH", help="show the tools in the words of this model's chat template")
-    test.add_argument("--only", metavar="NAME", action="append", help="these tools alone")
+    test.add_argument("yaml", nargs="?", help="file for rollout.multi_turn.tool_config_path")
+    test.add_argument("--functions", metavar="FILE", help="file for rollout.multi_turn.function_tool_path")
+    test.add_argument("--model", metavar="PATH", help="show the tools as this model's chat template renders them")
+    test.add_argument("--only", metavar="NAME", action="append", help="test only this tool (repeatable)")
     test.add_argument(
         "--call",
         metavar="NAME=JSON",
         action="append",
         default=[],
-        help="arguments for a tool; more than once for more calls",
+        help="arguments for a call of a tool (repeatable)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, call, judge; 1 when a tool failed through no fault of the arguments."""
+    """Test the tools; returns 1 if one failed with an infra_error."""
     from rich.console import Console
 
     from agentrl.tools import load_tools
 
     if args.yaml is None and args.functions is None:
-        raise UserError("name a YAML of tools, or a Python file with --functions")
+        raise UserError("name a YAML file of tools, or a Python file with --functions")
     tools = load_tools(args.yaml, args.functions, max_response=2000, unit="characters", side="middle")
     console = Console(highlight=False, soft_wrap=True)
     return asyncio.run(_test(tools, args, console))
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") -> int:
     from rich.markup import escape
 
-    from agentrl.core.blocking import IMPATIENCE, LoopWatch
+    from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
 
     try:
         names = args.only or list(tools.runners)
@@ -65,7 +65,7 @@ async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") 
         given = _given(args.call, names)
         if args.model:
             _show_prompt(args.model, schemas, console)
-        failed, watch = False, LoopWatch(IMPATIENCE, report=lambda _: None)
+        failed, watch = False, LoopWatch(TEST_PATIENCE, report=lambda _: None)
         for schema in schemas:
             with watch.watching():
                 failed |= await _one(tools, schema, given, console, shown=bool(args.model))
@@ -79,7 +79,7 @@ async def _test(tools: "ToolSet", args: argparse.Namespace, console: "Console") 
 async def _one(
     tools: "ToolSet", schema: dict[str, Any], given: dict[str, list[Any]], console: "Console", *, shown: bool
 ) -> bool:
-    """Call one tool; whether it failed by itself."""
+    """Call one tool; returns whether it failed with an infra_error."""
     from agentrl.tools.examples import example_arguments
 
     name = schema["function"]["name"]
@@ -116,7 +116,7 @@ def _show(arguments: Any, result: "ToolResult", console: "Console") -> None:
 
 
 def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") -> None:
-    """The chat template's own words for the tools."""
+    """Show the tools as the chat template renders them."""
     from rich.text import Text
     from transformers import AutoTokenizer
 
@@ -124,9 +124,9 @@ def _show_prompt(model: str, schemas: list[dict[str, Any]], console: "Console") 
 
     chat = Chat(AutoTokenizer.from_pretrained(model))
     text = chat.decode(chat.prompt([{"role": "user", "content": "..."}], schemas))
-    console.print(f"[bold]What {model} reads[/]")
+    console.print(f"[bold]Prompt of {model}[/]")
     console.print(Text(text))
-    console.print(f"[bold]How it writes calls[/]: {chat.format}")
+    console.print(f"[bold]Tool-call format[/]: {chat.format}")
     if unread := chat.unread():
         console.print(Text(unread, "yellow"))
     missing = [schema["function"]["name"] for schema in schemas if schema["function"]["name"] not in text]
@@ -139,7 +139,7 @@ def _given(calls: list[str], names: list[str]) -> dict[str, list[Any]]:
     for call in calls:
         name, _, text = call.partition("=")
         if name not in names:
-            raise UserError(f"--call {name}: no such tool; there are {', '.join(names)}")
+            raise UserError(f"--call {name}: no such tool; choose one of {', '.join(names)}")
         try:
             given.setdefault(name, []).append(json.loads(text or "{}"))
         except ValueError as error:

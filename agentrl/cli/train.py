@@ -1,11 +1,11 @@
-"""`agentrl train`: make a model better at a task, with tools, over several turns."""
+"""`agentrl train`: train a model with reinforcement learning, with tools, over several turns."""
 
 import argparse
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
 
-HELP = "make a model better at a task, with tools, over several turns"
+HELP = "train a model with reinforcement learning, with tools, over several turns"
 
 EXAMPLES = (
     (
@@ -13,11 +13,11 @@ EXAMPLES = (
         """agentrl train rollout.multi_turn.enable=true model.path=models/smollm2 \\
       data.train_files=data/arithmetic/train.parquet rollout.multi_turn.tool_config_path=tools/calculator.yaml""",
     ),
-    ("another algorithm, other numbers", "agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ..."),
-    ("an experiment of your own: my/exp.yaml", "agentrl train --config-dir my --config-name exp trainer.seed=1"),
-    ("a run for each of four settings", "agentrl train -m actor.optim.lr=1e-6,1e-5 rollout.n=4,8 ..."),
-    ("what would run", "agentrl train --cfg job algorithm=dr_grpo"),
-    ("keys about turns, with type, default and meaning", "agentrl train --help-keys multi_turn"),
+    ("use another algorithm and other values", "agentrl train algorithm=rloo rollout.n=16 actor.optim.lr=1e-5 ..."),
+    ("run your own experiment: my/exp.yaml", "agentrl train --config-dir my --config-name exp trainer.seed=1"),
+    ("run all four combinations", "agentrl train -m actor.optim.lr=1e-6,1e-5 rollout.n=4,8 ..."),
+    ("print the resolved configuration", "agentrl train --cfg job algorithm=dr_grpo"),
+    ("show keys about turns: type, default, meaning", "agentrl train --help-keys multi_turn"),
 )
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_help() -> None:
-    """A page that teaches how configurations are put together."""
+    """Show examples, presets and sections."""
     from agentrl.cli.page import print_page
     from agentrl.config.schema import Config
 

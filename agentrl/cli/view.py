@@ -1,10 +1,10 @@
-"""A local web page over one run or several: curves, conversations token by token, timelines of a step.
+"""Show runs on a local web page: curves, conversations token by token, timelines of steps.
 
     agentrl view runs/demo              # one run
-    agentrl view runs                   # every run below a folder, to lay one over the other
-    agentrl view dump.jsonl             # what `agentrl rollout --out dump.jsonl` wrote
+    agentrl view runs                   # all runs in a folder, to compare them
+    agentrl view dump.jsonl             # a file of `agentrl rollout --out dump.jsonl`
 
-The page is served to this machine only. From another machine: ssh -L 8265:localhost:8265 HOST.
+Only this machine can open the page. From another machine: ssh -L 8265:localhost:8265 HOST.
 """
 
 import argparse
@@ -12,16 +12,16 @@ from contextlib import suppress
 
 from agentrl.core.plurals import plural
 
-HELP = "look at runs in a browser: curves, conversations, timelines"
+HELP = "show runs in a browser: curves, conversations, timelines"
 
 PORT = 8265
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, a folder of runs, or a dump")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of several runs, or a dump file")
     parser.add_argument("--port", type=int, default=PORT, help=f"port on this machine (default {PORT}; 0: any)")
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     runs = find_runs(args.runs)
     with ViewServer(Api(runs), args.port) as server:
         named = runs[0].name if len(runs) == 1 else plural(len(runs), "run")
-        Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}[/]  (Ctrl-C ends)")
+        Console(highlight=False, soft_wrap=True).print(f"{named} at [bold cyan]{server.url}[/]  (Ctrl-C stops)")
         if args.open:
             webbrowser.open(server.url)
         with suppress(KeyboardInterrupt):

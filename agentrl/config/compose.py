@@ -42,7 +42,7 @@ def compose(
     schema: type[C] = Config,  # type: ignore[assignment]  # type variables take no default
     checks: Iterable[Check] = TRAINING,
 ) -> C:
-    """The configuration as a typed object. Raises UserError, one line, for whatever is wrong with it."""
+    """The configuration as a typed object. Raises UserError in one line for any mistake."""
     resolved = resolve(overrides, config_name=config_name, config_dir=config_dir, schema=schema, checks=checks)
     return cast(C, resolved.config)
 

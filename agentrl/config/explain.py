@@ -95,7 +95,7 @@ def _verl_default(file: str, versions: str, value: Any) -> str:
 
 
 def old_names(path: str, keys: Mapping[str, Key]) -> set[str]:
-    """Every name of verl's that leads to the key `path`, whatever its value."""
+    """All verl names of the key `path`, for any value."""
     found: set[str] = set()
     fresh = {path}
     while fresh:

@@ -84,7 +84,7 @@ def translate(path: str, value: Any, keys: Mapping[str, Key]) -> Translation:
 
 
 def destination(path: str, keys: Mapping[str, Key]) -> str:
-    """Where a name leads whatever its value: for mappings, references and removals."""
+    """Today's name of a key, for any value: for mappings, references and removals."""
     no_value = object()  # entries for single values do not apply
     while (entry := lookup(path, no_value, keys)) and entry.action == "moved":
         path = _move(entry, path, None)[0]

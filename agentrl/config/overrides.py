@@ -64,9 +64,9 @@ def parse_override(text: str) -> "Override":
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
-        mend = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
+        fix = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
         reason = " ".join(str(error).split()).partition(" See ")[0]
-        raise UserError(f"{text}: not in Hydra's grammar ({reason}); {mend}") from error
+        raise UserError(f"{text}: not in Hydra's grammar ({reason}); {fix}") from error
 
 
 def _is_choice(name: str, override: "Override", reader: Reader, presets: Presets) -> bool:

@@ -1,7 +1,7 @@
 """YAML files and how Hydra puts them together.
 
-Files are looked for in the person's --config-dir first, then among ours, then in the `hydra.searchpath` of the chosen
-file; so a file of one's own replaces ours of the same name, and any file may list ours under `defaults`.
+Files are searched in the user's --config-dir first, then among ours, then in the `hydra.searchpath` of the chosen
+file; so a user's file replaces ours of the same name, and any file may list ours under `defaults`.
 """
 
 import re
@@ -25,7 +25,7 @@ OTHERS: ContextVar[Sequence[Path]] = ContextVar("folders after the first", defau
 
 
 @cache
-def _teach_hydra() -> None:
+def _register_search_path() -> None:
     """Hydra's own functions take one folder; a plugin adds OTHERS. Once per process, as its plugins are."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
@@ -42,7 +42,7 @@ def _teach_hydra() -> None:
 @contextmanager
 def also_in(folders: Sequence[Path]) -> Iterator[None]:
     """Let Hydra look in `folders` too, after its first."""
-    _teach_hydra()
+    _register_search_path()
     token = OTHERS.set(folders)
     try:
         yield
@@ -61,7 +61,7 @@ class Presets:
         if folder is not None:
             self.folders.insert(0, _folder(folder))
         self.own = self.folders[:-1]
-        """Folders of the person's."""
+        """The user's folders."""
         self.searchpath: list[Path] = []
         self.searchpath = _searchpath(self._file())
 
@@ -100,9 +100,9 @@ class Presets:
                 return file
         options = self.options("")
         guess = nearest(self.name, options)
-        mend = f"did you mean {guess}?" if guess else f"there are {', '.join(options)}"
+        fix = f"did you mean {guess}?" if guess else f"choose one of {', '.join(options)}"
         raise UserError(
-            f"--config-name {self.name}: no such file in {self.folders[0]} (--config-dir names another); {mend}"
+            f"--config-name {self.name}: no such file in {self.folders[0]} (--config-dir names another); {fix}"
         )
 
 

@@ -74,8 +74,8 @@ class Reader:
         if path in self.sections:
             raise UserError(self._section_message(path, value))
         guess = nearest(path, self.keys)
-        mend = f"did you mean {guess}?" if guess else "--help-keys lists them all"
-        raise UserError(f"unknown key {path}: {mend}")
+        fix = f"did you mean {guess}?" if guess else "--help-keys lists them all"
+        raise UserError(f"unknown key {path}: {fix}")
 
     def known(self, path: str) -> bool:
         """Whether a key of that name exists."""

@@ -1,7 +1,7 @@
 """What the types cannot say: words, ranges, keys that do not go together, files that must exist.
 
 A check is a function whose parameters are named after the sections it reads; it runs on every schema that has them. It
-raises UserError, or returns a note. The first mistake ends it: mending one often mends the next.
+raises UserError, or returns a note. It stops at the first error: its fix often fixes the next one too.
 """
 
 import inspect

@@ -1,12 +1,12 @@
-"""Finds async functions of the user's that block the event loop.
+"""Finds async user functions that block the event loop.
 
-While one of them blocks (`requests.get`, `time.sleep`), no other trajectory goes on, and no timeout ends anything:
-timeouts are timers of the same loop.
+While one blocks (`requests.get`, `time.sleep`), all other trajectories wait and no timeout works: timeouts are timers
+of the same loop.
 
 Invariants:
-- only a user's code is named: a loop that agentrl itself holds up, or a busy machine, warns of nothing;
-- each culprit is reported once, and once more when it runs longer than its own timeout;
-- the functions themselves are not measured: a timer beats on the loop, and a thread sees when the beat stops.
+- only user code is reported, never agentrl itself or a busy machine;
+- each function is reported once, and once more if it exceeds its own timeout;
+- functions are not timed: a timer runs on the loop, and a thread checks that it does not stop.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE = 0.5
-"""Seconds from which on a blocked loop is worth a warning."""
-IMPATIENCE = 0.25
-"""The same where a function is only tried out."""
+"""A loop blocked for this many seconds gets a warning."""
+TEST_PATIENCE = 0.25
+"""The same in tests of single functions (`agentrl tools test`, `agentrl doctor`)."""
 FIXES = "wrap that call in `await asyncio.to_thread(...)`, or take its async form (httpx.AsyncClient, asyncio.sleep)"
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ class Call:
     """For messages: "tool 'search': Search.execute"."""
     timeout: float | None = None
     fix: str = ""
-    """What else than FIXES helps here."""
+    """Another fix besides FIXES."""
 
 
 async def attributed(work: Awaitable[T], call: Call) -> T:
@@ -60,7 +60,7 @@ async def attributed(work: Awaitable[T], call: Call) -> T:
 
 @dataclass
 class Blocked:
-    """A culprit, and for how long it blocked the loop at most."""
+    """A blocking function, and its longest blocking."""
 
     name: str
     place: str
@@ -69,7 +69,7 @@ class Blocked:
     fix: str
     seconds: float = 0.0
     late: bool = False
-    """Whether it was longer than the timeout, which could not end it."""
+    """Whether it exceeded its timeout."""
 
     def __str__(self) -> str:
         return f"{self.trouble}; {self.remedy}"
@@ -77,10 +77,10 @@ class Blocked:
     @property
     def trouble(self) -> str:
         """What is wrong."""
-        late = f", its own of {self.timeout:g} s included" if self.late else ""
+        late = f", including its own of {self.timeout:g} s" if self.late else ""
         return (
-            f"{self.name} blocks the event loop at {self.place}: for {self.seconds:.1f} s no other trajectory went on "
-            f"and no timeout counted{late}"
+            f"{self.name} blocks the event loop at {self.place}: for {self.seconds:.1f} s no other trajectory ran "
+            f"and no timeout worked{late}"
         )
 
     @property
@@ -91,31 +91,31 @@ class Blocked:
 
 @dataclass
 class LoopWatch:
-    """Watches event loops for one run; remembers the culprits."""
+    """Watches event loops for one run and collects blocking functions."""
 
     patience: float = PATIENCE
     report: Callable[[str], None] = log.warning
     found: dict[str, Blocked] = field(default_factory=dict)
 
     @contextmanager
-    def watching(self) -> Iterator["Pulse"]:
+    def watching(self) -> Iterator["Heartbeat"]:
         """Watch the running loop within the body."""
-        pulse, over = Pulse(asyncio.get_running_loop(), self.patience / 4), threading.Event()
-        threading.Thread(target=self._watch, args=(pulse, over), name="loop watch", daemon=True).start()
+        heartbeat, over = Heartbeat(asyncio.get_running_loop(), self.patience / 4), threading.Event()
+        threading.Thread(target=self._watch, args=(heartbeat, over), name="loop watch", daemon=True).start()
         try:
-            yield pulse
+            yield heartbeat
         finally:
             over.set()
-            pulse.stop()
+            heartbeat.stop()
 
-    def _watch(self, pulse: "Pulse", over: threading.Event) -> None:
+    def _watch(self, heartbeat: "Heartbeat", over: threading.Event) -> None:
         before: Blocked | None = None
-        while not over.wait(pulse.every):
-            lag = time.monotonic() - pulse.at
+        while not over.wait(heartbeat.every):
+            lag = time.monotonic() - heartbeat.at
             if lag < self.patience / 2:
                 before = None
                 continue
-            culprit = _culprit(sys._current_frames().get(pulse.thread))
+            culprit = _culprit(sys._current_frames().get(heartbeat.thread))
             # Seen twice: many short calls in a row count, and one that a busy machine stopped by chance does not.
             if culprit is not None and before is not None and culprit.name == before.name and lag >= self.patience:
                 self._report(culprit, lag)
@@ -130,8 +130,8 @@ class LoopWatch:
             self.report(str(known))
 
 
-class Pulse:
-    """A timer on the loop that shows whether the loop turns."""
+class Heartbeat:
+    """A timer on the loop that shows whether the loop runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, every: float) -> None:
         self.every = every

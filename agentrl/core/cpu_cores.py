@@ -1,8 +1,9 @@
 """The CPU cores of this process: how many it may use, how many are idle, and how its threads wait for each other.
 
 OpenMP threads meet at the end of every operation. A thread that meets a busy process on its core keeps the others
-waiting, and by default they wait in a loop that takes the core from whatever they wait for. So threads sleep while they
-wait, and there are as many as cores are idle. Invariant: nothing here imports torch, and what the user sets stays.
+waiting, and by default they wait in a loop that takes the core from the thread that they wait for. So threads sleep
+while they wait, and there are as many as idle cores. Invariants: nothing here imports torch; values that the user set
+stay unchanged.
 """
 
 import os

@@ -1,17 +1,17 @@
-"""The two errors that callers tell apart.
+"""The two errors that callers distinguish.
 
-Everything else that escapes is a bug in agentrl and shows its traceback.
+Any other error is a bug in agentrl and shows its traceback.
 """
 
 
 class UserError(Exception):
-    """What the person asked for cannot be done; the message is one line: culprit, then mend.
+    """Wrong input. The message is one line: what is wrong, then how to fix it.
 
     The command line prints it without a traceback and exits with code 2.
     """
 
     details: tuple[str, ...] = ()
-    """Lines that the command line shows before it: what another program said last."""
+    """Lines that the command line shows first: the last output of another program."""
 
 
 class InfraError(Exception):

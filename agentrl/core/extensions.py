@@ -9,7 +9,7 @@ Invariants:
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from agentrl.core.blaming import blaming
+from agentrl.core.user_errors import reported_as
 
 GROUP = "agentrl.plugins"
 
@@ -18,7 +18,7 @@ GROUP = "agentrl.plugins"
 def load_plugins() -> None:
     """Load every plug-in of this process once; a call after that costs nothing. Raises UserError for a broken one."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        with blaming(f"the plug-in {point.name} ({_package(point)}) does not load"):
+        with reported_as(f"the plug-in {point.name} ({_package(point)}) does not load"):
             _load(point)
 
 

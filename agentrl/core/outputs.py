@@ -1,4 +1,4 @@
-"""Where a command writes: tried before anything slow begins, and one line when the disk is full later."""
+"""Checks output folders before slow work starts, and reports a full disk in one line."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -20,13 +21,13 @@ DRAFT = ".new-model"
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 SYSTEM_SAYS = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 LIBRARIES_SAY = re.compile(r"os error (28|122|27)\b|inline_container|iostream error|failed writing|write failed")
-"""Of torch and safetensors, whose errors are no OSError."""
+"""Messages of torch and safetensors, which raise no OSError."""
 
 
 def check_folder(folder: str | Path, what: str) -> None:
-    """Raises UserError naming the config key `what` unless files can be written in a folder, which need not be there.
+    """Raises UserError naming the config key `what` unless files can be written in a folder, which need not exist.
 
-    Leaves nothing behind.
+    Leaves no files.
     """
     folder = Path(folder)
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -36,7 +37,7 @@ def check_folder(folder: str | Path, what: str) -> None:
             file.write(bytes(BLOCK))
     except OSError as error:
         why = "it is a file" if folder.is_file() else f"{error.strerror}"
-        raise UserError(f"{what}: {folder} cannot be written: {why}; name another folder, or free it") from None
+        raise UserError(f"{what}: {folder} cannot be written: {why}; name a writable folder") from None
     finally:
         for place in missing:
             with suppress(OSError):
@@ -81,6 +82,11 @@ def model_folder(out: Path, what: str, *, first: bool = True) -> Iterator[Path]:
     finally:
         if first:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def superseded_path(folder: Path, before: str = "", suffix: str = "") -> Path:
+    """A free name `<before>superseded_<k><suffix>` in a folder, for files that new ones would replace."""
+    return next(path for k in count(1) if not (path := folder / f"{before}superseded_{k}{suffix}").exists())
 
 
 def append_line(file: IO[bytes], line: bytes) -> None:

@@ -78,7 +78,7 @@ def check_answers(fn: Any, where: str, what: str) -> None:
 
 
 def returns_nothing(fn: Any) -> bool:
-    """Whether a function written in Python ends without a value, wherever it ends."""
+    """Whether no `return` of a Python function has a value."""
     fn = inspect.unwrap(getattr(fn, "__func__", fn))
     if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         return False

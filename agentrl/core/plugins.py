@@ -1,7 +1,7 @@
-"""From a YAML entry to an object of the class it names: shared by tools and interactions.
+"""Creates objects from YAML entries that name a class; used by tools and interactions.
 
-Other people's modules are imported here and their constructors run here; whatever goes wrong becomes a
-UserError of one line that names the YAML file and the entry.
+Users' modules are imported and their constructors called here. Each error becomes a UserError of one line that names
+the YAML file and the entry.
 """
 
 import importlib
@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from agentrl.core.blaming import blaming, one_line
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.resources import find, load_module, read_text, share
+from agentrl.core.user_errors import one_line, reported_as
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Entry:
     where: str
     """`<file>: tools[0]`, for messages."""
     class_name: str
-    """Empty where an MCP server, not a class, is the tool."""
+    """Empty if the tool is an MCP server."""
     config: dict[str, Any]
     fields: dict[str, Any]
     """The item as written."""
@@ -41,9 +41,9 @@ class Entry:
         return find_class(self.class_name, beside=self.file.parent, where=self.where)
 
     def make(self, *args: Any) -> Any:
-        """An object of it. Raises UserError."""
+        """Create the object. Raises UserError."""
         kind = self.load_class()
-        with blaming(f"{self.where}: {self.class_name}(...)"):
+        with reported_as(f"{self.where}: {self.class_name}(...)"):
             return kind(*args)
 
 
@@ -72,7 +72,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
     else:
         module_name, _, class_name = name.rpartition(".")
         if not module_name:
-            raise UserError(f"{where}: class_name {name!r} names no module: write it as module.Class")
+            raise UserError(f"{where}: class_name {name!r} has no module: write module.Class")
         with ExitStack() as stack:
             for layer in layers():
                 stack.enter_context(layer.importing())
@@ -87,7 +87,7 @@ def find_class(name: str, *, beside: Path, where: str) -> type:
 def load_user_file(file: Path, *, where: str) -> ModuleType:
     """Run a user's Python file; it may import its neighbours. Raises UserError."""
     _widen_import_path(file.parent)
-    with blaming(where):
+    with reported_as(where):
         return load_module(file, package=next(filter(None, (layer.package_of(file) for layer in layers())), None))
 
 
@@ -103,7 +103,7 @@ def load_attribute(path: str, name: str | None, *, what: str) -> Any:
         module = load_user_file(find(path, what=f"{what}.path"), where=where)
     else:
         _widen_import_path(Path.cwd())
-        with blaming(where):
+        with reported_as(where):
             module = importlib.import_module(path.removeprefix("pkg://"))
     if not hasattr(module, name):
         raise UserError(f"{what}.name: {path} has no {name!r}: {_offers(module)}")
@@ -122,7 +122,7 @@ def import_external(name: str | None, section: str) -> None:
         load_user_file(find(name, what=f"{section}.external_lib"), where=where)
     else:
         _widen_import_path(Path.cwd())
-        with blaming(where):
+        with reported_as(where):
             importlib.import_module(name)
     for layer in layers():
         layer.adopt_registered()
@@ -141,7 +141,9 @@ def _load_named(name: str, beside: Path, where: str) -> ModuleType:
     missing = not _is_there(name)
     for reason in filter(None, (layer.missing(name) for layer in layers() if missing)):
         raise UserError(f"{where}: {reason}")
-    with blaming(f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where):
+    with reported_as(
+        f"{where}: found neither {file.name} beside the YAML nor a module to import" if missing else where
+    ):
         return importlib.import_module(name)
 
 

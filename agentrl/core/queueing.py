@@ -1,7 +1,7 @@
-"""When work begins that had to wait for its turn.
+"""Reports when queued work starts, so that queueing time is not counted as run time.
 
-Whoever holds a queue (an engine's seats, a tool's places) says `began` when a turn comes; whoever times the work
-listens. Work of which nothing is said began at once. Tasks that the listener starts are heard as well.
+The owner of a queue (the slots of an engine or a tool) calls `began`; the code that measures the work uses `listening`.
+Work without a call of `began` started at once. Tasks started within `listening` are included.
 """
 
 import time
@@ -14,7 +14,7 @@ _listening: ContextVar[list[float] | None] = ContextVar("_listening", default=No
 
 @contextmanager
 def listening() -> Iterator[list[float]]:
-    """The list gets a time, in seconds since the epoch, for each beginning while the body runs."""
+    """Yields a list that gets the start time (seconds since the epoch) of each work that begins in the body."""
     heard: list[float] = []
     token = _listening.set(heard)
     try:
@@ -24,7 +24,7 @@ def listening() -> Iterator[list[float]]:
 
 
 def began(at: float | None = None) -> None:
-    """A turn came, now or at the given time."""
+    """Queued work starts, now or at the given time."""
     heard = _listening.get()
     if heard is not None:
         heard.append(time.time() if at is None else at)

@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from agentrl.core.blaming import blaming
 from agentrl.core.catalog import Declared, declared
 from agentrl.core.contracts import Contract, keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.extensions import load_plugins
 from agentrl.core.plugins import load_attribute
+from agentrl.core.user_errors import reported_as
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -136,7 +136,7 @@ class Registry(Generic[T]):
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
             return entry.value(*args, **kwargs)
-        with blaming(f"{key}={name}"):
+        with reported_as(f"{key}={name}"):
             return entry.value(*args, **kwargs)
 
     def built_in(self, name: str) -> Entry[T]:

@@ -16,7 +16,7 @@ from agentrl.core.errors import UserError
 
 SHARED_MEMORY = Path("/dev/shm")
 CACHE = "AGENTRL_CACHE"
-"""Environment variable: where fetched files lie; default ~/.cache/agentrl."""
+"""Environment variable: folder of fetched files; default ~/.cache/agentrl."""
 DRAFT = ".fetching-"
 
 
@@ -95,7 +95,7 @@ def _once(local: Path, make: Callable[[Path], object], trouble: str) -> Path:
 
 
 def local_copy(path: str, what: str) -> str:
-    """The path itself, or where a URL's copy lies."""
+    """The path itself, or the local copy of a URL."""
     return str(fetch(path, what)) if is_remote(path) else path
 
 
@@ -128,7 +128,7 @@ def complete(url: str, last: str, what: str) -> list[str]:
 
 
 def folders(url: str, what: str) -> list[str]:
-    """Names of what lies below `url`; none where that is not there. Raises UserError."""
+    """Names of the entries below `url`; empty if it does not exist. Raises UserError."""
     place, remote = _open(url, what)
     try:
         found = place.ls(remote, detail=False) if place.exists(remote) else []
@@ -159,7 +159,7 @@ def remove(url: str, what: str) -> None:
 
 
 def cache_folder() -> Path:
-    """Where fetched files lie."""
+    """The folder of fetched files."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "agentrl")
 
 

@@ -1,7 +1,7 @@
-"""Where ready-made files lie, and how a user's own Python files are loaded.
+"""Finds ready-made files and loads users' Python files.
 
-`configs/`, `tools/` and `interactions/` sit beside the package in a checkout or an editable install, and in
-`agentrl/share/` in a wheel. A relative path means the current folder first, then these.
+`configs/`, `tools/` and `interactions/` are beside the package in a checkout or an editable install, and in
+`agentrl/share/` in a wheel. A relative path is searched in the current folder first, then here.
 """
 
 import hashlib

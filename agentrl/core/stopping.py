@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was asked to stop; the message says what is saved, what is lost, and how to go on."""
+    """A run was asked to stop. The message says what is saved, what is lost, and how to resume."""
 
 
 class StopRequest:
@@ -56,7 +56,7 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        # A handler may have interrupted whatever it would print with, its locks held.
+        # The signal may have interrupted code that holds the locks of logging or stdout.
         threading.Thread(target=self._on_first, daemon=True).start()
         if self._cancel is not None:
             self._cancel()

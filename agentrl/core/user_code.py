@@ -1,13 +1,13 @@
-"""Running other people's functions: async ones as tasks, sync ones in threads, each with a time limit.
+"""Runs user functions, async ones as tasks and sync ones in threads, each with a timeout.
 
 Invariants:
 - a sync function never runs on the event loop;
-- `UserFunction.run` is over within its timeout plus GRACE, whatever the function does, unless an async one
-  blocks the event loop itself (blocking.py finds it; `in_thread` gives it a loop and a thread of its own);
-- only Exceptions and our own cancellation come out: a stray `sys.exit()` does not end the run.
+- `UserFunction.run` ends within its timeout plus GRACE, unless an async function blocks the event loop (blocking.py
+  reports it; `in_thread` gives it its own loop and thread);
+- it raises only Exceptions and our own cancellation: a `sys.exit()` in user code does not end the run.
 
-A thread cannot be killed: a sync function that overstays keeps its own thread until it returns, which holds up
-neither other calls nor the end of the process (threads.py).
+A thread cannot be killed: a sync function that exceeds its timeout keeps its thread until it returns. It delays neither
+other calls nor the end of the process (threads.py).
 """
 
 import asyncio
@@ -23,28 +23,28 @@ from agentrl.core.blocking import Call, attributed
 from agentrl.core.threads import DaemonThreads
 
 GRACE = 1.0
-"""Seconds a cancelled function gets to clean up before it is left behind."""
+"""Seconds that a cancelled function gets to clean up."""
 
 PLAIN = "make it a plain `def`: it then runs in a thread"
 
 Threads = set["asyncio.Future[Any]"]
-"""Threads at work; each leaves the set when it ends."""
+"""Running threads; each is removed when it ends."""
 
 
-def made(kind: type, given: Mapping[str, Any]) -> Any:
-    """An object of `kind`, a class that someone else wrote, from those of the `given` arguments that it takes."""
+def construct(kind: type, given: Mapping[str, Any]) -> Any:
+    """Create an object of the user class `kind` with those of the `given` arguments that it takes."""
     parameters = inspect.signature(kind).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return kind(**{name: value for name, value in given.items() if takes_any or name in parameters})
 
 
 class UserFunction:
-    """A function or bound method that someone else wrote. Its signature is read once, here."""
+    """A user's function or bound method."""
 
     def __init__(self, fn: Callable[..., Any], *, owner: str = "", fix: str = PLAIN, in_thread: bool = False) -> None:
-        """`owner` ("tool 'search'") and `fix` are for the warning about one that blocks the event loop.
+        """`owner` ("tool 'search'") and `fix` are for warnings about a blocked event loop.
 
-        With `in_thread` an async function runs in a thread, each call in an event loop of its own.
+        With `in_thread`, each call of an async function gets its own thread and event loop.
         """
         self.fn = fn
         self.name = getattr(fn, "__name__", type(fn).__name__)
@@ -69,9 +69,9 @@ class UserFunction:
         timeout: float | None,
         threads: Threads | None = None,
     ) -> Any:
-        """Call the function. Raises TimeoutError after `timeout` seconds, and whatever the function raises.
+        """Call the function. Raises TimeoutError after `timeout` seconds, and the errors of the function.
 
-        A thread that is still at work afterwards stays in `threads`.
+        A thread that still runs afterwards stays in `threads`.
         """
         task = _start(self._call(args, kwargs, threads, timeout))
         in_time = task.done()
@@ -132,20 +132,20 @@ class UserFunction:
 
 
 class Cleanup:
-    """Runs clean-up to its end even when the task that asked for it is cancelled while waiting."""
+    """Runs clean-up to its end even if the waiting task is cancelled."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work`; when cancelled, stop waiting but not the work."""
+        """Wait for `work`; a cancellation stops the wait, not the work."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait for all that is still under way."""
+        """Wait for all running clean-ups."""
         while self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -153,8 +153,8 @@ class Cleanup:
 def _start(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
     """A task that runs to its first wait at once, where Python can (3.12).
 
-    A function that answers without waiting is then done, and its caller goes on instead of standing behind all other
-    callers: the next request of a conversation leaves before the next conversation's tool runs.
+    A function that never waits is then done at once, and its caller continues without waiting for other tasks: the next
+    request of a conversation is sent before the next conversation's tool runs.
     """
     if sys.version_info < (3, 12):
         return asyncio.create_task(work)
@@ -172,9 +172,9 @@ def _outcome(
 
 
 def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kwargs: Any) -> Any:
-    """The value of a function, awaited in an event loop of this thread's own where it is async.
+    """Call a function; an async one is awaited in a new event loop of this thread.
 
-    What still waits a little after the time limit is cancelled, so that its thread ends.
+    It is cancelled GRACE seconds after its timeout, so that its thread ends.
     """
     value = fn(*args, **kwargs)
     limit = None if timeout is None else timeout + GRACE
@@ -182,6 +182,6 @@ def _in_own_loop(fn: Callable[..., Any], timeout: float | None, *args: Any, **kw
 
 
 def _mark_as_seen(task: "asyncio.Task[Any]") -> None:
-    """Keep asyncio from complaining about the exception of a task that was left behind."""
+    """Mark the exception of an abandoned task as seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

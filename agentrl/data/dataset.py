@@ -1,4 +1,4 @@
-"""From the `data` section to rows: files read by agentrl, or by a dataset class of the user's own.
+"""Loads the rows of the `data` section: from files, or with a user's dataset class.
 
 A class of the user's own is called as verl calls it, by keyword: data_files, tokenizer, config, and processor where it
 asks for one; `config` answers both to `config.key` and to `config.get("key")`. Its items are mappings in the layout of
@@ -50,7 +50,7 @@ def load_dataset(
 
 
 class CustomRows(LazyRows):
-    """Rows out of the items of a user's dataset, made when asked for."""
+    """Rows of a user's dataset, created on access."""
 
     def __init__(self, dataset: Any, data: Data) -> None:
         self.dataset = dataset

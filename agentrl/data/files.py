@@ -20,14 +20,14 @@ from agentrl.core.resources import find, read_text
 Record = dict[str, Any]
 
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
-"""What may stand between two cells: what the header has most of."""
+"""Possible separators of cells; the most frequent one in the header is used."""
 LONGEST_CELL = 2**31 - 1
 MESSAGES = ("prompt", "messages")
 """Columns whose cells may hold JSON. (reward_model, extra_info and their like may anyway, in files of every kind.)"""
 
 
 class Table(Sequence[Record]):
-    """A parquet file's records, made as they are asked for."""
+    """The records of a parquet file, read on access."""
 
     def __init__(self, file: Path) -> None:
         import pyarrow as pa
@@ -50,7 +50,7 @@ class Table(Sequence[Record]):
         return list(self.table.column_names)
 
     def values(self, name: str) -> Iterator[Any]:
-        """One column, a stretch at a time; nothing of a column that is not there."""
+        """One column in chunks; nothing if there is no such column."""
         if name in self.table.column_names:
             for batch in self.table.select([name]).to_batches(max_chunksize=1024):
                 yield from batch.column(0).to_pylist()
@@ -67,7 +67,7 @@ class Table(Sequence[Record]):
 
 
 def paths(files: Any, what: str) -> list[Path]:
-    """Existing local files out of one path or a list of them. Raises UserError naming the config key `what`."""
+    """Existing local files of a path or a list of paths. Raises UserError naming the config key `what`."""
     names = [files] if isinstance(files, str | Path) else list(files or [])
     if not names:
         raise UserError(f"{what} names no file; set it to a parquet, jsonl or CSV file")
@@ -122,7 +122,7 @@ def _record(names: Sequence[str], cells: Sequence[str], place: str) -> Record:
 
 
 def _structured(name: str, cell: str) -> Any:
-    """The text of a cell; messages where it is a list of them, as JSON."""
+    """The text of a cell; a JSON list of messages is parsed."""
     if name in MESSAGES and cell.lstrip().startswith("[{"):
         with suppress(ValueError):
             return json.loads(cell)

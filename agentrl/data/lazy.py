@@ -1,4 +1,4 @@
-"""Rows that are made when they are asked for."""
+"""Rows that are created on access."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from agentrl.trajectory.row import Row
 
 
 class LazyRows(Sequence[Row]):
-    """A sequence that knows its length and how to make the row at a place."""
+    """A sequence with a length that creates each row on access."""
 
     @abstractmethod
     def row(self, place: int) -> Row:

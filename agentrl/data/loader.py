@@ -14,7 +14,7 @@ from agentrl.trajectory.row import Row
 
 
 def check_batch(rows: int, batch_size: int) -> None:
-    """Raises UserError where the rows do not fill a batch."""
+    """Raises UserError if the rows do not fill a batch."""
     if rows < batch_size:
         there = f"{plural(rows, 'row')} there {'is' if rows == 1 else 'are'}"
         raise UserError(
@@ -56,11 +56,11 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return self._epoch_rows // self.batch_size + (self._epoch_rows % self.batch_size > 0)
 
     def next_batch(self) -> list[Row]:
-        """The next rows; starts a new epoch where the last one is used up."""
+        """The next rows; a new epoch starts after the last row."""
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._ordered()
@@ -69,15 +69,15 @@ class Loader:
         return [self.rows[i] for i in chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: small, plain, enough for an exact resume."""
+        """The position of the loader, for an exact resume."""
         return {"epoch": self.epoch, "position": self._position, "seed": self.seed, "rows": len(self.rows)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken. Raises UserError when the data has changed since."""
+        """Resume at `state`. Raises UserError if the data has changed since."""
         if state["rows"] != len(self.rows):
             raise UserError(
                 f"data.train_files has {plural(len(self.rows), 'row')} now, {state['rows']} when the checkpoint was "
-                "made; bring them back, or start anew with trainer.resume_mode=disable"
+                "made; restore them, or start over with trainer.resume_mode=disable"
             )
         self.epoch, self._position, self.seed = state["epoch"], state["position"], state["seed"]
         self._order = self._ordered()

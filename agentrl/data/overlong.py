@@ -1,4 +1,4 @@
-"""Prompts that are too long: dropped before training, or cut.
+"""Drops or cuts prompts that are too long.
 
 Lengths are in tokens, as the chat template with its tools renders the prompt.
 """

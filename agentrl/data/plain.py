@@ -1,4 +1,4 @@
-"""Values from parquet, JSON and other people's datasets as plain Python.
+"""Converts values from parquet, JSON and users' datasets to plain Python.
 
 Parquet gives every row of a column one struct type, so a key that any row has comes back from all rows, as None.
 Those keys were never written: they are dropped, or a tool would be created for every row of a mixed dataset.
@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A dict out of a mapping, None, or JSON text of an object. Raises ValueError on anything else."""
+    """A dict from a mapping, None, or the JSON text of an object. Raises ValueError for other values."""
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else None
     if value is None:

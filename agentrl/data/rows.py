@@ -1,4 +1,4 @@
-"""Rows out of records: verl's layout, in every form it is met.
+"""Creates rows from records in verl's format and its variants.
 
 Invariant: a Row holds plain Python only, and its uid depends on nothing but the file's name and the record's number in
 it, so that it is the same after a restart, a shuffle or a filter.
@@ -21,16 +21,16 @@ DATA_SOURCE = "data_source"
 
 READ = {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name", "tools_kwargs"}
 READ |= {"interaction_kwargs", "multi_modal_data", "multi_modal_inputs"}
-"""Columns that have a place of their own in a Row, or are too big to be carried along."""
+"""Columns with a field of their own in a Row, or too big to be kept."""
 
 
 EXAMPLE = '{"prompt": "What is 2 + 3?", "ground_truth": "5"}'
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}
-"""Roles that another layout has, by their names here."""
+"""Roles of other formats -> roles here."""
 
 
 class Rows(LazyRows):
-    """Rows of several files, one after another, each made when asked for."""
+    """Rows of several files, one after another, created on access."""
 
     def __init__(self, files: Sequence[Path], *, prompt_key: str, reward_fn_key: str, media_keys: MediaKeys) -> None:
         self.prompt_key = prompt_key
@@ -44,14 +44,14 @@ class Rows(LazyRows):
         return sum(len(records) for _, records in self.parts)
 
     def prompts(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """(uid, messages) of every row, at less cost than the rows. Raises UserError for the first without a prompt."""
+        """(uid, messages) of every row, faster than whole rows. Raises UserError for the first row without a prompt."""
         for name, records in self.parts:
             for number, prompt in enumerate(_column(records, self.prompt_key), 1):
                 uid = f"{name}:{number}"
                 yield uid, _messages(prompt, f"{uid}: {self.prompt_key}")
 
     def agent_names(self) -> set[str]:
-        """The agent loops that rows ask for."""
+        """Names of agent loops in the rows."""
         return {str(name) for _, records in self.parts for name in _column(records, "agent_name") if name}
 
     def row(self, place: int) -> Row:

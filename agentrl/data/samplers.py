@@ -7,10 +7,10 @@ rows' numbers, each once: a list that follows from its arguments alone, so that 
 import random
 from collections.abc import Callable, Sequence
 
-from agentrl.core.blaming import blaming
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SAMPLERS, row_sampler
+from agentrl.core.user_errors import reported_as
 from agentrl.trajectory.row import Row
 
 KEY = "data.row_sampler"
@@ -39,7 +39,7 @@ def epoch_order(name: str, rows: Sequence[Row], *, seed: int, epoch: int) -> lis
     given = {option: options[option] for option in keywords_of(entry.value)}
     if entry.built_in:
         return list(entry.value(rows, **given))
-    with blaming(f"{KEY}={name}"):
+    with reported_as(f"{KEY}={name}"):
         order = [int(i) for i in entry.value(rows, **given)]
     if sorted(order) != list(range(len(rows))):
         raise UserError(f"{KEY}={name}: it gave {len(order)} numbers; give each number from 0 to {len(rows) - 1} once")

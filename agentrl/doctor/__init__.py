@@ -1,6 +1,6 @@
-"""What would go wrong in a run, found out before a GPU is spent on it."""
+"""Checks a run before it spends GPU time."""
 
+from agentrl.doctor.diagnosis import Diagnosis, diagnose
 from agentrl.doctor.finding import Finding, Level
-from agentrl.doctor.patient import Patient, examine
 
-__all__ = ["Finding", "Level", "Patient", "examine"]
+__all__ = ["Diagnosis", "Finding", "Level", "diagnose"]

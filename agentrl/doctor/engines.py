@@ -1,4 +1,4 @@
-"""Which engines there are, and which of them the run would get."""
+"""Checks the engines: which are installed, and which one the run uses."""
 
 import asyncio
 import subprocess
@@ -9,6 +9,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.plurals import plural
 from agentrl.core.points import ENGINES
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.launching import engine_name, in_process, server_urls
@@ -17,18 +18,18 @@ from agentrl.engines.servers.interpreters import engine_python, find_python
 
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 ANSWERS_WITHIN = 10.0
-"""Seconds that a running server gets."""
+"""Seconds that a running server gets to answer."""
 
 
 async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding]:
-    """The device, the engine of the run, and what is installed."""
-    gpu = torch.cuda.get_device_name() if device.type == "cuda" else _threads(torch.get_num_threads())
+    """Report device, the run's engine and the other installed engines."""
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else plural(torch.get_num_threads(), "CPU thread")
     yield ok(f"PyTorch {version('torch')}, transformers {version('transformers')}, training on {gpu}")
     name, rollout = engine_name(config.rollout, device), config.rollout
     if in_process(name):
         if device.type == "cuda" and name == "hf":
-            mend = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
-            yield warning("the engine is hf, in this process", mend)
+            fix = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"
+            yield warning("the engine is hf, in this process", fix)
         else:
             yield ok(f"the engine is {name}, in this process")
     elif rollout.base_url:
@@ -43,10 +44,6 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
         yield ok(f"also installed: {', '.join(others)}")
 
 
-def _threads(number: int) -> str:
-    return "1 CPU thread" if number == 1 else f"{number} CPU threads"
-
-
 def _installed(name: str, chosen: str | None) -> Finding:
     try:
         python = engine_python(name, name, chosen)
@@ -59,7 +56,7 @@ def _installed(name: str, chosen: str | None) -> Finding:
 
 
 def _version(name: str, python: str | None = None) -> str | None:
-    """Asked of its own interpreter; None where it is not installed."""
+    """Version in the engine's own interpreter; None if it is not installed."""
     python = python or find_python(name, name)
     if python is None:
         return None
@@ -72,10 +69,8 @@ async def _server(name: str, url: str) -> Finding:
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
             up = await serves(http)
-    except Exception as error:  # whatever a network can do
-        return problem(
-            f"{url} does not answer: {type(error).__name__}", f"start {name} there, or mend rollout.base_url"
-        )
+    except Exception as error:  # any network error
+        return problem(f"{url} does not answer: {type(error).__name__}", f"start {name} there, or fix rollout.base_url")
     finally:
         await http.close()
-    return ok(f"{url} answers") if up else problem(f"{url} is not ready", "wait for it, or look at its log")
+    return ok(f"{url} answers") if up else problem(f"{url} is not ready", "wait, or read its log")

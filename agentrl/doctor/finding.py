@@ -1,4 +1,4 @@
-"""What an examination finds."""
+"""One result of a check."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,13 +8,13 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at."""
+    """One result of a check."""
 
     level: Level
-    """problem: training would stop or teach the wrong thing; warning: it may, or it wastes something."""
+    """problem: training would stop or learn the wrong thing; warning: it may, or it wastes something."""
     text: str
-    mend: str = ""
-    """What to do about it; empty where all is well."""
+    fix: str = ""
+    """How to fix it; empty if all is well."""
 
 
 def ok(text: str) -> Finding:
@@ -22,11 +22,11 @@ def ok(text: str) -> Finding:
     return Finding("ok", text)
 
 
-def warning(text: str, mend: str) -> Finding:
-    """Worth a look."""
-    return Finding("warning", text, mend)
+def warning(text: str, fix: str) -> Finding:
+    """Something that may harm training."""
+    return Finding("warning", text, fix)
 
 
-def problem(text: str, mend: str) -> Finding:
-    """Would break training."""
-    return Finding("problem", text, mend)
+def problem(text: str, fix: str) -> Finding:
+    """Something that breaks training."""
+    return Finding("problem", text, fix)

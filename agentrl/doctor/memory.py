@@ -175,9 +175,9 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     if need > room:
-        yield problem(text, _mend(found))
+        yield problem(text, _fix(found))
     elif need > TIGHT * room:
-        yield warning(text, _mend(found))
+        yield warning(text, _fix(found))
     else:
         yield ok(text)
 
@@ -189,7 +189,7 @@ def device_memory(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _mend(found: dict[str, float]) -> str:
+def _fix(found: dict[str, float]) -> str:
     largest = max(found, key=lambda name: found[name])
     return {
         "activations": "lower actor.ppo_max_token_len_per_gpu, or set model.enable_gradient_checkpointing=true",

@@ -1,4 +1,4 @@
-"""The rows: do they fit, and do they name what there is?"""
+"""Checks the rows: prompt lengths, and the names of tools, interactions and agent loops."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,11 +14,11 @@ from agentrl.trajectory.row import Row
 
 
 def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Tokens of the prompts against `data.max_prompt_length`."""
+    """Compare prompt lengths in tokens to `data.max_prompt_length`."""
     data = config.data
     found = [len(chat.prompt(row.prompt, tools.schemas(row.tool_selection) or None)) for row in rows]
-    bare = len(chat.prompt(rows[0].prompt))
-    share = f", {found[0] - bare} of them for {plural(len(tools), 'tool')}" if len(tools) else ""
+    without_tools = len(chat.prompt(rows[0].prompt))
+    share = f", {found[0] - without_tools} of them for {plural(len(tools), 'tool')}" if len(tools) else ""
     text = f"prompts of {min(found)} to {max(found)} tokens{share}; data.max_prompt_length={data.max_prompt_length}"
     if max(found) <= data.max_prompt_length:
         yield ok(text)
@@ -31,7 +31,7 @@ def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> 
 
 
 def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Ground truth, names of tools, interactions and agent loops."""
+    """Check ground truths and the names of tools, interactions and agent loops."""
     without = [row.uid for row in rows if row.ground_truth in (None, "")]
     if without and not any(row.tools_kwargs or row.interaction_kwargs for row in rows):
         yield warning(
@@ -40,11 +40,11 @@ def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows:
     yield from _loops(config, rows)
     unknown = sorted({name for row in rows for name in row.tools_kwargs if name not in tools.runners})
     if unknown and len(tools):
-        mend = f"the tools are {', '.join(tools.runners)}; correct extra_info.tools_kwargs or the tool YAML"
-        yield warning(f"rows have arguments for tools that are not loaded: {', '.join(unknown)}", mend)
+        fix = f"the tools are {', '.join(tools.runners)}; correct extra_info.tools_kwargs or the tool YAML"
+        yield warning(f"rows have arguments for tools that are not loaded: {', '.join(unknown)}", fix)
     if any(row.interaction_kwargs for row in rows) and not len(interactions) and config.rollout.multi_turn.enable:
-        mend = "set rollout.multi_turn.interaction_config_path"
-        yield warning("rows name a simulated user, and none is loaded", mend)
+        fix = "set rollout.multi_turn.interaction_config_path"
+        yield warning("rows name a simulated user, but none is loaded", fix)
     for row in rows:
         try:
             tools.open("doctor", row.tools_kwargs, None, selection=row.tool_selection)
@@ -59,6 +59,6 @@ def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
     names = {loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable) for row in rows}
     for name in sorted(names):
         if not loop_class(name, agent.agent_loop_config_path).uses_tools and multi_turn.enable:
-            mend = "set agent_name to tool_agent in the rows, or take the column out"
-            yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", mend)
+            fix = "set agent_name to tool_agent in the rows, or remove the column"
+            yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", fix)
     yield ok(f"agent loop: {', '.join(sorted(names))}")

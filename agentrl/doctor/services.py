@@ -1,4 +1,4 @@
-"""Tools, simulated users and the sandbox: do they answer, and how fast?"""
+"""Checks that tools, simulated users and the sandbox answer, and how fast."""
 
 import time
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.doctor import script
+from agentrl.doctor import conversations
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.interactions import InteractionSet
 from agentrl.tools import ToolSet
@@ -16,7 +16,7 @@ from agentrl.trajectory.trajectory import Outcome
 from agentrl_sandbox.job import Job
 
 SLOW = 5.0
-"""Seconds from which on a tool's call is worth a word."""
+"""Seconds after which a tool call gets a warning."""
 
 
 async def tools_answer(tools: ToolSet, row: Row) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
@@ -28,37 +28,37 @@ async def tools_answer(tools: ToolSet, row: Row) -> AsyncIterator[tuple[Finding,
         if row.tools_kwargs:
             yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}"), None
         for schema in tools.schemas(row.tool_selection):
-            function = script.call(schema)["function"]
+            function = conversations.call(schema)["function"]
             result = await session.call(function["name"], function["arguments"])
-            yield _judged(function["name"], function["arguments"], result), result
+            yield _tool_finding(function["name"], function["arguments"], result), result
     except InfraError as error:
-        yield problem(str(error), "mend the tool: a failure masks the sample"), None
+        yield problem(str(error), "fix the tool: a failure masks the sample"), None
     finally:
         await session.release()
 
 
-def _judged(name: str, arguments: Any, result: ToolResult) -> Finding:
-    what = f"{name}({_short(arguments)}) answered {_short(result.text)!r} in {_ms(result.seconds)}"
+def _tool_finding(name: str, arguments: Any, result: ToolResult) -> Finding:
+    text = f"{name}({_short(arguments)}) answered {_short(result.text)!r} in {_ms(result.seconds)}"
     if result.outcome is Outcome.INFRA_ERROR:
-        return problem(f"{name}({_short(arguments)}) failed: {result.error}", "mend the tool, or its config")
+        return problem(f"{name}({_short(arguments)}) failed: {result.error}", "fix the tool, or its config")
     if result.seconds > SLOW:
-        return warning(what, "set timeout and max_concurrency in the tool's config; a step waits for its slowest call")
-    return ok(what)
+        return warning(text, "set timeout and max_concurrency in the tool's config; a step waits for its slowest call")
+    return ok(text)
 
 
 async def user_answers(interactions: InteractionSet, row: Row) -> AsyncIterator[Finding]:
-    """Start the row's simulated user, let it react to an answer, finalize it."""
+    """Start the row's simulated user, get its reply to an answer, finalize it."""
     if row.interaction_kwargs is None or not len(interactions):
         return
     session = interactions.open("doctor", row.interaction_kwargs)
     try:
         start = time.perf_counter()
         await session.start()
-        reply = await session.respond([*row.prompt, script.assistant(script.ANSWER)])
+        reply = await session.respond([*row.prompt, conversations.assistant(conversations.ANSWER)])
         over = "ends the conversation" if reply.stop else f"says {_short(reply.text)!r}"
         yield ok(f"{session.runner.name} {over}, score {reply.score:g}, in {_ms(time.perf_counter() - start)}")
     except InfraError as error:
-        yield problem(str(error), "mend the interaction: a failure masks the sample")
+        yield problem(str(error), "fix the interaction: a failure masks the sample")
     finally:
         await session.finalize()
 
@@ -71,7 +71,7 @@ async def sandbox_runs(sandbox: Sandbox) -> AsyncIterator[Finding]:
         try:
             await sandbox.run(Job("python", "print(6 * 7)", run_limits=sandbox.limits(10.0)))
         except (InfraError, UserError) as error:
-            yield problem(f"the sandbox: {error}", "`agentrl sandbox check` says what is missing")
+            yield problem(f"the sandbox: {error}", "run `agentrl sandbox check`: it lists what is missing")
             return
         times.append(time.perf_counter() - start)
     where = sandbox.url or "an embedded pool"

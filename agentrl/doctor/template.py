@@ -1,4 +1,4 @@
-"""The chat template and the tool-call format: do they agree with each other and with what training does?"""
+"""Checks the chat template and the tool-call format against each other and against training."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from agentrl.chat import Chat
 from agentrl.chat.parsers import PARSERS, parser_for
 from agentrl.chat.template import TemplateRefusal
 from agentrl.core.errors import UserError
-from agentrl.doctor import script
+from agentrl.doctor import conversations
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
@@ -16,18 +16,18 @@ from agentrl.trajectory.message import Message
 Schemas = Sequence[dict[str, Any]]
 FORMAT_KEY = "rollout.multi_turn.format"
 NEEDLESS = {("strict",), ("parameters", "type")}
-"""Parts of a schema that tell a model nothing: parameters are always an object."""
+"""Parts of a schema that a model does not need: parameters are always an object."""
 READY_MADE = "model.chat_template=configs/templates/chatml_tools.jinja"
 
 
 def append_only(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
-    """Does the template show history as the model saw it when it was written?"""
-    plain: dict[str, tuple[list[Message], Schemas]] = {"a user's follow-up": (script.with_follow_up(prompt), ())}
+    """Check that the template leaves earlier messages unchanged when new ones follow."""
+    plain: dict[str, tuple[list[Message], Schemas]] = {"a user's follow-up": (conversations.with_follow_up(prompt), ())}
     if schemas:
-        plain["tool calls and results"] = (script.with_tools(prompt, schemas), schemas)
+        plain["tool calls and results"] = (conversations.with_tools(prompt, schemas), schemas)
     for what, (messages, tools) in plain.items():
         yield _kept(chat, what, messages, tools)
-    messages = script.with_thought(prompt, field=chat.template.reads_reasoning)
+    messages = conversations.with_thought(prompt, field=chat.template.reads_reasoning)
     yield _kept(chat, "thinking", messages, ())
 
 
@@ -39,37 +39,37 @@ def _kept(chat: Chat, what: str, messages: list[Message], tools: Schemas) -> Fin
     mismatch = chat.check_trajectory(messages, ledger.ids, tools or None)
     if mismatch is None:
         return ok(f"append-only with {what}")
-    mend = (
-        "the model trains on what it saw; to have it see what the template shows, set "
-        "rollout.multi_turn.use_inference_chat_template=true (a trajectory may become several samples)"
+    fix = (
+        "training uses the tokens that the model saw; to show it the rewritten history instead, set "
+        "rollout.multi_turn.use_inference_chat_template=true (a trajectory may then become several samples)"
     )
-    return warning(f"the template rewrites history with {what}: {mismatch}", mend)
+    return warning(f"the template rewrites history with {what}: {mismatch}", fix)
 
 
 def format_found(chat: Chat, given: str | None) -> Iterator[Finding]:
-    """Which format the run reads calls in, and whether the template's own calls are among what it reads."""
+    """Report the tool-call format, and check that it reads the calls that the template writes."""
     unread = chat.unread()
     if unread is None:
-        how = "set, and reads the template's own calls" if given else "found by rendering a call of the template's own"
+        how = "set; it reads the template's calls" if given else "found by rendering a call with the template"
         yield ok(f"{FORMAT_KEY}: {chat.format} ({how})")
     elif chat.template.shows_tools:
-        text, _, mend = unread.rpartition("; ")
-        yield (problem if chat.template.shows_calls else warning)(text, mend)
+        text, _, fix = unread.rpartition("; ")
+        yield (problem if chat.template.shows_calls else warning)(text, fix)
 
 
 def round_trip(chat: Chat, format: str, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
-    """Is a call that the template writes read back by the format's parser?"""
+    """Check that the format's parser reads a call that the template writes."""
     for schema in schemas:
         name = schema["function"]["name"]
         if not chat.template.shows_calls:
-            text = "the template shows no tool calls: a call of the model's vanishes from its own history"
+            text = "the template shows no tool calls: the model does not see its own earlier calls"
             yield problem(text, f"set {READY_MADE} (ChatML models) or a template that renders tool_calls")
             return
-        wanted = script.call(schema)["function"]["arguments"]
+        wanted = conversations.call(schema)["function"]["arguments"]
         turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in _ids(name)]
         written = next((turn for turn in turns if turn and _reads(chat, turn, name, wanted, schemas)), turns[0])
         if _reads(chat, written, name, wanted, schemas):
-            yield ok(f"{name}: a call in the template's own form is read back by {FORMAT_KEY}={format}")
+            yield ok(f"{name}: {FORMAT_KEY}={format} reads the calls that the template writes")
         else:
             yield problem(
                 f"{name}: the template writes {_shortened(chat.decode(written))!r}, which {FORMAT_KEY}={format} "
@@ -86,8 +86,8 @@ def _ids(name: str) -> list[str]:
 def _written_turn(
     chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], schemas: Schemas, call_id: str
 ) -> list[int]:
-    """The tokens with which the template itself would make the call; none where it wants another id."""
-    messages = script.with_tools(prompt, [schema])
+    """Tokens of the call as the template writes it; empty if the template needs another form of id."""
+    messages = conversations.with_tools(prompt, [schema])
     messages[len(prompt)]["tool_calls"][0]["id"] = messages[len(prompt) + 1]["tool_call_id"] = call_id
     try:
         ledger: Ledger = chat.transcript(messages, list(schemas), given=len(prompt))
@@ -109,11 +109,11 @@ def _better_format(chat: Chat, ids: list[int], name: str, arguments: Any, schema
         calls = parser_for(other)(text, list(schemas)).calls
         if [(call.name, call.arguments) for call in calls] == [(name, arguments)]:
             return f"set {FORMAT_KEY}={other}, which reads it"
-    return f"no format reads it: set {READY_MADE} (ChatML models), which goes with {FORMAT_KEY}=hermes"
+    return f"no format reads it: set {READY_MADE} (ChatML models), with {FORMAT_KEY}=hermes"
 
 
 def dropped_fields(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> Iterator[Finding]:
-    """Which parts of the tools' schemas never reach the model?"""
+    """Report the parts of tool schemas that the template leaves out."""
     if not schemas:
         return
     if not chat.template.shows_tools:
@@ -125,8 +125,8 @@ def dropped_fields(chat: Chat, prompt: Sequence[Message], schemas: Schemas) -> I
         lost = [path for path in _leaves(function) if not _shown(chat, prompt, schema, path)]
         if lost:
             names = ", ".join(dict.fromkeys(".".join(key for key in path if isinstance(key, str)) for path in lost))
-            mend = "say it in the tool's description, or set a template that renders the whole schema"
-            yield warning(f"{function['name']}: the template drops {names}", mend)
+            fix = "repeat it in the tool's description, or set a template that renders the whole schema"
+            yield warning(f"{function['name']}: the template drops {names}", fix)
         else:
             yield ok(f"{function['name']}: the model sees the whole schema")
 
@@ -143,7 +143,7 @@ def _leaves(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def _shown(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], path: tuple[str | int, ...]) -> bool:
-    """Whether the prompt reads differently when that leaf does."""
+    """Whether a change of that part changes the prompt."""
     other = copy.deepcopy(schema)
     node = other["function"]
     for key in path[:-1]:
@@ -152,7 +152,7 @@ def _shown(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], path: 
     try:
         texts = [chat.template.render(list(prompt), [tool], generation=True) for tool in (schema, other)]
     except TemplateRefusal:
-        return True  # it looks at it closely enough to refuse it
+        return True  # the template refuses the changed part: it reads it
     return texts[0] != texts[1]
 
 

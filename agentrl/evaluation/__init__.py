@@ -1,1 +1,1 @@
-"""Answers without training: making them, scoring stored ones, and what the scores say."""
+"""Generates answers without training, scores stored ones, and computes statistics."""

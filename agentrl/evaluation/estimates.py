@@ -7,7 +7,7 @@ import numpy as np
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The chance that one of `k` answers passes, where `passed` of `n` did: unbiased (arXiv 2107.03374).
+    """The probability that one of `k` answers passes if `passed` of `n` did: unbiased (arXiv 2107.03374).
 
     It is 1 - C(n - passed, k) / C(n, k), the share of k-subsets that hold a passing answer. Raises ValueError unless
     1 <= k <= n and 0 <= passed <= n.
@@ -18,7 +18,7 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], *, confidence: float, resamples: int, seed: int) -> tuple[float, float] | None:
-    """Bounds of the mean by the bootstrap's percentiles: rows are drawn anew, with replacement.
+    """Bootstrap percentile bounds of the mean; rows are resampled with replacement.
 
     None with `resamples` 0 or fewer than two values: nothing could vary.
     """

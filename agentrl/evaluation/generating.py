@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
-from agentrl.core.outputs import append_line, writing
+from agentrl.core.outputs import append_line, superseded_path, writing
 from agentrl.evaluation.report import RowScores
 from agentrl.rewards.arguments import solution
 from agentrl.runtime.runtime import Runtime
@@ -32,7 +31,7 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 log = logging.getLogger(__name__)
 
 CHUNK = 1024
-"""Rows that are handed to the engine together."""
+"""Rows that are sent to the engine together."""
 
 Answer = dict[str, Any]
 OnRow = Callable[[int, int], None]
@@ -46,17 +45,17 @@ def unscored(data_source: str, solution_str: str, ground_truth: Any) -> float:
 
 
 class Part:
-    """The answers so far, a row a line."""
+    """A file with the answers so far, one row per line."""
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
-        """Raises UserError where `out` was begun under other settings, or has an ending that says nothing."""
+        """Raises UserError if `out` was started with other settings, or has an unknown suffix."""
         if out.suffix not in (".parquet", ".jsonl"):
             raise UserError(f"data.output_path={out}: name it .parquet or .jsonl")
         self.file = out.with_name(f"{out.name}.part")
         self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=str))
         self.answers: dict[str, list[Answer]] = {}
         self.failures: Counter[str] = Counter()
-        """By uid, the runs in which a row failed."""
+        """uid -> number of runs in which the row failed."""
         if self.file.exists():
             self._read()
         else:
@@ -66,12 +65,12 @@ class Part:
         write_atomic(self.file, (to_json(line) + "\n" for line in [self.settings, *answers, *failures]))
 
     def add(self, uid: str, answers: list[Answer]) -> None:
-        """Keep the answers to a row."""
+        """Store the answers to a row."""
         self.answers[uid] = answers
         self._append({"uid": uid, "answers": answers})
 
     def fail(self, uid: str) -> None:
-        """Keep that a row failed."""
+        """Store that a row failed."""
         self.failures[uid] += 1
         self._append({"uid": uid, "failures": self.failures[uid]})
 
@@ -80,7 +79,7 @@ class Part:
             append_line(stream, f"{to_json(line, str)}\n".encode())
 
     def _read(self) -> None:
-        """What is there already; a last line that was cut off is left out."""
+        """The lines of an earlier run, without an incomplete last one."""
         lines = self.file.read_text(encoding="utf-8").split("\n")
         begun = _parsed(lines[0]) or {}
         differing = [key for key, value in self.settings.items() if begun.get(key, value) != value]
@@ -130,15 +129,15 @@ class Generator:
         self.config, self.runtime, self.out = config, runtime, out
         self.part = Part(out, depends_on(config))
         self.answers = dict(self.part.answers)
-        """By the row's uid."""
+        """uid -> answers."""
         self.failed = 0
-        """Trajectories that gave no answer."""
+        """Number of trajectories without an answer."""
         self._groups: dict[str, list[Trajectory]] = {}
 
     def run(self, rows: Sequence[Row], on_row: OnRow) -> None:
-        """Answer what is not answered yet, then write the file.
+        """Answer the rows that have no answers yet, then write the file.
 
-        The part file goes when nothing failed; else another run tries what is missing again.
+        The part file is removed if nothing failed; otherwise the next run retries the missing answers.
         """
         waiting = [row for row in rows if row.uid not in self.answers]
         on_row(len(rows) - len(waiting), len(rows))
@@ -155,14 +154,14 @@ class Generator:
             self.part.file.unlink()
 
     def _by_failures(self, rows: Sequence[Row]) -> dict[int, list[Row]]:
-        """Rows by the number of runs in which they failed: that names their trajectories, and so makes their seeds."""
+        """Rows by the number of runs in which they failed: it gives their trajectories new names, and so new seeds."""
         found: dict[int, list[Row]] = {}
         for row in rows:
             found.setdefault(self.part.failures[row.uid], []).append(row)
         return found
 
     def scores(self, rows: Sequence[Row]) -> list[RowScores]:
-        """What the answers were worth while they were made."""
+        """Scores of the answers."""
         n = self.config.rollout.n
         groups = [(row, self.answers.get(row.uid, [])) for row in rows]
         return [
@@ -171,7 +170,7 @@ class Generator:
         ]
 
     def _keep(self, trajectory: Trajectory) -> bool:
-        """Keep an answer; whether it was the last of its row."""
+        """Store an answer; returns whether it was the last of its row."""
         uid = trajectory.row.uid
         group = self._groups.setdefault(uid, [])
         group.append(trajectory)
@@ -203,7 +202,7 @@ class Generator:
 
 
 def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
-    """A row with its answers, in the layout that `agentrl eval`, and verl's, reads."""
+    """A row with its answers, in the format that `agentrl eval` and verl's evaluation read."""
     return {
         "data_source": row.data_source,
         "prompt": row.prompt,
@@ -219,11 +218,10 @@ def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def set_aside(out: Path) -> None:
-    """Rename finished answers: a new part would replace them."""
+    """Rename finished answers: a new run would replace them."""
     if not out.exists():
         return
-    names = (out.with_name(f"{out.stem}.superseded_{k}{out.suffix}") for k in count(1))
-    aside = next(name for name in names if not name.exists())
+    aside = superseded_path(out.parent, f"{out.stem}.", out.suffix)
     out.rename(aside)
     log.warning("%s held finished answers: they are now in %s", out, aside)
 

@@ -1,4 +1,4 @@
-"""From the scores of answers to figures, for each data source.
+"""Computes statistics of scores, per data source.
 
 Invariants: a row counts once, however many answers it has; an answer that could not be scored is left out and counted,
 never taken for a wrong one.
@@ -21,12 +21,12 @@ class RowScores:
     scores: list[float]
     passed: list[bool]
     failed: int = 0
-    """Answers without a score: their reward function, or what made them, failed."""
+    """Number of answers without a score: the reward function or the rollout failed."""
 
 
 @dataclass
 class Figure:
-    """An estimate, with its bounds where there are any."""
+    """An estimate with optional bounds."""
 
     value: float
     bounds: tuple[float, float] | None
@@ -34,7 +34,7 @@ class Figure:
 
 @dataclass
 class Report:
-    """The figures of one data source."""
+    """The statistics of one data source."""
 
     data_source: str
     rows: int
@@ -46,7 +46,7 @@ class Report:
 
 
 def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
-    """One for each data source, by name, and one for all where there are several. Rows without a score are left out."""
+    """One for each data source, by name, and one for all where there are several. Rows without a score do not count."""
     by_source: dict[str, list[RowScores]] = {}
     for row in rows:
         by_source.setdefault(row.data_source, []).append(row)
@@ -57,7 +57,7 @@ def reports(rows: Sequence[RowScores], evaluation: Evaluation) -> list[Report]:
 
 
 def report(data_source: str, rows: Sequence[RowScores], evaluation: Evaluation) -> Report:
-    """The figures of `rows`; the mean is that of the rows' means, as verl has it."""
+    """Statistics of `rows`; the mean is over the rows' means, as in verl."""
     scored = [row for row in rows if row.scores]
     fewest = min((len(row.scores) for row in scored), default=0)
     most = max((len(row.scores) for row in scored), default=0)

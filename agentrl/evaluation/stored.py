@@ -25,7 +25,7 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 BATCH = 4096
-"""Answers that are scored together: a bound on memory, not on speed."""
+"""Answers that are scored together, to limit memory."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Answered:
     row: Row
     answers: list[str]
     scores: list[float] | None
-    """Stored scores, where the file has any."""
+    """Stored scores, if the file has any."""
 
 
 class Answers:
@@ -78,7 +78,7 @@ def answered(record: Record, data: EvalData, uid: str) -> Answered:
 
 
 def scored(config: EvalConfig, rows: Sequence[Answered], parts: Parts = NO_PARTS) -> list[RowScores]:
-    """Scores by the configured reward function, or the stored ones where none is named. Raises UserError."""
+    """Scores by the configured reward function, or the stored ones if none is set. Raises UserError."""
     custom_reward_function, threshold = config.reward.custom_reward_function, config.evaluation.success_threshold
     named = custom_reward_function.path or ":" in custom_reward_function.name
     if not named and rows and all(row.scores is not None for row in rows):

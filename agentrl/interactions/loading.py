@@ -5,11 +5,11 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers, check_keys, check_method, check_spelling, inherits
 from agentrl.core.plugins import Entry, read_entries
-from agentrl.core.user_code import Cleanup, made
+from agentrl.core.user_code import Cleanup, construct
+from agentrl.core.user_errors import reported_as
 from agentrl.interactions.functions import FunctionInteraction
 from agentrl.interactions.session import METHODS, InteractionRunner, InteractionSession
 from agentrl.tools.options import check_in_thread, check_timeout
@@ -87,8 +87,8 @@ def _given(item: Any) -> list[Placed]:
     _check_class(entry, kind)
     if isinstance(made_of, type):
         name = _default_name(kind.__name__)
-        with blaming(f"{where}(config)"):
-            made_of = made(kind, {"config": {"name": name}})
+        with reported_as(f"{where}(config)"):
+            made_of = construct(kind, {"config": {"name": name}})
     name = getattr(made_of, "name", None) or _default_name(kind.__name__)
     return [(_runner(made_of, str(name), entry, *_timing(entry)), where)]
 
@@ -126,7 +126,7 @@ def _timing(entry: Entry) -> tuple[float | None, bool]:
     """`config.timeout` and `config.in_thread`. Raises UserError."""
     timeout = entry.config.get("timeout", DEFAULT_TIMEOUT)
     in_thread = entry.config.get("in_thread", False)
-    with blaming(entry.where):
+    with reported_as(entry.where):
         check_timeout(timeout)
         check_in_thread(in_thread)
     return timeout, in_thread

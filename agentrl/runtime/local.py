@@ -1,8 +1,8 @@
-"""The whole of a run in one process, but for the engine's servers where it has any.
+"""Runs everything in one process, except the servers of an SGLang or vLLM engine.
 
 Invariant: engine and learner take turns; neither runs while the other does, so both may use every core and the GPU.
-The hf engine samples from the very parameters that the learner trains; the others get them by `sync`, before anything
-is sampled.
+The hf engine samples from the parameters that the learner trains; servers get them by `publish_weights` before
+anything is sampled.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from agentrl.trajectory.trajectory import Trajectory
 
 
 class LocalRuntime:
-    """Builds and holds both sides. Raises UserError where they do not fit."""
+    """Builds learner and engine. Raises UserError if they do not fit."""
 
     def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
-        self.naps = servers is not None and servers.sleeps
+        self.sleeps = servers is not None and servers.sleeps
         self.runner = LoopRunner()
         with ExitStack() as undo:
             undo.callback(self.runner.close)
@@ -57,7 +57,7 @@ class LocalRuntime:
         return self.rollouts.validate(rows, step, on_done)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        if self.naps:
+        if self.sleeps:
             self.runner.run(self.engine.sleep())
         with self.rollouts.scoring():
             return self.learner.compute_logprobs(batch)
@@ -66,10 +66,10 @@ class LocalRuntime:
         return self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
-        if self.naps:
-            torch.cuda.empty_cache()  # what the update took, the engine's cache takes now
+        if self.sleeps:
+            torch.cuda.empty_cache()  # the engine's cache needs this memory now
         self.runner.run(self.engine.update_weights(version))
-        if self.naps:
+        if self.sleeps:
             self.learner.offload_parameters()
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:

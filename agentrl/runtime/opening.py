@@ -1,4 +1,4 @@
-"""Which runtime a configuration asks for."""
+"""Opens the runtime that a configuration asks for."""
 
 from typing import Any
 
@@ -44,10 +44,10 @@ def open_sft(config: SftConfig) -> SftRun:
 
 
 def processes(trainer: Trainer, rollout: Rollout) -> int:
-    """How many train, and how many are set apart for sampling."""
+    """Processes for training plus processes only for sampling."""
     return trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * sampling_per_node(trainer, rollout)
 
 
 def sampling_per_node(trainer: Trainer, rollout: Rollout) -> int:
-    """GPUs, or processes on a CPU, of each machine that only samples."""
+    """GPUs (on a CPU: processes) of each machine that only samples."""
     return rollout.n_gpus_per_node or trainer.n_gpus_per_node

@@ -1,6 +1,6 @@
-"""The place where the work of a run happens: this process (`LocalRuntime`) or Ray workers (`RayRuntime`).
+"""The protocol that `agentrl.train` uses: the work runs in this process (`LocalRuntime`) or on Ray (`RayRuntime`).
 
-`agentrl.train` speaks to this protocol only, so that the algorithm reads the same wherever it runs.
+The training loop is the same for both.
 """
 
 from collections.abc import Sequence
@@ -14,37 +14,37 @@ from agentrl.trajectory.row import Row
 
 
 class Runtime(RolloutWorkers, Protocol):
-    """One policy, its engine, and the tools around it."""
+    """One policy with its engine and tools."""
 
     tokenizer: Any
     """The policy's."""
 
     def prompt_length(self, row: Row) -> int:
-        """Tokens of a row's first prompt, tools included."""
+        """Number of tokens of a row's first prompt, with its tools."""
 
     def prepare(self, total_steps: int) -> None:
-        """Make ready to train for `total_steps` steps in all."""
+        """Prepare training for `total_steps` steps in total."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """The batch with what its update needs: log-probs before the step, those of the reference, values.
+        """The batch with old log-probs, reference log-probs and values, each only if the settings need it.
 
-        Each only where the settings ask for it. Scores that are still out come in meanwhile.
+        Rewards that are still being computed arrive meanwhile.
         """
 
     def update(self, batch: Batch) -> Metrics:
-        """Train on the batch, which has its advantages."""
+        """Train on a batch that has advantages."""
 
     def publish_weights(self, version: int) -> None:
         """Give the engine the current weights as `version`."""
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        """Write all that a restart needs, `state` with it, as the checkpoint of `step` in `folder`; old ones go.
+        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones.
 
-        It may still be on its way when this returns, but for the `last` one.
+        Writing may continue after the return, except for the `last` one.
         """
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Go on from a checkpoint: its step, and the `state` it was given. Raises UserError."""
+        """Resume from a checkpoint; returns its step and its `state`. Raises UserError."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones included."""

@@ -2,7 +2,7 @@
 
 Invariants: no question stands in two splits, nor a validation question in the demonstrations; equal arguments give
 equal files; the validation rows depend neither on `train` nor on `demos`, so that runs stay comparable; files of other
-rows that lie there are set aside, all of them, so that a folder holds rows of one task.
+existing rows of another task are moved to `superseded_<k>/`, so that a folder has rows of one task.
 """
 
 import asyncio
@@ -11,13 +11,12 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
-from agentrl.core.outputs import writing
+from agentrl.core.outputs import superseded_path, writing
 from agentrl.tasks.demo.base import Problem, Task, row
 
 # A task that repeats itself this often has run out of questions.
@@ -66,9 +65,9 @@ def _draft(file: Path) -> Path:
 
 
 def _publish(out: Path, files: Sequence[Path]) -> None:
-    """Give drafts their names."""
+    """Rename the drafts to their final names."""
     if any(file.exists() and not _equal(file, _draft(file)) for file in files):
-        aside = next(path for k in count(1) if not (path := out / f"superseded_{k}").exists())
+        aside = superseded_path(out)
         aside.mkdir()
         for old in filter(Path.exists, (out / name for name in FILES)):
             old.rename(aside / old.name)
@@ -78,7 +77,7 @@ def _publish(out: Path, files: Sequence[Path]) -> None:
 
 
 def _equal(file: Path, other: Path) -> bool:
-    """Whether two files hold the same rows, whichever version of a library wrote them."""
+    """Whether two files hold the same rows, also if different versions of a library wrote them."""
     if file.suffix == ".jsonl":
         return file.read_bytes() == other.read_bytes()
     import pyarrow as pa

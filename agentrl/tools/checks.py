@@ -7,10 +7,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_answers, check_method, check_spelling, inherits, mentions, own_parameters
 from agentrl.core.plugins import Entry
+from agentrl.core.user_errors import reported_as
 from agentrl.tools.functions import FunctionTool
 from agentrl.tools.options import ToolOptions
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
@@ -76,7 +76,7 @@ def check_options(entry: Entry) -> None:
     """Check for misspelt keys. Raises UserError."""
     where, config = entry.where, entry.config
     kind = entry.load_class() if entry.class_name and "mcp" not in entry.fields else None
-    with blaming(where):  # a tool may read a key in its own way first
+    with reported_as(where):  # a tool may read a key in its own way first
         ToolOptions.read({key: value for key, value in config.items() if not mentions(kind, str(key))})
     if "mcp" not in entry.fields:
         check_spelling(config, READ, where, section="config", kind=kind)

@@ -6,13 +6,13 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_keys
 from agentrl.core.plugins import Entry, load_user_file, read_entries
 from agentrl.core.resources import find
 from agentrl.core.sandbox import Sandbox
-from agentrl.core.user_code import made
+from agentrl.core.user_code import construct
+from agentrl.core.user_errors import reported_as
 from agentrl.tools.base import BaseTool
 from agentrl.tools.checks import check_class, check_function, check_options, check_schema, check_types
 from agentrl.tools.functions import FunctionTool, tool_of, tools_in
@@ -118,7 +118,7 @@ def _runners(entry: Entry, sandboxes: Sandboxes, servers: McpServers) -> Iterato
         return
     check_options(entry)
     for tool in mcp_tools(entry, servers):
-        with blaming(entry.where):
+        with reported_as(entry.where):
             options = ToolOptions.read(getattr(tool, "config", None) or entry.config)
         yield _runner(tool, tool.tool_schema, options, entry.where)
 
@@ -146,7 +146,7 @@ def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
         raise UserError(
             f"{entry.where}: {entry.class_name} lacks {', '.join(missing)}: derive it from agentrl.tools.BaseTool"
         )
-    with blaming(f"{entry.where}: {entry.class_name}"):
+    with reported_as(f"{entry.where}: {entry.class_name}"):
         asked = getattr(tool, "tool_schema", None) or tool.get_openai_tool_schema()
     schema = _read_schema(entry.where, asked)
     check_schema(schema, entry.where)
@@ -154,7 +154,7 @@ def _tool_runner(tool: Any, entry: Entry, sandboxes: Sandboxes) -> ToolRunner:
         _lend_sandbox(tool, NO_SANDBOX if entry.config.get("in_thread") is True else sandboxes.of(entry.config))
     # A tool may have other defaults than ToolOptions: it says so in the config that it hands to BaseTool.
     config = getattr(tool, "config", None)
-    with blaming(entry.where):
+    with reported_as(entry.where):
         options = ToolOptions.read(config if isinstance(config, dict) else entry.config)
     return _runner(tool, schema, options, entry.where)
 
@@ -168,10 +168,10 @@ def _given(item: Any, sandboxes: Sandboxes, servers: McpServers) -> list[Loaded]
         return [Loaded(_function_runner(tool, "tools"), f"tools: {tool.name}")]
     entry = _checked_object(item)
     if isinstance(item, type):
-        with blaming(f"{entry.where}(config, tool_schema)"):
+        with reported_as(f"{entry.where}(config, tool_schema)"):
             schema = entry.fields.get("tool_schema")
             read = None if schema is None else _read_schema(entry.where, schema)
-            item = made(item, {"config": entry.config, "tool_schema": read})
+            item = construct(item, {"config": entry.config, "tool_schema": read})
     return [Loaded(_tool_runner(item, entry, sandboxes), entry.where)]
 
 

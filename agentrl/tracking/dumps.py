@@ -4,7 +4,7 @@ Invariants:
 - a file is whole or absent; writing it again replaces it, so a resumed run leaves what an unbroken one leaves;
 - nothing that a model, a tool or a row holds keeps it from being written (see `writable`);
 - tokens are written twice, as text by segment and as columns by token; the columns are the truth;
-- beside it lies its index (see `index`), so that a viewer need not read it all.
+- its index (see `index`) is beside it, so that a viewer need not read all of it.
 """
 
 import json
@@ -191,5 +191,5 @@ def _parse(path: Path, number: int, line: str) -> Record:
         record = json.loads(line)
         record["samples"], record["messages"]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}, line {number}, is no trajectory; mend or remove that line") from None
+        raise UserError(f"{path}, line {number}, is no trajectory; fix or remove that line") from None
     return record

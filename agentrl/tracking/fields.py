@@ -10,7 +10,7 @@ def share(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Three or four digits, whatever the size: 3.1e-05, 0.0021, 0.421, 12.5, 1,204."""
+    """Three or four digits at any size: 3.1e-05, 0.0021, 0.421, 12.5, 1,204."""
     size = abs(value)
     if size == 0:
         return "0"

@@ -107,7 +107,7 @@ def _built(dump: Path) -> Index:
             try:
                 index.add(_skimmed(line), len(line) - 1)
             except (ValueError, KeyError, TypeError):
-                raise UserError(f"{dump}, line {number}, is no trajectory; mend or remove that line") from None
+                raise UserError(f"{dump}, line {number}, is no trajectory; fix or remove that line") from None
     return index
 
 
@@ -164,7 +164,7 @@ def _path(dump: Path) -> Path:
 
 
 def _tail(dump: Path) -> int:
-    """A checksum of the last bytes: a dump written anew ends in other log-probs."""
+    """A checksum of the last bytes: a dump rewritten ends in other log-probs."""
     with dump.open("rb") as file:
         file.seek(max(0, dump.stat().st_size - TAIL))
         return zlib.crc32(file.read())

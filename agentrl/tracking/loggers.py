@@ -83,7 +83,7 @@ class FileLogger:
     """metrics.jsonl: one JSON object a line, `{"step": k, "<name>": value, ...}`; a NaN or infinity is null."""
 
     def __init__(self, path: Path, *, resume_step: float | None = None) -> None:
-        """Keep lines up to `resume_step`; None or 0 begins anew and keeps an older file as metrics.jsonl.old."""
+        """Keep lines up to `resume_step`; None or 0 starts over and keeps an older file as metrics.jsonl.old."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if resume_step:
             write_atomic(path, [line for step, line in _lines(path) if step <= resume_step])
@@ -160,7 +160,7 @@ class Loggers:
 
     def _warn(self, name: str, error: Exception) -> None:
         if name not in self._warned:
-            log.warning("%s: %s: %s; the run goes on without it", name, type(error).__name__, error)
+            log.warning("%s: %s: %s; the run continues without it", name, type(error).__name__, error)
         self._warned.add(name)
 
 
@@ -176,7 +176,7 @@ def open_loggers(
 ) -> Loggers:
     """The loggers of `trainer.logger`; also writes config.yaml into the run's folder.
 
-    `resume_step` is the step of the checkpoint that the run goes on from; None or 0 starts over, ADDS drops nothing.
+    `resume_step` is the step of the checkpoint that the run resumes from; None or 0 starts over, ADDS drops nothing.
     `view` is what "console" writes to; without one it prints lines. Services group runs by `project` and call this one
     `experiment`. Raises UserError for a name nobody knows, and for a service that is not installed or refuses.
     """
@@ -212,7 +212,7 @@ def _step_of(path: Path, number: int, line: str) -> int:
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}, line {number}, is no record with a step; mend or remove that line") from None
+        raise UserError(f"{path}, line {number}, is no record with a step; fix or remove that line") from None
 
 
 def _finite(value: float) -> float | None:

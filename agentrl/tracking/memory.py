@@ -10,7 +10,7 @@ GIB = 2**30
 def memory_metrics(phases: Mapping[str, float] | None = None) -> dict[str, float]:
     """`perf/peak_rss_gb` and, where a GPU is in use, `perf/peak_cuda_gb` and `perf/peak_cuda_reserved_gb` (GiB).
 
-    `phases`: figures among which there may be peaks of phases, each of which began to count anew.
+    `phases`: figures among which there may be peaks of phases, each of which resets the counter.
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
@@ -22,7 +22,7 @@ def memory_metrics(phases: Mapping[str, float] | None = None) -> dict[str, float
 
 
 def _cuda() -> dict[str, float]:
-    torch = sys.modules.get("torch")  # whoever trains has imported it; a bare command line need not
+    torch = sys.modules.get("torch")  # imported by training; other commands may not need it
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return {}
     return {

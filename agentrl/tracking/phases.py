@@ -15,7 +15,7 @@ class Phases:
     def __init__(
         self, on_enter: Callable[[str], None] = lambda _: None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """`on_enter` hears the name of each phase as it starts (or goes on): `LiveView.phase`, say."""
+        """`on_enter(name)` is called when a phase starts or continues, for example `LiveView.phase`."""
         self._on_enter = on_enter
         self._clock = clock
         self._stack: list[str] = []

@@ -16,11 +16,11 @@ from agentrl.tracking.loggers import METRICS_FILE
 Record = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 PROMPT = 800
-"""Characters of a prompt shown; long tool schemas would fill the screen."""
+"""Longest prompt to show, in characters: long tool schemas would fill the screen."""
 
 
 def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
-    """What to print once the last step is done; pieces that were not recorded are left out."""
+    """Text to print after the last step, without parts that were not recorded."""
     run_dir = Path(trainer.default_local_dir)
     validated = [m for m in _metrics(run_dir) if any(name.startswith("val/") for name in m)]
     if validated and validated[0]["step"] < validated[-1]["step"]:
@@ -32,7 +32,7 @@ def closing(trainer: Trainer, decode: Decode) -> Iterator[RenderableType]:
 
 
 def dump_file(folder: str, step: int) -> Path:
-    """Where the trajectories of a step lie."""
+    """The file with the trajectories of a step."""
     return Path(folder) / f"{step}.jsonl"
 
 
@@ -55,5 +55,5 @@ def _conversations(trainer: Trainer, decode: Decode, first: int, last: int) -> I
 
 
 def _gain(before: Record, after: Record) -> float:
-    """Smallest for the prompt that training helped most."""
+    """Sort key: smallest for the prompt that improved most."""
     return (before["reward"] or 0.0) - (after["reward"] or 0.0)

@@ -3,7 +3,7 @@
 Invariants: nothing in here changes what is trained; a run with every logger off takes the same steps. What was
 sampled is written as soon as its advantages are known, and without them when the step ends before. It is written
 beside the run, and is on the disk when `written` returns, or the run ends, however it does. What cannot be written
-costs a warning: it is counted, and the run goes on.
+costs a warning: it is counted, and the run continues.
 """
 
 import logging
@@ -30,7 +30,7 @@ Metrics = dict[str, float]
 log = logging.getLogger(__name__)
 
 GOES_ON = (
-    "the run goes on without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
+    "the run continues without it (further ones are only counted: perf/dumps_failed); free the disk, or set "
     "trainer.rollout_data_dir and trainer.validation_data_dir to null"
 )
 
@@ -41,7 +41,7 @@ class RunTracker:
     def __init__(
         self, config: Config, total_steps: int, resume_step: int, decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """`resume_step` is the step of the checkpoint that the run goes on from, 0 for a new run."""
+        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -59,7 +59,7 @@ class RunTracker:
         )
         self._phases = Phases(self.view.phase)
         self.records: list[Metrics] = []
-        """What was logged: metrics with `step`, a dict a line."""
+        """Logged metrics: one dict with `step` per line."""
         self.sampled: list[Trajectory] = []
         """Trajectories of the last training step."""
         self._tokens: dict[str, int] = {}
@@ -87,14 +87,14 @@ class RunTracker:
                 self.view.show(piece)
 
     def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
-        """Time what runs inside; `tokens` it handles give a rate."""
+        """Time the body; `tokens` gives a rate."""
         if tokens:
             self._tokens[name] = tokens
         return self._phases(name)
 
     @contextmanager
     def rolling(self, name: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
-        """A phase whose trajectories are counted, and their sampled tokens, as they finish."""
+        """A phase that counts finished trajectories and their sampled tokens."""
         done = tokens = 0
 
         def count(trajectory: Trajectory) -> None:
@@ -108,7 +108,7 @@ class RunTracker:
         self._tokens[name] = self._tokens.get(name, 0) + tokens  # a step may sample several batches
 
     def step(self, step: int, metrics: Metrics) -> Metrics:
-        """Close a step: add its times and memory, log, show. Returns the metrics, those included."""
+        """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
         self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         if self._unwritten:
@@ -119,21 +119,21 @@ class RunTracker:
         return metrics
 
     def rolled(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Keep a training step's trajectories to be written where `trainer.rollout_data_dir` says."""
+        """Keep a training step's trajectories for `trainer.rollout_data_dir`."""
         self._rolled = step, trajectories
         self.sampled = list(trajectories)
 
     def trained(self, advantages: Callable[[], Advantages]) -> None:
-        """Write the step's trajectories with their advantages; `advantages` is called only where they are written."""
+        """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
         self._write_rolled(advantages() if self.trainer.rollout_data_dir is not None else {})
 
     def written(self) -> None:
-        """Return when all that was sampled is on the disk: before a checkpoint says that the step is done."""
+        """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
         with self._phases("dump"):
             self._writer.wait()
 
     def validated(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Write a validation's trajectories, and hand a few to the loggers that have tables."""
+        """Write a validation's trajectories, and send a few to loggers with tables."""
         shown = generations(step, trajectories, self.trainer.log_val_generations, self.decode)
         if shown:
             self.loggers.generations(step, shown)
@@ -151,7 +151,7 @@ class RunTracker:
                 self._writer(partial(self._write, file, step, trajectories, advantages))
 
     def _write(self, file: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
-        """In the writer's thread. A full disk, or an object of a user's that cannot be written, must not end a run."""
+        """Runs in the writer's thread. A full disk, or a user's object that cannot be written, must not end a run."""
         try:
             write_trajectories(file, step, trajectories, self._texts, advantages)
         except Exception as error:

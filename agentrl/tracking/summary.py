@@ -1,4 +1,4 @@
-"""What a run shows at its end: held-out figures before and after, and where everything lies."""
+"""The summary at the end of a run: validation results before and after, and the run's files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A validation figure worth a row."""
+    """A validation metric with a row in the table."""
 
     label: str
     name: str
@@ -39,7 +39,7 @@ COMPARISONS = (
 
 
 def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Two outputs of `validation_metrics` side by side; by data source too where there are several."""
+    """Two results of `validation_metrics` side by side; per data source too if there are several."""
     table = Table(box=SIMPLE_HEAD, header_style="dim")
     table.add_column("held-out rows")
     for heading in ("before", "after", "change"):
@@ -53,7 +53,7 @@ def before_after_table(before: Mapping[str, float], after: Mapping[str, float]) 
 
 
 def summary(run_dir: Path, *, dumps: Mapping[str, Path | str | None] | None = None) -> Table:
-    """Where the parts of a run lie, as far as they exist. `dumps`: further folders by what they hold."""
+    """Existing files of a run by kind. `dumps`: further folders by kind."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for what, path in _places(run_dir, dumps or {}):
         table.add_row(Text(what, "dim"), Text(_short(path), overflow="fold"))

@@ -1,4 +1,4 @@
-"""The records of a run that a new branch of it, or another run in its folder, would overwrite or mix with its own."""
+"""Finds records that a new run or branch in the same folder would overwrite or mix with its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A line that says what a slow start is busy with, on stderr."""
+"""Shows on stderr what a slow start waits for."""
 
 import sys
 from types import TracebackType

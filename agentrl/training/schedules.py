@@ -8,10 +8,10 @@ the way from the peak rate at 1 to the lowest rate (`min_lr_ratio`) at 0.
 from math import cos, isfinite, pi
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.points import LR_SCHEDULES, lr_schedule
+from agentrl.core.user_errors import reported_as
 
 KEY = "optim.lr_scheduler_type"
 
@@ -66,7 +66,7 @@ def lr_factor(
 
 
 def _own(schedule: Any, kind: str, progress: float, given: dict[str, Any]) -> float:
-    with blaming(f"{KEY}={kind}"):
+    with reported_as(f"{KEY}={kind}"):
         share = schedule(progress, **given)
     if not isinstance(share, int | float) or not isfinite(share):
         raise UserError(f"{KEY}={kind}: it gave {share!r} at progress {progress:g}; return a finite number from 0 on")

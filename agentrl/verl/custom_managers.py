@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import InfraError
-from agentrl.core.user_code import UserFunction, made
+from agentrl.core.user_code import UserFunction, construct
+from agentrl.core.user_errors import reported_as
 from agentrl.rewards.arguments import num_turns, reward_scores
 from agentrl.rewards.function import RewardFn
 from agentrl.rewards.managers import Arguments, BatchManager, Manager
@@ -29,15 +29,15 @@ def custom_manager(
     function = None if fn is None else _with_kwargs(fn)
     given: dict[str, Any] = {"tokenizer": tokenizer, "compute_score": function, "reward_fn_key": reward_fn_key}
     given |= {"config": config, "num_examine": 0}
-    with blaming(f"{SECTION}.name: {kind.__name__}(...)"):
+    with reported_as(f"{SECTION}.name: {kind.__name__}(...)"):
         if not hasattr(kind, "run_single"):
-            manager = made(kind, given)
+            manager = construct(kind, given)
 
-            def arrange(told: Sequence[Arguments]) -> dict[str, Any]:
-                return {"data": as_batch(told, reward_fn_key, tokenizer)}
+            def arrange(arguments: Sequence[Arguments]) -> dict[str, Any]:
+                return {"data": as_batch(arguments, reward_fn_key, tokenizer)}
 
             return BatchManager(partial(_asked, manager), arrange, timeout=timeout)
-        return OneByOne(partial(made, kind, given), reward_fn_key, tokenizer, timeout, workers)
+        return OneByOne(partial(construct, kind, given), reward_fn_key, tokenizer, timeout, workers)
 
 
 class OneByOne:
@@ -53,7 +53,7 @@ class OneByOne:
 
     async def __call__(self, given: Arguments) -> Any:
         if self._run is None:  # here, because its constructor may want the running event loop
-            with blaming(SECTION):
+            with reported_as(SECTION):
                 self._run = UserFunction(self.make().run_single, owner="the reward manager", fix="")
         async with self._slots:
             said = await self._run.run((as_batch([given], self.key, self.tokenizer),), {}, timeout=self.timeout)

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from agentrl.chat.template import LEAD
-from agentrl.core.blaming import blaming
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.user_code import made
+from agentrl.core.user_code import construct
+from agentrl.core.user_errors import reported_as
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.trajectory.ledger import Ledger, Source
@@ -46,15 +46,15 @@ class VerlLoop(AgentLoop):
     kwargs: ClassVar[Mapping[str, Any]]
     shared: ClassVar[dict[str, Any]]
     """What all conversations of a run share, made once."""
-    told: ClassVar[set[str]] = set()
+    reported: ClassVar[set[str]] = set()
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         """Let it hold the conversation, then write down what came of it."""
         manager = ServerManager(self.env, trajectory, sampling)
         if not self.shared:
             self.shared.update(self._given())
-        with blaming(f"agent loop {self.kind.__name__}(...)"):
-            loop = made(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
+        with reported_as(f"agent loop {self.kind.__name__}(...)"):
+            loop = construct(self.kind, {**self.shared, "server_manager": manager, **self.kwargs})
         async with AsyncExitStack() as partings:
             if isinstance(loop, ToolAgentLoop):
                 partings.push_async_callback(loop.leave)
@@ -149,11 +149,11 @@ class VerlLoop(AgentLoop):
     def _tell(self, lost: int) -> None:
         """Say once that some tokens are not trained on."""
         name = self.kind.__name__
-        if lost and name not in self.told:
-            self.told.add(name)
+        if lost and name not in self.reported:
+            self.reported.add(name)
             log.warning(
                 "%s gives mask 1 to %d tokens that the engine did not draw at their place; they are not trained on "
-                "(further ones are not told)",
+                "(further ones are not reported)",
                 name,
                 lost,
             )

@@ -126,7 +126,7 @@ def _chosen_file(program: Program, args: Sequence[str]) -> tuple[list[str], list
 
 
 def processes(world: int, local: int) -> list[str]:
-    """Settings for as many processes as torchrun was told of, `local` on each machine."""
+    """Settings for the number of processes given to torchrun, `local` on each machine."""
     return [] if world == 1 else [f"trainer.n_gpus_per_node={local}", f"trainer.nnodes={world // local}"]
 
 

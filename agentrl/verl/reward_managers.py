@@ -64,8 +64,8 @@ class NaiveRewardManager(AbstractRewardManager):
 
     def __call__(self, data: DataProto, return_dict: bool = False) -> Any:
         """Scores on the last token of each response."""
-        told = (told_of(item, self.tokenizer, self.reward_fn_key) for item in data)
-        return _placed(data, [self.compute_score(**given) for given in told], return_dict)
+        arguments = (told_of(item, self.tokenizer, self.reward_fn_key) for item in data)
+        return _placed(data, [self.compute_score(**given) for given in arguments], return_dict)
 
 
 class BatchRewardManager(AbstractRewardManager):
@@ -73,10 +73,10 @@ class BatchRewardManager(AbstractRewardManager):
 
     def verify(self, data: DataProto) -> list[Any]:
         """What the function says of each sample."""
-        told = [told_of(item, self.tokenizer, self.reward_fn_key) for item in data]
+        arguments = [told_of(item, self.tokenizer, self.reward_fn_key) for item in data]
         names = {"data_source": "data_sources", "solution_str": "solution_strs"}
         names |= {"ground_truth": "ground_truths", "extra_info": "extra_infos"}
-        columns = {plural: [given[name] for given in told] for name, plural in names.items()}
+        columns = {plural: [given[name] for given in arguments] for name, plural in names.items()}
         return list(self.compute_score(**columns, **self.reward_kwargs))
 
     def __call__(self, data: DataProto, return_dict: bool = False) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def with_lists(tokenizer: Any) -> Any:
-    """A copy whose `apply_chat_template(tokenize=True)` returns a list unless it is told otherwise."""
+    """A copy whose `apply_chat_template(tokenize=True)` returns a list by default."""
     older = copy.copy(tokenizer)
 
     def apply_chat_template(*args: Any, **kwargs: Any) -> Any:
@@ -16,7 +16,7 @@ def with_lists(tokenizer: Any) -> Any:
 
 
 def normalize_token_ids(tokenized: Any) -> list[int]:
-    """One list of ids out of whatever a tokenizer gave: a list, a list of one, a tensor, a BatchEncoding."""
+    """One list of ids from the output of a tokenizer: a list, a list of one, a tensor, a BatchEncoding."""
     ids = tokenized["input_ids"] if hasattr(tokenized, "keys") else tokenized
     ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     return list(ids[0]) if ids and isinstance(ids[0], list) else ids

@@ -26,7 +26,7 @@ class Curves:
         self._begin()
 
     def refresh(self) -> None:
-        """Read on; from the start where the file was written anew."""
+        """Read new lines; if the file was rewritten, read it from the start."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self.position:
             self._begin()
@@ -69,7 +69,7 @@ class Curves:
             record = json.loads(line)
             step = int(record.pop("step"))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # not ours to mend; the next line is as good as it was
+            return  # a damaged line does not affect the next ones
         self.last_step = step
         for name, value in record.items():
             if isinstance(value, int | float):

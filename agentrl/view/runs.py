@@ -16,13 +16,13 @@ from agentrl.core.errors import UserError
 from agentrl.tracking.loggers import CONFIG_FILE, METRICS_FILE
 
 FOLDERS = {"rollout": ("rollout_data_dir", "rollouts"), "validation": ("validation_data_dir", "validation")}
-"""What was sampled for: the key that names its folder, and where it lies within a run when that folder moved."""
+"""Split -> (key of its folder, path within a run that was moved)."""
 DEPTH = 3
 
 
 @dataclass
 class Run:
-    """One run. Nothing is read before it is asked for, and folders are listed anew each time: a run may go on."""
+    """One run. Nothing is read before it is needed, and folders are listed each time: the run may still write."""
 
     path: Path
     name: str
@@ -35,7 +35,7 @@ class Run:
 
     @cached_property
     def folders(self) -> dict[str, Path]:
-        """Where the dumps of each split lie."""
+        """Folder of the dumps of each split."""
         trainer = _config(self.path / CONFIG_FILE).get("trainer") or {}
         home = trainer.get("default_local_dir")
         return {split: self._folder(trainer.get(key), name, home) for split, (key, name) in FOLDERS.items()}

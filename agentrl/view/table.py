@@ -1,6 +1,6 @@
 """Trajectories of one split as a table: filters, order, pages. Reads indices only.
 
-Invariant: a row is named by (step, line), which stays what it is while a run goes on.
+Invariant: a row is named by (step, line), which does not change while a run writes.
 """
 
 import bisect

@@ -422,7 +422,7 @@ ALGORITHM = [
         "both KLs",
         f"{TRAIN} actor.use_kl_loss=true algorithm.use_kl_in_reward=true",
         "actor.use_kl_loss",
-        "switch one off",
+        "set one to false",
     ),
     Mistake(
         "mini-batch over the batch", f"{TRAIN} actor.ppo_mini_batch_size=16", "ppo_mini_batch_size=16", "set it to 8"
@@ -437,7 +437,7 @@ ALGORITHM = [
         "GAE without a critic",
         f"{TRAIN} algorithm.adv_estimator=gae critic.enable=false",
         "critic.enable=false",
-        "leave critic.enable out",
+        "remove critic.enable",
     ),
     Mistake("temperature 0", f"{TRAIN} rollout.temperature=0", "rollout.temperature=0", "rollout.do_sample=false"),
 ]
@@ -448,7 +448,7 @@ ENGINE_AND_TRAINER = [
         "run folder below a file",
         f"{TRAIN} trainer.default_local_dir=runs/mine",
         "trainer.default_local_dir: runs/mine",
-        "name another folder",
+        "name a writable folder",
         before=block("runs"),
     ),
     Mistake(
@@ -471,9 +471,9 @@ OTHER_COMMANDS = [
         "sft into a file",
         f"sft {MODEL} data.train_files=rows.jsonl trainer.output_dir=reward.py",
         "reward.py cannot be written",
-        "name another folder",
+        "name a writable folder",
     ),
-    Mistake("eval without answers", f"eval {SCORE}", "data.path is not set", "name stored answers"),
+    Mistake("eval without answers", f"eval {SCORE}", "data.path is not set", "stored answers"),
     Mistake(
         "eval of rows without answers",
         f"eval data.path=rows.jsonl {SCORE}",

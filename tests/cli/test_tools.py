@@ -47,10 +47,10 @@ def test_functions(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "name a YAML of tools"),
+        ([], "name a YAML file of tools"),
         (["none.yaml"], "none.yaml does not exist"),
         (["tools/calculator.yaml", "--only", "abacus"], "abacus"),
-        (["tools/calculator.yaml", "--call", "abacus={}"], "--call abacus: no such tool; there are calculator"),
+        (["tools/calculator.yaml", "--call", "abacus={}"], "--call abacus: no such tool; choose one of calculator"),
         (["tools/calculator.yaml", "--call", "calculator={"], "write NAME="),
     ],
 )

@@ -14,9 +14,9 @@ SERVER = ["rollout.name=sglang", "rollout.free_cache_engine=false"]
         (["rollout.top_p=0.9", "algorithm.rollout_correction.bypass_mode=true"], "the trainer's of the whole one"),
         (["rollout.n=1"], "rollout.n=1 with algorithm.adv_estimator=grpo"),
         (["actor.ppo_mini_batch_size=32"], "actor.ppo_mini_batch_size=32 is over data.train_batch_size=16"),
-        (["actor.ppo_mini_batch_size=5"], "data.train_batch_size=16 is no multiple of actor.ppo_mini_batch_size=5"),
+        (["actor.ppo_mini_batch_size=5"], "data.train_batch_size=16 is not a multiple of actor.ppo_mini_batch_size=5"),
         (["actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"], "the KL would count twice"),
-        (["rollout.gpu_memory_utilization=0.99"], "the policy trains beside the engine"),
+        (["rollout.gpu_memory_utilization=0.99"], "the policy trains on the same GPU"),
         (["rollout.max_model_len=512"], "leaves no room after data.max_prompt_length=512: set it to 1024"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Each mistake is one line: the culprit first, then the mend."""
+"""Each mistake is one line: the culprit first, then the fix."""
 
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
         (["rollout.n=1", "algorithm=rloo"], ["rloo"]),
         (["data.train_batch_size=8"], ["actor.ppo_mini_batch_size=16", "data.train_batch_size=8"]),
         (["data.train_batch_size=20"], ["data.train_batch_size=20", "actor.ppo_mini_batch_size=16", "to 20"]),
-        (["actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"], ["actor.use_kl_loss", "switch one off"]),
+        (["actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"], ["actor.use_kl_loss", "set one to false"]),
         (["rollout.temperature=0"], ["rollout.temperature=0", "rollout.do_sample=false"]),
         (["rollout.top_p=1.5"], ["rollout.top_p=1.5"]),
         (["rollout.val_kwargs.top_p=0"], ["rollout.val_kwargs.top_p=0"]),
@@ -118,8 +118,8 @@ def test_a_wrong_word_lists_the_right_ones(override: str, choices: str) -> None:
             ["trainer.resume_mode=resume_path", "trainer.resume_from_path=nope"],
             ["trainer.resume_from_path", "nope", "does not exist"],
         ),
-        (["critic.enable=true"], ["critic.enable=true", "asks for no values", "gae"]),
-        (["critic.enable=false", "algorithm.adv_estimator=gae"], ["critic.enable=false", "leave critic.enable out"]),
+        (["critic.enable=true"], ["critic.enable=true", "uses no critic", "gae"]),
+        (["critic.enable=false", "algorithm.adv_estimator=gae"], ["critic.enable=false", "remove critic.enable"]),
         (["critic.ppo_epochs=0"], ["critic.ppo_epochs=0"]),
     ],
 )

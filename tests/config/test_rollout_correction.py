@@ -57,7 +57,7 @@ def test_what_makes_no_sense_stops_the_run(ready: list[str], settings: list[str]
 
 def test_reinforce_takes_the_place_of_no_other_loss(ready: list[str]) -> None:
     chosen = [f"{SECTION}.bypass_mode=true", f"{SECTION}.loss_type=reinforce", "actor.policy_loss.loss_mode=gspo"]
-    with pytest.raises(UserError, match="there is one loss"):
+    with pytest.raises(UserError, match="only one loss"):
         compose([*ready, *chosen])
 
 

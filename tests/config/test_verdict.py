@@ -224,7 +224,7 @@ def test_settings_are_looked_at_together(tmp_path: Path) -> None:
     complaints = [text for text, stops in together(judge(read_source(file), Config), Config) if stops]
     assert len(complaints) == 3
     assert "rollout.n=1" in complaints[0]
-    assert "no multiple" in complaints[1]
+    assert "not a multiple" in complaints[1]
     assert "twice" in complaints[2]
 
 

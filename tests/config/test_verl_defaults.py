@@ -324,7 +324,7 @@ def test_check_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     (tmp_path / "mine.yaml").write_text(YAML)
     assert main(["config", "check", str(tmp_path / "mine.yaml")]) == 0
     out = capsys.readouterr().out
-    assert "lists ppo_trainer  not beside it; verl's defaults stand in" in out
+    assert "lists ppo_trainer  the file is missing; verl's defaults are used instead" in out
     assert "algorithm.adv_estimator=gae" in out
 
 

@@ -61,7 +61,7 @@ async def test_once_for_each_culprit() -> None:
 
 async def test_one_that_outlasts_its_timeout_is_said_so() -> None:
     said = await lines(Search().execute, 6 * PATIENCE, timeout=2 * PATIENCE)
-    assert f"no timeout counted, its own of {2 * PATIENCE:g} s included" in said[-1]
+    assert f"no timeout worked, including its own of {2 * PATIENCE:g} s" in said[-1]
 
 
 async def test_many_short_calls_that_hold_it_up_together() -> None:

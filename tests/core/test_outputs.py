@@ -37,7 +37,9 @@ def test_a_folder_that_can_be_made_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "why"), [("file", "it is a file"), ("file/below", "Not a directory")])
 def test_a_folder_that_cannot(tmp_path: Path, name: str, why: str) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(UserError, match=f"trainer.output_dir: .*{name} cannot be written: {why}; name another folder"):
+    with pytest.raises(
+        UserError, match=f"trainer.output_dir: .*{name} cannot be written: {why}; name a writable folder"
+    ):
         check_folder(tmp_path / name, "trainer.output_dir")
     assert (tmp_path / "file").read_text() == "kept"
 

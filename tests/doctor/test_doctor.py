@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.cli.main import main
 from agentrl.config import compose
-from agentrl.doctor import Finding, Patient, examine
+from agentrl.doctor import Diagnosis, Finding, diagnose
 from agentrl.tasks.models import tiny
 
 REWARD = """
@@ -84,12 +84,12 @@ def settings(home: Path, *more: str) -> list[str]:
 def found(home: Path, *more: str) -> list[tuple[str, Finding]]:
     findings: list[tuple[str, Finding]] = []
     config = compose(settings(home, *more), config_name="train", checks=())
-    examine(config, lambda area, finding: findings.append((area, finding)))
+    diagnose(config, lambda area, finding: findings.append((area, finding)))
     return findings
 
 
 def troubles(findings: list[tuple[str, Finding]], level: str = "problem") -> dict[str, str]:
-    return {area: f"{finding.text} → {finding.mend}" for area, finding in findings if finding.level == level}
+    return {area: f"{finding.text} → {finding.fix}" for area, finding in findings if finding.level == level}
 
 
 def test_a_healthy_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,19 +133,19 @@ def test_examples_in_a_prompt_are_no_turns_of_the_model(home: Path, tmp_path: Pa
     (tmp_path / "examples.jsonl").write_text(json.dumps(shown | {"prompt": [*example, *shown["prompt"]]}))
     config = compose(settings(home, f"data.train_files={tmp_path / 'examples.jsonl'}"), config_name="train", checks=())
     findings: list[tuple[str, Finding]] = []
-    patient = examine(config, lambda area, finding: findings.append((area, finding)))
+    diagnosis = diagnose(config, lambda area, finding: findings.append((area, finding)))
     assert "template" not in troubles(findings)
-    assert "99" not in " ".join(written(patient))
-    assert patient.conversation is not None
-    assert patient.conversation.turns == 2
+    assert "99" not in " ".join(written(diagnosis))
+    assert diagnosis.conversation is not None
+    assert diagnosis.conversation.turns == 2
 
 
-def written(patient: Patient) -> list[str]:
+def written(diagnosis: Diagnosis) -> list[str]:
     """What the model would be trained on in the made-up conversation."""
-    assert patient.conversation is not None
-    assert patient.decode is not None
-    (ledger,) = patient.conversation.ledgers
-    return [patient.decode([token]) for token, mask in zip(ledger.ids, ledger.mask, strict=True) if mask]
+    assert diagnosis.conversation is not None
+    assert diagnosis.decode is not None
+    (ledger,) = diagnosis.conversation.ledgers
+    return [diagnosis.decode([token]) for token, mask in zip(ledger.ids, ledger.mask, strict=True) if mask]
 
 
 def test_a_reward_that_tells_nothing_apart_is_worth_a_word(home: Path) -> None:
@@ -165,7 +165,7 @@ def test_exit_code_1_when_training_would_break(home: Path) -> None:
 
 def test_without_a_model_nothing_is_asked_of_anybody() -> None:
     noted: list[tuple[str, Finding]] = []
-    examine(compose(["trainer.device=cpu"], checks=()), lambda area, finding: noted.append((area, finding)))
+    diagnose(compose(["trainer.device=cpu"], checks=()), lambda area, finding: noted.append((area, finding)))
     said = troubles(noted)
     assert "model.path" in said["setup"]
     assert "memory" not in said

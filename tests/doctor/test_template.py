@@ -7,7 +7,7 @@ import pytest
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.core.resources import share
-from agentrl.doctor import Patient, template
+from agentrl.doctor import Diagnosis, template
 from agentrl.doctor.finding import Finding
 from tests.chat import realia
 from tests.chat.pairs import PAIRS, by_name, chat_for
@@ -54,7 +54,7 @@ def test_a_template_that_strips_thinking_is_told_with_the_key_for_it() -> None:
     stripped = next(
         finding for finding in found if finding.text.startswith("the template rewrites") and "thinking" in finding.text
     )
-    assert "use_inference_chat_template=true" in stripped.mend
+    assert "use_inference_chat_template=true" in stripped.fix
 
 
 @pytest.mark.parametrize("name", ["llama3_1", "kimi_k2", "mistral_v11"])
@@ -68,7 +68,7 @@ def test_a_format_that_does_not_read_the_templates_calls_names_one_that_does(wro
     chat = Chat(tokenizer("qwen"), format=wrong, chat_template=by_name("qwen2_5").template.source)
     (found,) = template.round_trip(chat, wrong, PROMPT, [SCHEMA])
     assert found.level == "problem"
-    assert f"set rollout.multi_turn.format={right}" in found.mend
+    assert f"set rollout.multi_turn.format={right}" in found.fix
 
 
 def test_fields_that_a_template_drops_are_named() -> None:
@@ -85,7 +85,7 @@ def test_a_template_without_tools_is_a_problem() -> None:
     assert levels(list(template.dropped_fields(chat, PROMPT, [SCHEMA]))) == ["problem"]
     (found,) = template.round_trip(chat, "hermes", PROMPT, [SCHEMA])
     assert found.level == "problem"
-    assert "model.chat_template=" in found.mend
+    assert "model.chat_template=" in found.fix
 
 
 NAMES = ["glm4moe", "gptoss", "gemma4_v5", "mistral_v3", "kimi_k2", "cohere2", "idefics3", "lfm2", "muse_glimmer"]
@@ -95,7 +95,7 @@ NAMES = ["glm4moe", "gptoss", "gemma4_v5", "mistral_v3", "kimi_k2", "cohere2", "
 @pytest.mark.parametrize("format", [None, "hermes", "deepseek"])
 def test_no_template_stops_the_examination(name: str, format: str | None) -> None:
     family = next((pair.family for pair in PAIRS if pair.template == name), "qwen")
-    patient = Patient(Config(), lambda area, finding: None)
+    diagnosis = Diagnosis(Config(), lambda area, finding: None)
 
     def findings() -> Iterator[Finding]:
         chat = Chat(tokenizer(family), format=format, chat_template=realia.template(name))
@@ -104,25 +104,25 @@ def test_no_template_stops_the_examination(name: str, format: str | None) -> Non
         yield from template.round_trip(chat, chat.format, PROMPT, [SCHEMA])
         yield from template.dropped_fields(chat, PROMPT, [SCHEMA])
 
-    patient.note("template", findings())
-    assert patient.findings
-    assert not any("could not be looked at" in finding.mend for finding in patient.findings)
+    diagnosis.note("template", findings())
+    assert diagnosis.findings
+    assert not any("this check could not run" in finding.fix for finding in diagnosis.findings)
 
 
 def test_the_format_that_was_found_is_told() -> None:
     (found,) = template.format_found(by_name("glm4moe"), None)
     assert (found.level, found.text) == (
         "ok",
-        "rollout.multi_turn.format: glm (found by rendering a call of the template's own)",
+        "rollout.multi_turn.format: glm (found by rendering a call with the template)",
     )
     wrong = Chat(tokenizer("qwen"), format="glm", chat_template=by_name("qwen2_5").template.source)
     (found,) = template.format_found(wrong, "glm")
     assert found.level == "problem"
-    assert "hermes" in f"{found.text} {found.mend}"
+    assert "hermes" in f"{found.text} {found.fix}"
 
 
 def test_a_part_that_raises_is_a_finding_and_the_next_is_looked_at() -> None:
-    patient = Patient(Config(), lambda area, finding: None)
-    patient.note("tools", (1 / 0 for _ in range(1)))  # type: ignore[misc]
-    patient.note("rows", template.format_found(by_name("qwen2_5"), None))
-    assert levels(patient.findings) == ["problem", "ok"]
+    diagnosis = Diagnosis(Config(), lambda area, finding: None)
+    diagnosis.note("tools", (1 / 0 for _ in range(1)))  # type: ignore[misc]
+    diagnosis.note("rows", template.format_found(by_name("qwen2_5"), None))
+    assert levels(diagnosis.findings) == ["problem", "ok"]

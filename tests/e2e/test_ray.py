@@ -207,17 +207,17 @@ def test_what_is_missing_is_said(whole: Config, cluster: None, tmp_path: Path) -
 
 def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from agentrl.runtime.ray import failures
-    from agentrl.runtime.ray.worker_group import Crew
+    from agentrl.runtime.ray.worker_group import WorkerGroup
 
     monkeypatch.setattr(failures, "GRACE", 3.0)
     kind = ray.remote(num_cpus=0)(Fragile)
-    crew = Crew([kind.remote(), kind.remote()], ["rank 0", "rank 1"], [])
-    assert crew.call("call", "fine") == "fine"
+    group = WorkerGroup([kind.remote(), kind.remote()], ["rank 0", "rank 1"], [])
+    assert group.call("call", "fine") == "fine"
     with pytest.raises(UserError, match="^a.key=1: give 2$"):
-        crew.each("call", [("fine",), ("mistake",)])
+        group.each("call", [("fine",), ("mistake",)])
     with pytest.raises(InfraError, match="^rank 1 failed: KeyError: 'no such.*thing'$"):
-        crew.each("call", [("fine",), ("bug",)])
+        group.each("call", [("fine",), ("bug",)])
     with pytest.raises(WorkerDied, match="^rank 1 died"):  # rank 0's own trouble is its consequence
-        crew.each("call", [("bug",), ("death",)])
+        group.each("call", [("bug",), ("death",)])
     with pytest.raises(WorkerDied):
-        crew.check()
+        group.check()

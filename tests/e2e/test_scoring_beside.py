@@ -79,15 +79,15 @@ def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str]
 @pytest.mark.timeout(300)
 def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A score comes only when the ranks are asked for log-probs; the metrics are those of one process that waits."""
-    crew = pytest.importorskip("agentrl.runtime.ray.worker_group").Crew
-    call = crew.call
+    group = pytest.importorskip("agentrl.runtime.ray.worker_group").WorkerGroup
+    call = group.call
 
     def telling(self, method, *args):
         if args[:1] == ("compute_logprobs",):
             began.set()
         return call(self, method, *args)
 
-    monkeypatch.setattr(crew, "call", telling)
+    monkeypatch.setattr(group, "call", telling)
     events.clear()
     began.clear()
     many = ["trainer.device=cpu", "trainer.n_gpus_per_node=2", "ray_init.num_cpus=4"]

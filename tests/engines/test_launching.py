@@ -57,4 +57,4 @@ def test_addresses_that_nobody_would_use_are_named(changes: dict[str, Any], culp
 )
 def test_weights_go_the_fastest_way_there_is(changes: dict[str, Any], device: str, shared: bool, way: str) -> None:
     servers = pytest.importorskip("agentrl.runtime.ray.servers", reason="ray is not installed")
-    assert servers.weight_way(Rollout(**changes), torch.device(device), shared) == way
+    assert servers.weight_sync_method(Rollout(**changes), torch.device(device), shared) == way

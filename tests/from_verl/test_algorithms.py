@@ -392,7 +392,7 @@ def test_names_are_looked_up_before_anything_slow(tmp_path, monkeypatch):
         return validate(config, (critic_fits,))
 
     assert check("algorithm.adv_estimator=of_the_module") == []
-    with pytest.raises(UserError, match="critic.enable=false: .*=of_the_module compares with its values"):
+    with pytest.raises(UserError, match="critic.enable=false: .*=of_the_module needs a critic"):
         check("algorithm.adv_estimator=of_the_module", "critic.enable=false")
     with pytest.raises(UserError, match="adv_estimator=of_another: choose gae, .*of_the_module"):
         check("algorithm.adv_estimator=of_another")

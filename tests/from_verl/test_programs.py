@@ -149,7 +149,7 @@ def test_check_takes_the_scripts_arguments_and_each_program(tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert shown.count("verl.trainer.main_ppo as settings of agentrl train") == 2
     assert shown.count("rollout.n=16") == 1
-    assert "3 settings: 3 stay as they are, 2 as above" in shown
+    assert "3 settings: 3 are unchanged, 2 as above" in shown
 
 
 def test_a_file_beside_the_program_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from agentrl.training.model import chunked
 from agentrl.training.model.chunked import ChunkedLogprobs
 from agentrl.training.model.float32_head import in_float32
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.parallel.sharding import place
+from agentrl.training.parallel.sharding import load_on_ranks
 from tests.training.tiny import random_batch, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -53,7 +53,7 @@ def moved(computed: str, *, wide: bool = False) -> tuple[torch.Tensor, dict[str,
         return module
 
     config = FsdpConfig(mixed_precision=MixedPrecision(param_dtype=computed))
-    module = place(load, ALONE, config, device=CUDA)
+    module = load_on_ranks(load, ALONE, config, device=CUDA)
     before = [p.detach().clone() for p in module.parameters()]
     optim = Optim(lr=1e-6, weight_decay=0.0)
     actor = PolicyActor(module, actor=Actor(optim=optim), temperature=1.0, device=CUDA, total_steps=5)

@@ -12,12 +12,12 @@ def test_a_cluster_that_was_killed_is_not_waited_for(monkeypatch: pytest.MonkeyP
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         address = f"127.0.0.1:{gcs.getsockname()[1]}"  # as it lies in Ray's folder
         monkeypatch.setattr(cluster, "find_bootstrap_address", lambda folder: address)
-        assert cluster.surrounded()
-    assert not cluster.surrounded()
+        assert cluster.cluster_is_running()
+    assert not cluster.cluster_is_running()
     monkeypatch.setattr(cluster, "find_bootstrap_address", lambda folder: None)
-    assert not cluster.surrounded()
+    assert not cluster.cluster_is_running()
 
 
 def test_a_cluster_that_is_named_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert cluster.surrounded()
+    assert cluster.cluster_is_running()

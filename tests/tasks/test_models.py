@@ -181,4 +181,4 @@ def test_the_command_says_what_it_did(tmp_path: Path, made: Path) -> None:
         str(made.parent / "sft.jsonl"),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "was there already" in ran.stderr
+    assert "exists already" in ran.stderr

@@ -1,4 +1,4 @@
-"""Each mistake in a YAML or Python file gives one line that names the culprit and the mend."""
+"""Each mistake in a YAML or Python file gives one line that names the culprit and the fix."""
 
 import pytest
 
@@ -152,7 +152,7 @@ def test_selection(yaml, load):
     ("entries", "words"),
     [
         ("  - config: {}\n", "tools[0] has no class_name: add `class_name: module.Class`"),
-        (entry("Tool"), "class_name 'Tool' names no module: write it as module.Class"),
+        (entry("Tool"), "class_name 'Tool' has no module: write module.Class"),
         (entry("mytool.Missing"), "has no class 'Missing'"),
         (entry("mytool.value"), "has no class 'value'"),
         (entry("no_such_module.Tool"), "found neither no_such_module.py beside the YAML nor a module to import"),

@@ -155,7 +155,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
     from agentrl.tracking.services.service import RunInfo, Service
 
     class Down(Service):
-        name, package, mend = "down", "json", "wait"
+        name, package, fix = "down", "json", "wait"
 
         def begin(self, info):
             pass
@@ -174,7 +174,7 @@ def test_a_service_in_trouble_costs_its_plots_only(tmp_path, monkeypatch, caplog
     down.generations(3, [])
     down.close()
     assert [r.message for r in caplog.records if r.name == service.log.name] == [
-        "trainer.logger: down: nobody there; the run goes on without it"
+        "trainer.logger: down: nobody there; the run continues without it"
     ]
 
 
@@ -182,7 +182,7 @@ def test_a_service_that_refuses_says_so_in_one_line(tmp_path):
     from agentrl.tracking.services.service import RunInfo, Service
 
     class Closed(Service):
-        name, package, mend = "closed", "json", "log in"
+        name, package, fix = "closed", "json", "log in"
 
         def begin(self, info):
             raise PermissionError("no\nkey")

@@ -44,7 +44,7 @@ def test_a_run_that_starts_over_leaves_everything_behind(tmp_path: Path) -> None
 class Listening(Service):
     """Remembers in a list."""
 
-    name, package, mend = "wandb", "json", ""
+    name, package, fix = "wandb", "json", ""
 
     def begin(self, info: RunInfo) -> None:
         self.got: list[int] = []

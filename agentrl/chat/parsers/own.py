@@ -10,8 +10,8 @@ from typing import Any
 
 from agentrl.chat.parsers.calls import Malformed, broken, typed_call
 from agentrl.chat.template import Tools
-from agentrl.core.blaming import blaming
 from agentrl.core.registry import Entry
+from agentrl.core.user_errors import reported_as
 from agentrl.trajectory.message import Call, Parsed
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ EXPECTED = "your instructions say"
 
 def own_parser(format: str, entry: Entry[Any], key: str) -> "OwnParser":
     """The parser that is registered, or found, as `format`. Raises UserError where it cannot be made."""
-    with blaming(f"{key}={format}"):
+    with reported_as(f"{key}={format}"):
         parse = entry.value().parse if isinstance(entry.value, type) else entry.value
     return OwnParser(f"{key}={format}", parse)
 

@@ -1,4 +1,4 @@
-"""Numbers that make no sense, alone or together."""
+"""Checks values of keys, alone and in combination."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ LOSS = "actor.policy_loss.loss_mode"
 
 
 def positive_sizes(data: Data, actor: Actor, rollout: Rollout, reward: Reward) -> None:
-    """Counts and lengths are at least 1."""
+    """Check that counts and lengths are at least 1."""
     at_least("data", data, 1, "max_prompt_length max_response_length train_batch_size gen_batch_size val_batch_size")
     at_least("actor", actor, 1, "loss_scale_factor")
     at_least("actor", actor, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs")
@@ -59,25 +59,25 @@ def sampling(rollout: Rollout) -> None:
 
 
 def server_memory(rollout: Rollout) -> None:
-    """An engine's share leaves room for training."""
+    """Check that the engine leaves GPU memory for training."""
     if not 0 < rollout.gpu_memory_utilization <= 0.95:
         raise UserError(
-            f"rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}: give a share over 0 and at most 0.95, "
-            "for the policy trains beside the engine"
+            f"rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}: must be over 0 and at most 0.95, "
+            "because the policy trains on the same GPU"
         )
 
 
 def group_size(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
-    """Estimators that compare the answers to one prompt need several."""
+    """Check that group estimators get several answers per prompt."""
     if compares_in_groups(algorithm.adv_estimator) and rollout.n == 1 and not trainer.val_only:
         raise UserError(
             f"rollout.n=1 with algorithm.adv_estimator={algorithm.adv_estimator}: in a group of one every advantage "
-            "is 0; set rollout.n=8, say, or algorithm.adv_estimator=reinforce_plus_plus"
+            "is 0; set rollout.n=8, for example, or algorithm.adv_estimator=reinforce_plus_plus"
         )
 
 
 def batch_sizes(data: Data, actor: Actor) -> None:
-    """Mini-batches fill the batch of a step exactly."""
+    """Check that mini-batches divide the batch of a step."""
     batch, mini = data.train_batch_size, actor.ppo_mini_batch_size
     if mini > batch:
         raise UserError(
@@ -88,8 +88,8 @@ def batch_sizes(data: Data, actor: Actor) -> None:
         fits = [size for size in range(1, batch + 1) if batch % size == 0]
         near = min(fits, key=lambda size: abs(size - mini))
         raise UserError(
-            f"data.train_batch_size={batch} is no multiple of actor.ppo_mini_batch_size={mini} (both count prompts): "
-            f"set the latter to {near}, say"
+            f"data.train_batch_size={batch} is not a multiple of actor.ppo_mini_batch_size={mini} (both "
+            f"count prompts): set the latter to {near}, for example"
         )
 
 
@@ -120,7 +120,7 @@ def correction_words(algorithm: Algorithm) -> None:
 
 
 def overlong_buffer(reward: Reward, data: Data) -> None:
-    """The penalty has tokens to grow over."""
+    """Check the length of the overlong buffer."""
     overlong_buffer = reward.overlong_buffer
     limit = overlong_buffer.max_resp_len or data.max_response_length
     if overlong_buffer.enable and overlong_buffer.len is not None and not 1 <= overlong_buffer.len <= limit:
@@ -129,7 +129,7 @@ def overlong_buffer(reward: Reward, data: Data) -> None:
 
 
 def reward_manager(reward: Reward, model: Model) -> None:
-    """A way of calling the reward function that exists, or a class of the user's own."""
+    """Check that the reward manager is built in or a user's class."""
     reward_manager = reward.reward_manager
     known = reward_manager.name in REWARD_MANAGERS or reward_manager.source == "importlib" or model.external_lib
     if not known:
@@ -145,21 +145,21 @@ def reward_manager(reward: Reward, model: Model) -> None:
 
 
 def scores_in_time(algorithm: Algorithm, reward: Reward) -> None:
-    """Scores may come later only where nothing waits for them."""
+    """Check that no step needs scores early if they are computed late."""
     if reward.launch_reward_fn_async and algorithm.filter_groups.enable:
         raise UserError(
             "reward.launch_reward_fn_async with algorithm.filter_groups.enable=true: the scores say whether another "
-            "batch is sampled, so nothing can go on without them; set it to false"
+            "batch is sampled, so a step must wait for them; set it to false"
         )
 
 
 def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | None:
-    """Answers to one prompt differ only where there are several."""
+    """Check that filtered groups have several answers."""
     filter_groups = algorithm.filter_groups
     if filter_groups.enable and rollout.n == 1:
         raise UserError(
             "algorithm.filter_groups.enable=true with rollout.n=1: one answer never differs from the others; "
-            "set rollout.n=8, say"
+            "set rollout.n=8, for example"
         )
     if data.gen_batch_size and not filter_groups.enable:
         return "data.gen_batch_size has no effect without algorithm.filter_groups.enable=true"
@@ -167,14 +167,12 @@ def group_filter(algorithm: Algorithm, rollout: Rollout, data: Data) -> str | No
 
 
 def critic_fits(algorithm: Algorithm, critic: Critic) -> None:
-    """A critic where the estimator compares with one, and nowhere else."""
+    """Check that a critic is used exactly if the estimator needs one."""
     needed, estimator = needs_critic(algorithm.adv_estimator), f"{ESTIMATOR}={algorithm.adv_estimator}"
     if critic.enable is False and needed:
-        raise UserError(f"critic.enable=false: {estimator} compares with its values; leave critic.enable out")
+        raise UserError(f"critic.enable=false: {estimator} needs a critic; remove critic.enable")
     if critic.enable and not needed and algorithm.adv_estimator in ADVANTAGES.declared:
-        raise UserError(
-            f"critic.enable=true: {estimator} asks for no values; set it to gae, or leave critic.enable out"
-        )
+        raise UserError(f"critic.enable=true: {estimator} uses no critic; set it to gae, or remove critic.enable")
     at_least(
         "critic", critic, 1, "ppo_mini_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu ppo_epochs"
     )
@@ -203,7 +201,7 @@ def compares_in_groups(estimator: str) -> bool:
 
 
 def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:
-    """The plain policy gradient of bypass_mode takes the place of no other loss."""
+    """Check that loss_type=reinforce is not combined with another policy loss."""
     rollout_correction, policy_loss = algorithm.rollout_correction, actor.policy_loss
     if rollout_correction.loss_type != "reinforce":
         return None
@@ -212,21 +210,21 @@ def bypassed(algorithm: Algorithm, actor: Actor) -> str | None:
     if policy_loss.loss_mode not in ("vanilla", "gpg"):
         raise UserError(
             f"algorithm.rollout_correction.loss_type=reinforce with actor.policy_loss.loss_mode={policy_loss.loss_mode}"
-            ": there is one loss; leave one of them out"
+            ": only one loss can be used; remove one of them"
         )
     return None
 
 
 def one_kl(actor: Actor, algorithm: Algorithm) -> None:
-    """The KL counts once."""
+    """Check that only one KL penalty is on."""
     if actor.use_kl_loss and algorithm.use_kl_in_reward:
         raise UserError(
-            "actor.use_kl_loss and algorithm.use_kl_in_reward are both on: the KL would count twice; switch one off"
+            "actor.use_kl_loss and algorithm.use_kl_in_reward are both on: the KL would count twice; set one to false"
         )
 
 
 def tools_without_turns(rollout: Rollout) -> str | None:
-    """Tools that rows will not meet, unless they name an agent loop themselves."""
+    """Note about tools that are set while multi-turn is off."""
     multi_turn = rollout.multi_turn
     names = ("tool_config_path", "function_tool_path", "interaction_config_path")
     given = [f"rollout.multi_turn.{name}" for name in names if getattr(multi_turn, name)]

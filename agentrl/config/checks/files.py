@@ -1,4 +1,4 @@
-"""Files and folders that keys name must be there before anything slow begins."""
+"""Checks that files and folders of keys exist, before slow work starts."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def as_list(value: Any) -> list[Any]:
 def row_file(key: str, path: Any) -> None:
     """Raises UserError when a file of rows cannot be there."""
     if not isinstance(path, str):
-        raise UserError(f"{key}: {path!r} is no path; give a file or a list of files")
+        raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
     if is_given(path):
         return None
     if is_remote(path):
@@ -97,7 +97,7 @@ def reward_files(reward: Reward) -> None:
 
 
 def resume(trainer: Trainer) -> None:
-    """The checkpoint to go on from."""
+    """Check the checkpoint to resume from."""
     by_path = trainer.resume_mode == "resume_path"
     if by_path and trainer.resume_from_path is None:
         raise UserError("trainer.resume_mode=resume_path needs trainer.resume_from_path: the checkpoint's folder")

@@ -22,21 +22,21 @@ class Config:
     model: Model = field(default_factory=Model)
     """The policy."""
     actor: Actor = field(default_factory=Actor)
-    """Its update."""
+    """The update of the policy."""
     ref: Ref = field(default_factory=Ref)
-    """The policy as it began, where a KL penalty compares with it."""
+    """The reference policy of KL penalties."""
     critic: Critic = field(default_factory=Critic)
-    """The value function, where the estimator compares with one."""
+    """The value function, for estimators that use one."""
     rollout: Rollout = field(default_factory=Rollout)
     """Trajectories."""
     reward: Reward = field(default_factory=Reward)
-    """Scores."""
+    """Rewards."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     """Advantages."""
     trainer: Trainer = field(default_factory=Trainer)
     """The run."""
     ray_init: RayInit = field(default_factory=RayInit)
-    """Ray, where several processes need it."""
+    """Ray, for runs with several processes."""
 
 
 __all__ = [

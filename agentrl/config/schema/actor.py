@@ -1,4 +1,4 @@
-"""How the policy is updated."""
+"""Keys of the policy update: optimizer, losses, micro-batches."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ from agentrl.config.schema.fsdp import Checkpoint, FsdpConfig
 
 @dataclass
 class Optim:
-    """AdamW and its schedule."""
+    """AdamW and the learning rate schedule."""
 
     lr: float = 1e-6
     """Peak learning rate."""
@@ -19,56 +19,56 @@ class Optim:
     lr_warmup_steps_ratio: float = 0.0
     """Warm-up as a share of all steps."""
     min_lr_ratio: float = 0.0
-    """Where linear, cosine and wsd end, as a share of `lr`."""
+    """Final learning rate of linear, cosine and wsd, as a share of `lr`."""
     min_lr: float | None = None
-    """The same as a learning rate; null: by `min_lr_ratio`."""
+    """Final learning rate as a number; null: `min_lr_ratio` decides."""
     stable_ratio: float = 0.9
-    """wsd: share of the steps after the warm-up that keep the full rate; the rest fall."""
+    """wsd: share of the steps after the warm-up at the full rate, before the decay."""
     num_cycles: float = 0.5
-    """Cosine periods; 0.5 goes down once."""
+    """Cosine periods; 0.5 decays once."""
     weight_decay: float = 0.01
-    """AdamW's decoupled decay; norms and biases are exempt."""
+    """Weight decay of AdamW, not applied to norms and biases."""
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    """AdamW's moment decays."""
+    """Betas of AdamW."""
 
 
 @dataclass
 class PolicyLoss:
-    """What an optimizer step minimises."""
+    """The policy loss."""
 
     loss_mode: str = "vanilla"
-    """The loss of each token; vanilla is PPO's. Some aggregate by seq-mean-token-mean, whatever `loss_agg_mode` says:
-    docs/algorithm-reference.md."""
+    """The loss of each token; vanilla is PPO's. Some always aggregate by seq-mean-token-mean and ignore
+    `loss_agg_mode`: docs/algorithm-reference.md."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of the loss, by name."""
     clip_cov_ratio: float = 0.0002
-    """clip_cov: share of the tokens that get no gradient (arXiv 2505.22617)."""
+    """clip_cov: share of tokens without gradient (arXiv 2505.22617)."""
     clip_cov_lb: float = 1.0
-    """clip_cov: the least covariance of those."""
+    """clip_cov: smallest covariance of these tokens."""
     clip_cov_ub: float = 5.0
-    """clip_cov: the greatest."""
+    """clip_cov: largest covariance of these tokens."""
     kl_cov_ratio: float = 0.0002
-    """kl_cov: share of the tokens, those of the greatest covariance, that get a KL penalty (arXiv 2505.22617)."""
+    """kl_cov: share of tokens, those with the largest covariance, that get a KL penalty (arXiv 2505.22617)."""
     ppo_kl_coef: float = 0.1
-    """kl_cov: weight of that penalty."""
+    """kl_cov: coefficient of this penalty."""
     tau_pos: float = 1.0
-    """sapo: how fast the gate closes where the advantage is positive (arXiv 2511.20347)."""
+    """sapo: steepness of the gate for positive advantages (arXiv 2511.20347)."""
     tau_neg: float = 1.05
-    """sapo: the same elsewhere."""
+    """sapo: steepness of the gate for other advantages."""
 
 
 @dataclass
 class Profiler:
-    """What of a profiled step (`trainer.profile_steps`) is looked at, in all that trains."""
+    """Profiling of the steps in `trainer.profile_steps`, for all models that train."""
 
     tool: str = "torch"
-    """torch writes a trace; nsys marks the step for Nsight Systems, which the process must run under."""
+    """torch (writes a trace), or nsys (marks the step for Nsight Systems; the process must run under it)."""
     discrete: bool = False
-    """A profile for each phase, rather than one for the step."""
+    """Write one profile per phase instead of one per step."""
     all_ranks: bool = False
     """Profile every process."""
     ranks: list[int] = field(default_factory=lambda: [0])
-    """The processes to profile, where that is off."""
+    """Processes to profile if `all_ranks` is false."""
 
 
 @dataclass
@@ -78,21 +78,21 @@ class Actor:
     ppo_mini_batch_size: int = 16
     """Prompts per optimizer step (times `rollout.n` trajectories)."""
     ppo_micro_batch_size_per_gpu: int | None = None
-    """Sequences per forward pass; null: `use_dynamic_bsz` decides."""
+    """Sequences per micro-batch; null: `use_dynamic_bsz` decides."""
     use_dynamic_bsz: bool = True
-    """Fill each forward pass up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
+    """Fill each micro-batch up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
     ppo_max_token_len_per_gpu: int | None = None
-    """Token budget of a forward pass with `use_dynamic_bsz`; null: 16384 on a GPU, 2048 on a CPU."""
+    """Token budget of a micro-batch with `use_dynamic_bsz`; null: 16384 on a GPU, 2048 on a CPU."""
     ppo_epochs: int = 1
     """Passes over each step's trajectories."""
     shuffle: bool = False
-    """Shuffle trajectories before cutting mini-batches."""
+    """Shuffle trajectories before they are split into mini-batches."""
     data_loader_seed: int = 42
-    """Seed of that shuffling."""
+    """Seed of this shuffle."""
     grad_clip: float = 1.0
-    """Largest gradient norm."""
+    """Gradients are clipped to this norm."""
     clip_ratio: float = 0.2
-    """PPO's clip range (arXiv 1707.06347); `clip_ratio_low`/`_high` override a side."""
+    """Clip range of PPO (arXiv 1707.06347); `clip_ratio_low` and `clip_ratio_high` override one side."""
     clip_ratio_low: float | None = None
     """Lower clip range; null: `clip_ratio`."""
     clip_ratio_high: float | None = None
@@ -100,33 +100,33 @@ class Actor:
     policy_loss: PolicyLoss = field(default_factory=PolicyLoss)
     """The loss."""
     clip_ratio_c: float = 3.0
-    """Dual clip's bound on the loss where the advantage is negative (arXiv 1912.09729)."""
+    """Bound of dual clip on the loss for negative advantages (arXiv 1912.09729)."""
     loss_agg_mode: str = "token-mean"
     """token-mean, seq-mean-token-sum, seq-mean-token-mean, or seq-mean-token-sum-norm (divided by
     `data.max_response_length`, arXiv 2503.20783)."""
     loss_scale_factor: int | None = None
-    """seq-mean-token-sum-norm: divide by this instead."""
+    """seq-mean-token-sum-norm: divide by this instead of `data.max_response_length`."""
     entropy_coeff: float = 0.0
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
     use_kl_loss: bool = False
     """Add the KL to the reference policy to the loss."""
     kl_loss_coef: float = 0.001
-    """Weight of that KL."""
+    """Coefficient of this KL."""
     kl_loss_type: str = "low_var_kl"
-    """Estimator: kl is k1, mse k2, low_var_kl k3; a trailing + takes k2's gradient with its value.
-    full is no estimate but the KL itself, over the whole vocabulary: the reference then runs within the update."""
+    """Estimator: kl is k1, mse k2, low_var_kl k3; with a trailing +, its value with k2's gradient.
+    full: the exact KL over the whole vocabulary; the reference then runs within the update."""
     optim: Optim = field(default_factory=Optim)
     """Optimizer and schedule."""
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
-    """How more than one process shares the model, and number formats."""
+    """Sharding over processes, and number formats."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    """What is saved."""
+    """Saved and loaded parts."""
     profiler: Profiler = field(default_factory=Profiler)
-    """Profiles of it."""
+    """Profiling."""
     ulysses_sequence_parallel_size: int = 1
-    """Processes that split the tokens of a forward pass among them (arXiv 2309.14509): for sequences that do not fit
-    into one GPU's memory."""
+    """Processes that split the tokens of a micro-batch (Ulysses, arXiv 2309.14509), for sequences that do not fit into
+    the memory of one GPU."""
     freeze_vision_tower: bool = False
-    """Leave the part of a vision-language model that looks at images as it is."""
+    """Do not train the vision tower of a vision-language model."""
     use_torch_compile: bool = False
     """Compile each transformer block."""

@@ -1,8 +1,8 @@
-"""Which schema each command takes."""
+"""The schema of each command."""
 
 from agentrl.config.schema import Config
 from agentrl.config.schema.evaluation import EvalConfig
 from agentrl.config.schema.sft import SftConfig
 
 SCHEMAS: dict[str, type] = {"train": Config, "sft": SftConfig, "eval": EvalConfig}
-"""By command; `rollout` and `doctor` take those of train, `generate` those of eval."""
+"""Command -> schema; `rollout` and `doctor` use that of train, `generate` that of eval."""

@@ -1,4 +1,4 @@
-"""Where rows come from and how long they may be."""
+"""Keys of rows: files, columns, lengths, batches."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 
 @dataclass
 class CustomClass:
-    """A class of the user's own, by file and name."""
+    """A class of your own, by file and name."""
 
     path: str | None = None
-    """Python file, or importable module, that holds it; null: none."""
+    """Python file or importable module with the class; null: none."""
     name: str | None = None
-    """The class in it."""
+    """Name of the class."""
 
 
 @dataclass
@@ -23,46 +23,46 @@ class Data:
     val_files: Any = None
     """The same for validation; null: no validation."""
     prompt_key: str = "prompt"
-    """Column that holds the messages."""
+    """Column with the messages."""
     reward_fn_key: str = "data_source"
-    """Column that tells the reward function which data a row is from."""
+    """Column with the data source of a row, for the reward function."""
     image_key: str = "images"
-    """Column that holds a row's images: what `<image>` in its prompt stands for, in order."""
+    """Column with a row's images; they replace `<image>` in its prompt, in order."""
     video_key: str = "videos"
-    """Column that holds a row's videos: what `<video>` in its prompt stands for, in order."""
+    """Column with a row's videos; they replace `<video>` in its prompt, in order."""
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to each call of a vision-language model's processor: size, say."""
+    """Arguments for the processor of a vision-language model, for example size."""
     max_prompt_length: int = 512
-    """Tokens of the first prompt, tools and template included; longer ones meet `truncation`."""
+    """Longest first prompt in tokens, including tools and template; `truncation` handles longer ones."""
     max_response_length: int = 512
-    """Tokens after the prompt, over all turns, tool and user tokens included."""
+    """Most tokens after the prompt, over all turns, including tool and user tokens."""
     train_batch_size: int = 16
-    """Prompts a step; trajectories a step are this times `rollout.n`."""
+    """Prompts per step; trajectories per step are this times `rollout.n`."""
     gen_batch_size: int | None = None
-    """Prompts that are rolled out at a time with `algorithm.filter_groups`; null: `train_batch_size`."""
+    """With `algorithm.filter_groups`: prompts per batch of rollouts; null: `train_batch_size`."""
     val_batch_size: int | None = None
-    """Prompts a validation batch; null: all at once."""
+    """Prompts per validation batch; null: all at once."""
     shuffle: bool = True
-    """Shuffle the training rows anew each epoch."""
+    """Shuffle the training rows in each epoch."""
     row_sampler: str | None = None
-    """The order of an epoch's training rows; null: as `shuffle` says."""
+    """Order of the training rows in an epoch; null: `shuffle` decides."""
     validation_shuffle: bool = False
     """Shuffle the validation rows."""
     seed: int = 1
-    """Seed of the shuffling."""
+    """Seed of the shuffle."""
     filter_overlong_prompts: bool = False
-    """Drop rows whose prompt is over `max_prompt_length` before training starts."""
+    """Before training, drop rows whose prompt is longer than `max_prompt_length`."""
     filter_overlong_prompts_workers: int = 1
-    """Processes that filter."""
+    """Processes for this filter."""
     train_max_samples: int = -1
-    """The first so many training rows; -1: all."""
+    """Use only the first N training rows; -1: all."""
     val_max_samples: int = -1
-    """The first so many validation rows; -1: all."""
+    """Use only the first N validation rows; -1: all."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to the chat template: enable_thinking, say."""
+    """Arguments for the chat template, for example enable_thinking."""
     truncation: str = "error"
-    """What happens to an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
+    """Handling of an overlong prompt: error, left (cut the beginning), right (cut the end), middle."""
     use_shm: bool = False
-    """Read files from a copy in /dev/shm, made once a machine; it stays there."""
+    """Read files from a copy in /dev/shm, made once per machine; it is not deleted."""
     custom_cls: CustomClass = field(default_factory=CustomClass)
-    """A dataset class of your own, called as verl calls it: (data_files, tokenizer, config)."""
+    """A dataset class of your own, called as in verl: (data_files, tokenizer, config)."""

@@ -1,4 +1,4 @@
-"""`agentrl generate` and `agentrl eval`: the keys of `agentrl train`, and what answers and their scores need."""
+"""Keys of `agentrl generate` and `agentrl eval`: those of `agentrl train`, and keys for answers and scores."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,31 +11,32 @@ class EvalData(Data):
     """Rows to answer, or rows with their answers."""
 
     path: Any = None
-    """A parquet or jsonl file, or a list of them: rows to answer where `model.path` is set, else rows with answers."""
+    """A parquet or jsonl file, or a list of them: rows to answer if `model.path` is set, otherwise rows with
+    answers."""
     response_key: str = "responses"
-    """Column that holds a row's answers: a list of strings, or one string."""
+    """Column with a row's answers: a list of strings, or one string."""
     reward_model_key: str = "reward_model"
-    """Column that holds the ground truth, as the training rows do: {ground_truth: ...}."""
+    """Column with the ground truth, as in training rows: {ground_truth: ...}."""
     score_key: str = "scores"
-    """Column with a score for each answer: used where no reward function is named."""
+    """Column with a score for each answer; used if no reward function is set."""
     output_path: str | None = None
-    """Parquet or jsonl file for the answers; a run that was interrupted goes on with what is in it."""
+    """Parquet or jsonl file for the answers; an interrupted run resumes from it."""
 
 
 @dataclass
 class Evaluation:
-    """What is made of scores."""
+    """Statistics of the scores."""
 
     k: list[int] = field(default_factory=list)
-    """pass@k (arXiv 2107.03374) for these k; empty: 1, 2, 4, ... as far as there are answers to every row."""
+    """pass@k (arXiv 2107.03374) for these k; empty: 1, 2, 4, ... up to the number of answers per row."""
     success_threshold: float = 1.0
-    """A score from which on an answer passes, unless the reward function returns "acc" or "success"."""
+    """An answer with at least this score passes, unless the reward function returns "acc" or "success"."""
     confidence: float = 0.95
-    """Share of the confidence intervals, which come from resampling rows (bootstrap)."""
+    """Confidence level of the intervals, from resampled rows (bootstrap)."""
     resamples: int = 1000
-    """Resamples behind an interval; 0: no intervals."""
+    """Resamples per interval; 0: no intervals."""
     seed: int = 0
-    """Seed of the resampling."""
+    """Seed of the resamples."""
 
 
 @dataclass
@@ -45,4 +46,4 @@ class EvalConfig(Config):
     data: EvalData = field(default_factory=EvalData)
     """Rows and answers."""
     evaluation: Evaluation = field(default_factory=Evaluation)
-    """Figures."""
+    """Statistics."""

@@ -1,14 +1,14 @@
-"""How a model is sharded over processes, and what of it a checkpoint holds."""
+"""Keys of FSDP sharding, number formats and checkpoint contents."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class WrapPolicy:
-    """Which modules are units: what is whole on a GPU at one time."""
+    """Which modules are FSDP units: a unit is gathered as a whole."""
 
     min_num_params: int = 0
-    """Smallest number of parameters of a unit; 0: the model's transformer blocks."""
+    """Smallest unit, in parameters; 0: each transformer block is a unit."""
 
 
 @dataclass
@@ -16,50 +16,50 @@ class MixedPrecision:
     """Number formats. Trained parameters and the optimizer are float32."""
 
     param_dtype: str = "auto"
-    """What layers compute in: float32, bfloat16, or float16, which trains under a dynamic loss scale; auto: bfloat16 on
-    a GPU; on a CPU what parameters are stored in."""
+    """dtype of computation: float32, bfloat16, float16 (with dynamic loss scaling), or auto: bfloat16 on a GPU, on a
+    CPU the dtype of the parameters."""
     reduce_dtype: str = "float32"
-    """What gradients are summed in: float32 or bfloat16."""
+    """dtype of gradient reduction: float32 or bfloat16."""
 
 
 @dataclass
 class Sharding:
-    """FSDP: every process holds a part of parameters, gradients and optimizer (arXiv 2304.11277)."""
+    """FSDP: parameters, gradients and optimizer states are sharded over processes (arXiv 2304.11277)."""
 
     fsdp_size: int = -1
-    """Processes that one copy of the model is spread over; -1: all. Fewer, say those of one node: hybrid sharding."""
+    """Processes per copy of the model; -1: all. Fewer, for example those of one node: hybrid sharding."""
     reshard_after_forward: bool | None = None
-    """Let go of a unit after the forward pass and gather it again for the backward. Off, units stay until the
-    optimizer steps, and gradients are summed once a step: the whole model's bytes and those of its gradients more, and
-    less traffic. null: off where these take at most a fifth of a GPU's memory."""
+    """Free a unit after the forward pass and gather it again for the backward pass. false: keep units until the
+    optimizer step, and reduce gradients once per step: less communication, but memory for the whole model and its
+    gradients. null: false if these take at most a fifth of a GPU's memory."""
     forward_prefetch: bool = False
-    """Gather the next unit while one computes."""
+    """Gather the next unit during the computation of the current one."""
     offload_policy: bool = False
-    """Parameters, gradients and optimizer live in the CPU's memory; the optimizer steps there."""
+    """Keep parameters, gradients and optimizer in CPU memory; the optimizer step runs on the CPU."""
     optimizer_offload: bool = False
-    """AdamW's moments wait in the CPU's memory between optimizer steps."""
+    """Keep the optimizer state in CPU memory between optimizer steps."""
     wrap_policy: WrapPolicy = field(default_factory=WrapPolicy)
-    """Units."""
+    """FSDP units."""
     mixed_precision: MixedPrecision = field(default_factory=MixedPrecision)
     """Number formats."""
 
 
 @dataclass
 class FsdpConfig(Sharding):
-    """The same of a model in a run that samples."""
+    """Sharding of a model in a run that also samples."""
 
     param_offload: bool = False
-    """Parameters wait in the CPU's memory while trajectories are sampled."""
+    """Keep parameters in CPU memory while trajectories are sampled."""
 
 
 @dataclass
 class Checkpoint:
-    """What is saved and loaded, and how."""
+    """Saved and loaded parts of a checkpoint."""
 
     save_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
-    """Any of model, optimizer, extra (rows, random state, KL controller), hf_model (a folder that transformers
-    loads; `agentrl merge` makes one later)."""
+    """Any of model, optimizer, extra (rows, random state, KL controller), hf_model (a folder in Hugging
+    Face format; `agentrl merge` writes one later)."""
     load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
-    """What a resumed run takes from its checkpoint: any of model, optimizer, extra."""
+    """Parts that a resumed run loads: any of model, optimizer, extra."""
     async_save: bool = False
-    """Write while training goes on, from a copy in the CPU's memory."""
+    """Write checkpoints in the background, from a copy in CPU memory."""

@@ -1,4 +1,4 @@
-"""Models: the policy with its tokenizer, and the others."""
+"""Keys of models: files, adapters, kernels, tokenizer."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 
 @dataclass
 class Pretrained:
-    """A model from files."""
+    """A pretrained model."""
 
     path: str | None = None
-    """Folder in Hugging Face format, or a hub id; for a critic, null: the policy's."""
+    """Folder in Hugging Face format, or a hub id; for a critic, null means the policy's."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    """Allow Python code in the model's folder to run."""
     external_lib: str | None = None
-    """Module or Python file imported first, for what it registers: models, reward managers, estimators, losses."""
+    """Module or Python file to import first; it may register models, reward managers, estimators, losses."""
     override_config: dict[str, Any] = field(default_factory=dict)
-    """Fields of the model's own configuration to change."""
+    """Changes to the model's own configuration (config.json)."""
     use_shm: bool = False
-    """Load it from a copy of its folder in /dev/shm, made once a machine: for slow disks and many processes. The copy
-    stays."""
+    """Load from a copy of the folder in /dev/shm, made once per machine: for slow disks and many processes. The copy is
+    not deleted."""
     dtype: str = "float32"
-    """float32 or bfloat16: dtype of parameters that are not trained, a reference or the base under LoRA. What is
-    trained is held in float32 whatever this says, since bfloat16 would lose small updates."""
+    """dtype of parameters that are not trained (a reference, the base model under LoRA): float32 or bfloat16. Trained
+    parameters are always float32, because bfloat16 loses small updates."""
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Network(Pretrained):
     """A model that is trained."""
 
     enable_activation_offload: bool = False
-    """Keep what the backward pass needs in the CPU's memory: with gradient checkpointing, each block's input."""
+    """Keep activations for the backward pass in CPU memory; with gradient checkpointing, the input of each block."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     use_liger: bool = False
-    """Liger's fused kernels for norms, rotary embeddings and MLPs; on a GPU, with liger-kernel installed."""
+    """Use Liger's fused kernels for norms, rotary embeddings and MLPs; needs a GPU and liger-kernel."""
     lora_rank: int = 0
     """Rank of LoRA adapters (arXiv 2106.09685); 0 trains all parameters."""
     lora_alpha: float = 32.0
@@ -41,7 +41,7 @@ class Network(Pretrained):
     target_modules: Any = "all-linear"
     """Modules that get an adapter: a list of names, or all-linear."""
     exclude_modules: Any = None
-    """Modules among them that get none: a list of names, or a pattern; null: all do."""
+    """Modules among them without an adapter: a list of names, or a pattern; null: none."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class FusedKernelOptions:
     """Kernels for log-probs."""
 
     impl_backend: str = "triton"
-    """triton (on a GPU), or torch: the same in PyTorch's own operations, slower."""
+    """triton (on a GPU), or torch: the same in PyTorch, slower."""
 
 
 @dataclass
@@ -57,18 +57,18 @@ class Model(Network):
     """The policy."""
 
     use_fused_kernels: bool = True
-    """Make log-probs and entropies chunk by chunk from hidden states. false: from the logits of a whole pass at once,
-    which takes far more memory: for comparison."""
+    """Compute log-probs and entropies in chunks from hidden states. false: from all logits of a micro-batch at once,
+    which needs far more memory; for comparison."""
     fused_kernel_options: FusedKernelOptions = field(default_factory=FusedKernelOptions)
-    """How."""
+    """Options of these kernels."""
     enable_fp32_lm_head: bool = False
-    """Make the product with the output layer in float32 where layers compute in half precision: in updates, in passes
-    that make log-probs, and in the engines (SGLang's flag of this name, vLLM's head_dtype). Logits are then not rounded
-    to bfloat16, the largest part of the gap between trainer and engine (arXiv 2506.13585)."""
+    """Compute the output layer in float32 if layers compute in half precision, in the trainer and the engines (SGLang's
+    flag of this name, vLLM's head_dtype). Rounding logits to bfloat16 is the largest part of the difference between
+    trainer and engine (arXiv 2506.13585)."""
     lora_merge: bool = True
-    """Server engines get a LoRA policy folded into whole weights. false: they read the base model themselves, and each
-    sync sends the adapter alone: far less, and no rounding of merged weights, but they draw slower."""
+    """Send a LoRA policy to server engines as merged weights. false: servers load the base model, and each weight sync
+    sends only the adapter: far less data and no rounding of merged weights, but slower sampling."""
     tokenizer_path: str | None = None
     """Tokenizer folder or hub id; null: that of `path`."""
     chat_template: str | None = None
-    """Jinja file, or the template itself, in place of the tokenizer's; ready-made ones lie in configs/templates."""
+    """Jinja file or template text that replaces the tokenizer's template; ready-made ones are in configs/templates."""

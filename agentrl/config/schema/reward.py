@@ -1,4 +1,4 @@
-"""What a trajectory is worth."""
+"""Keys of rewards: functions, managers, reward model, sandbox."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,23 +8,23 @@ from agentrl.config.schema.model import Pretrained
 
 @dataclass
 class RewardFunction:
-    """verl's `compute_score`, unchanged."""
+    """A reward function with verl's `compute_score` signature."""
 
     path: str | None = None
-    """Python file, or an importable module; null: none, unless `name` is module:function."""
+    """Python file or importable module; null: none, unless `name` is module:function."""
     name: str = "compute_score"
-    """Function in it: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
-    async, returning a number or a dict with "score"; it may also ask for `trajectory` and `sandbox`."""
+    """The function: (data_source, solution_str, ground_truth, extra_info=None, **reward_kwargs), sync or
+    async. It returns a number or a dict with "score", and may take `trajectory` and `sandbox` too."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments."""
 
 
 @dataclass
 class RewardManagerModule:
-    """Where a reward manager of one's own lies."""
+    """File of your own reward manager."""
 
     path: str | None = None
-    """Python file, or an importable module; its class is `reward.reward_manager.name`."""
+    """Python file or importable module with the class `reward.reward_manager.name`."""
 
 
 @dataclass
@@ -32,44 +32,42 @@ class RewardManager:
     """How the reward function is called."""
 
     name: str = "naive"
-    """naive or dapo (each trajectory by itself, in a thread), prime (each in a process of its own, which is killed when
-    it takes too long), batch (once for all trajectories of a step, with lists), or a class of one's own written for
-    verl."""
+    """naive or dapo (one call per trajectory, in a thread), prime (one process per trajectory, killed after `timeout`),
+    batch (one call for all trajectories of a step, with lists), or the name of your own class written for verl."""
     source: str = "register"
-    """Where a class of one's own is found: importlib (in `module.path`), or register (`model.external_lib` gave it its
-    name)."""
+    """Source of your own class: importlib (`module.path`), or register (`model.external_lib` registers its name)."""
     module: RewardManagerModule = field(default_factory=RewardManagerModule)
-    """Its file."""
+    """The file of your own class."""
 
 
 @dataclass
 class OverlongBuffer:
-    """Soft punishment of long answers (DAPO, arXiv 2503.14476)."""
+    """Soft penalty for long answers (DAPO, arXiv 2503.14476)."""
 
     enable: bool = False
-    """Take something off the reward of answers that come near `data.max_response_length`."""
+    """Reduce the reward of answers close to `data.max_response_length`."""
     len: int | None = None
-    """Tokens before the limit over which the penalty grows; only tokens that the model made count. null: a fifth of the
+    """Tokens before the limit over which the penalty grows; only tokens of the model count. null: a fifth of the
     limit."""
     penalty_factor: float = 1.0
     """The penalty at the limit."""
     max_resp_len: int | None = None
-    """The limit; null: `data.max_response_length`."""
+    """The limit in tokens; null: `data.max_response_length`."""
     log: bool = True
-    """Report the penalty, and how many answers pay one, as metrics."""
+    """Log the penalty, and the share of answers with one, as metrics."""
 
 
 @dataclass
 class SandboxFusion:
-    """Where code runs, for reward functions and tools that ask for a sandbox."""
+    """The code sandbox for reward functions and tools."""
 
     url: str | None = None
-    """Address of a server, ending in /run_code: `agentrl sandbox serve`, or SandboxFusion's; null: an embedded pool
-    with the same isolation, started when first needed."""
+    """Address of a server, ending in /run_code (`agentrl sandbox serve` or SandboxFusion); null: an embedded pool with
+    the same isolation, started at its first use."""
     max_concurrent: int = 64
-    """Jobs handed to it at once; the others wait."""
+    """Most jobs at once; others wait."""
     memory_limit_mb: int = 1024
-    """MiB of memory for each program, all its processes together."""
+    """Memory limit of each program in MiB, for all its processes together."""
 
 
 @dataclass
@@ -79,61 +77,61 @@ class RewardNetwork(Pretrained):
     dtype: str = "bfloat16"
     """Parameter dtype: float32 or bfloat16."""
     input_tokenizer: str | None = None
-    """null: the model reads the policy's own tokens. Any name: it has a tokenizer and a chat template of its own, and
-    the conversation is written anew with them."""
+    """null: the model reads the policy's tokens. Any name: the conversation is rendered again with the reward model's
+    own tokenizer and chat template."""
 
 
 @dataclass
 class RewardModel:
-    """A sequence classification model with one label, which scores whole conversations."""
+    """A sequence classification model with one label that scores whole conversations."""
 
     enable: bool = False
-    """Score trajectories with it, beside the reward function if there is one."""
+    """Score trajectories with it, in addition to the reward function if there is one."""
     model: RewardNetwork = field(default_factory=RewardNetwork)
-    """Its network."""
+    """The network."""
     weight: float = 1.0
-    """What its score is multiplied by."""
+    """Factor of its score."""
     micro_batch_size_per_gpu: int | None = None
-    """Conversations per forward pass; null: as many as the token budget takes."""
+    """Conversations per micro-batch; null: as many as the token budget allows."""
     forward_max_token_len_per_gpu: int = 16384
-    """Token budget of a forward pass."""
+    """Token budget of a micro-batch."""
     max_length: int | None = None
-    """Tokens that it reads of a conversation: the last ones; null: all."""
+    """Use only the last N tokens of a conversation; null: all."""
     device: str | None = None
-    """cpu, cuda, or one GPU such as cuda:1, of the machine that runs the command; null: `trainer.device`."""
+    """cpu, cuda, or one GPU such as cuda:1 of the machine that runs the command; null: `trainer.device`."""
     enable_resource_pool: bool = False
-    """On Ray: a process of its own, where the run has GPUs with a GPU of its own, wherever the cluster has one free."""
+    """On Ray: run it in its own process, with its own GPU if the run uses GPUs, on any machine of the cluster."""
 
 
 @dataclass
 class Reward:
-    """Scores and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
-    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards land on their own turns."""
+    """Rewards and how they combine: reward = function + reward_model.weight * the reward model's score + tool_weight *
+    sum of tools' calc_reward + interaction_weight * the interaction's score; turn rewards stay on their turns."""
 
     custom_reward_function: RewardFunction = field(default_factory=RewardFunction)
-    """The reward function; without one the tools' and the interaction's scores are the reward."""
+    """The reward function; without one, the scores of tools and interaction are the reward."""
     reward_model: RewardModel = field(default_factory=RewardModel)
     """The reward model."""
     reward_manager: RewardManager = field(default_factory=RewardManager)
-    """How it is called."""
+    """How the reward function is called."""
     overlong_buffer: OverlongBuffer = field(default_factory=OverlongBuffer)
-    """What long answers cost."""
+    """Penalty for long answers."""
     sandbox_fusion: SandboxFusion = field(default_factory=SandboxFusion)
     """The code sandbox."""
     tool_weight: float | None = None
-    """Weight of each tool's `calc_reward`, taken at the end; null: 0 where something else scores the answers (a reward
-    function, named or known by the rows' data_source, or a reward model), so that none counts twice; otherwise 1."""
+    """Weight of each tool's `calc_reward`, called at the end; null: 0 if something else scores the answers (a reward
+    function, set here or known for the rows' data_source, or a reward model), otherwise 1."""
     interaction_weight: float | None = None
-    """Weight of the interaction's `calculate_score`, taken at the end; null: as for `tool_weight`."""
+    """Weight of the interaction's `calculate_score`, called at the end; null: as for `tool_weight`."""
     tool_turn_weight: float = 0.0
     """Weight of the step rewards that tools return from `execute`."""
     interaction_turn_weight: float = 0.0
     """Weight of the scores that the interaction returns with each reply."""
     launch_reward_fn_async: bool = False
-    """Begin with the log-probs of policy and reference, and the critic's values, when the last conversation ends, and
-    take the scores that are still out meanwhile. Otherwise they wait for the scores."""
+    """Compute log-probs and values while the last scores are still being computed. false: wait for all scores
+    first."""
     num_workers: int = 8
-    """Reward functions that run at once."""
+    """Most reward functions that run at once."""
     timeout: float = 60.0
-    """Seconds a reward function may take; longer is an infrastructure error and masks the sample. A function that
-    asks for `sandbox` is not timed: the sandbox limits each of its programs."""
+    """Longest call of a reward function, in seconds; a longer one is an infrastructure error and masks the sample. Not
+    used for a function that takes `sandbox`: the sandbox limits each of its programs."""

@@ -10,7 +10,7 @@ from agentrl.config.schema.model import Model
 from agentrl.config.schema.trainer import RayInit
 
 EACH_EPOCH = "after_each_epoch"
-"""A number of steps: as many as an epoch has."""
+"""Value of a frequency: once per epoch."""
 
 
 @dataclass
@@ -22,105 +22,106 @@ class SftData:
     val_files: Any = None
     """The same for validation; null: none."""
     conversations: bool | None = None
-    """true: rows are whole conversations, under `messages_key`. false: pairs, under `prompt_key` and `response_key`.
-    null: conversations where a row has some, pairs where it has none."""
+    """true: rows are conversations, in `messages_key`. false: rows are pairs, in `prompt_key` and `response_key`. null:
+    a row with messages is a conversation, another one a pair."""
     messages_key: str = "messages"
-    """Column that holds the messages, OpenAI-style, tool calls included. An assistant message with `loss_mask: 0` is
-    read and not trained on."""
+    """Column with the messages in OpenAI format, including tool calls. An assistant message with `loss_mask: 0` is
+    context only: it is not trained on."""
     prompt_key: str = "prompt"
-    """Column with a question, text or messages, where rows are pairs."""
+    """For pairs: column with the question, as text or messages."""
     prompt_dict_keys: list[str] | None = None
-    """Names that lead from that column, where it holds mappings, to the question: [question], say."""
+    """For pairs: keys that lead to the question in a column of mappings, for example [question]."""
     response_key: str = "response"
-    """Column with the answer to it, which is trained on as it stands."""
+    """For pairs: column with the answer; it is trained on unchanged."""
     response_dict_keys: list[str] | None = None
-    """Names that lead from that column to the answer."""
+    """For pairs: keys that lead to the answer in a column of mappings."""
     tools_key: str = "tools"
-    """Column that holds the schemas of the tools shown to the model; a row may lack it."""
+    """Column with the schemas of the tools; optional."""
     image_key: str = "images"
-    """Column that holds a row's images: what `<image>` in its messages stands for, in order."""
+    """Column with a row's images; they replace `<image>` in its messages, in order."""
     video_key: str = "videos"
-    """Column that holds a row's videos: what `<video>` in its messages stands for, in order."""
+    """Column with a row's videos; they replace `<video>` in its messages, in order."""
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to each call of a vision-language model's processor: size, say."""
+    """Arguments for the processor of a vision-language model, for example size."""
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to the chat template: enable_thinking, say."""
+    """Arguments for the chat template, for example enable_thinking."""
     enable_thinking_key: str = "enable_thinking"
-    """Column that says for each row whether the chat template gets enable_thinking true or false; a row may lack it."""
+    """Column with the chat template's enable_thinking for each row; optional."""
     enable_thinking_default: bool | None = None
-    """The same for rows that lack it; null: the template gets `apply_chat_template_kwargs` alone."""
+    """enable_thinking for rows without that column; null: only `apply_chat_template_kwargs` is used."""
     custom_cls: CustomClass = field(default_factory=CustomClass)
-    """A dataset class of your own, called as verl calls it: (parquet_files, tokenizer, config). Its items have
+    """A dataset class of your own, called as in verl: (parquet_files, tokenizer, config). Its items have
     `input_ids` and `loss_mask`."""
     train_max_samples: int = -1
-    """The first so many conversations; -1: all."""
+    """Use only the first N conversations; -1: all."""
     val_max_samples: int = -1
-    """The first so many for validation; -1: all."""
+    """Use only the first N validation conversations; -1: all."""
     max_length: int = 2048
-    """Longest conversation in tokens; longer ones meet `truncation`."""
+    """Longest conversation in tokens; `truncation` handles longer ones."""
     truncation: str | None = None
-    """What happens to a longer one: null (it is left out, and counted), error, left (cut the beginning), right (cut the
+    """Handling of a longer conversation: null (skip and count it), error, left (cut the beginning), right (cut the
     end), middle."""
     train_batch_size: int = 32
-    """Conversations an optimizer step."""
+    """Conversations per optimizer step."""
     shuffle: bool = True
-    """Shuffle the conversations anew each epoch."""
+    """Shuffle the conversations in each epoch."""
     seed: int = 1
-    """Seed of the shuffling."""
+    """Seed of the shuffle."""
 
 
 @dataclass
 class SftTrainer:
-    """Length, place, batches."""
+    """Length, machines, batches."""
 
     project_name: str = "agentrl"
-    """For loggers that group runs."""
+    """Project name for loggers that group runs."""
     experiment_name: str = "sft"
-    """Names the run there."""
+    """Name of the run for loggers."""
     logger: list[str] = field(default_factory=lambda: ["console"])
     """Where metrics go; file is metrics.jsonl in `output_dir`."""
     output_dir: str = "runs/sft"
-    """Folder for the trained model, in Hugging Face format: a model.path for `agentrl train`."""
+    """Folder for the trained model, in Hugging Face format; usable as model.path of `agentrl train`."""
     total_epochs: int = 1
     """Passes over the conversations."""
     total_training_steps: int | None = None
-    """Optimizer steps; null: what the epochs give."""
+    """Optimizer steps; null: as many as `total_epochs` gives."""
     max_token_len_per_gpu: int | None = None
-    """Token budget of a forward pass; null: 4096 on a GPU, 2048 on a CPU."""
+    """Token budget of a micro-batch; null: 4096 on a GPU, 2048 on a CPU."""
     test_freq: int | str = -1
     """Steps between validations, or after_each_epoch; -1: only at the end."""
     save_freq: int | str | None = None
-    """Steps between checkpoints, which lie in output_dir/checkpoints, or after_each_epoch; -1: none; null: 10 minutes
-    or more after the last one (longer where saving takes over 5% of the time)."""
+    """Steps between checkpoints (in output_dir/checkpoints), or after_each_epoch; -1: none; null: every 10 minutes or
+    more (longer if saving takes over 5% of the time)."""
     max_ckpt_to_keep: int | None = 2
-    """Newest checkpoints kept; null: all."""
+    """Number of newest checkpoints to keep; null: all."""
     resume_mode: str = "auto"
-    """auto (from the newest whole checkpoint, if any), disable, resume_path. With these two, the checkpoints there that
-    the run does not go on from are set aside."""
+    """auto (resume from the newest complete checkpoint, if any), disable, or resume_path. With disable and resume_path,
+    other checkpoints in the folder are moved to a subfolder."""
     resume_from_path: str | None = None
-    """Checkpoint folder for resume_path."""
+    """Checkpoint folder for resume_mode=resume_path."""
     grad_clip: float = 1.0
-    """Largest gradient norm."""
+    """Gradients are clipped to this norm."""
     merge_lora: bool = True
-    """Fold LoRA adapters into the model before it is written; false writes the adapter alone."""
+    """Merge LoRA adapters into the written model; false: write only the adapter."""
     device: str = "auto"
-    """cpu, cuda, or auto: cuda where there is one."""
+    """cpu, cuda, or auto: cuda if there is a GPU."""
     nnodes: int = 1
     """Machines that train."""
     n_gpus_per_node: int = 1
-    """GPUs of each, with a process to a GPU; with device=cpu: processes. More than one process in all run on Ray."""
+    """GPUs per machine, with one process per GPU (device=cpu: processes). More than one process in total runs on
+    Ray."""
     ulysses_sequence_parallel_size: int = 1
-    """Neighbouring processes that split the tokens of a pass among them, for conversations too long for one GPU."""
+    """Processes that split the tokens of a micro-batch (Ulysses), for conversations too long for one GPU."""
     max_restarts: int = 3
-    """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
+    """On Ray: how often a run that lost a process or a machine resumes by itself from its newest checkpoint."""
     ray_wait_register_center_timeout: float = 300.0
-    """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
     nccl_timeout: float = 1800.0
-    """With several processes: seconds that one waits for the others in the middle of a step, before the run fails."""
+    """With several processes: seconds that a process waits for the others within a step before the run fails."""
     seed: int = 0
     """Seed of new weights (LoRA)."""
     log_freq: int = 10
-    """Steps between progress lines where the output is no terminal."""
+    """Steps between progress lines if the output is not a terminal."""
 
 
 def _optim() -> Optim:
@@ -134,12 +135,12 @@ class SftConfig:
     data: SftData = field(default_factory=SftData)
     """Conversations."""
     model: Model = field(default_factory=Model)
-    """What is trained."""
+    """The model to train."""
     optim: Optim = field(default_factory=_optim)
     """Optimizer and schedule."""
     fsdp_config: Sharding = field(default_factory=Sharding)
-    """How processes share the model."""
+    """Sharding over processes."""
     trainer: SftTrainer = field(default_factory=SftTrainer)
     """The run."""
     ray_init: RayInit = field(default_factory=RayInit)
-    """Ray, where several processes need it."""
+    """Ray, for runs with several processes."""

@@ -1,4 +1,4 @@
-"""The run around the algorithm."""
+"""Keys of the run: length, machines, checkpoints, logging; and of Ray."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,42 +6,43 @@ from typing import Any
 
 @dataclass
 class Trainer:
-    """Length, place, saving, logging."""
+    """Length, machines, checkpoints, logging."""
 
     project_name: str = "agentrl"
-    """For loggers that group runs."""
+    """Project name for loggers that group runs."""
     experiment_name: str = "run"
-    """Names the run and its folder."""
+    """Name of the run and its folder."""
     default_local_dir: str = "runs/${trainer.experiment_name}"
     """The run's folder: config, metrics, checkpoints, dumps."""
     total_epochs: int = 1
     """Passes over the training rows."""
     total_training_steps: int | None = None
-    """Steps; null: what the epochs give."""
+    """Training steps; null: as many as `total_epochs` gives."""
     device: str = "auto"
-    """cpu, cuda, or auto: cuda where there is one."""
+    """cpu, cuda, or auto: cuda if there is a GPU."""
     nnodes: int = 1
     """Machines that train."""
     n_gpus_per_node: int = 1
-    """GPUs of each, with a process to a GPU; with device=cpu: processes. More than one process in all run on Ray."""
+    """GPUs per machine, with one process per GPU (device=cpu: processes). More than one process in total runs on
+    Ray."""
     max_restarts: int = 3
-    """On Ray: how often a run that lost a process or a machine goes on by itself from its newest checkpoint."""
+    """On Ray: how often a run that lost a process or a machine resumes by itself from its newest checkpoint."""
     ray_wait_register_center_timeout: float = 300.0
-    """On Ray: seconds to wait for GPUs that others hold, and for the processes to find each other."""
+    """On Ray: seconds to wait for GPUs that are in use, and for the processes to connect."""
     nccl_timeout: float = 1800.0
-    """With several processes: seconds that one waits for the others in the middle of a step, before the run fails."""
+    """With several processes: seconds that a process waits for the others within a step before the run fails."""
     balance_batch: bool = True
-    """Deal sequences out to processes by work, tokens and their attention, instead of by number."""
+    """Distribute sequences over processes by compute (tokens and attention) instead of by number."""
     critic_warmup: int = 0
-    """First steps in which only the critic learns."""
+    """Number of first steps that train only the critic."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])
     """Where metrics go; file is metrics.jsonl in the run's folder."""
     live: bool = True
-    """Live terminal view; where the output is no terminal, one line a step."""
+    """Live view in the terminal; without a terminal, one line per step."""
     log_val_generations: int = 0
-    """Conversations of each validation that go to loggers with tables, and that the end of a run shows."""
+    """Validation conversations that are sent to loggers with tables, and shown at the end of a run."""
     val_before_train: bool = True
     """Validate before the first step."""
     val_only: bool = False
@@ -49,28 +50,28 @@ class Trainer:
     test_freq: int = -1
     """Steps between validations; -1: only at the end."""
     save_freq: int | None = None
-    """Steps between checkpoints; -1: only at the end; null: at the end of a step, 10 minutes or more after the last
-    one (longer where saving takes over 5% of the time), and the newest two stay."""
+    """Steps between checkpoints; -1: only at the end; null: a checkpoint every 10 minutes or more
+    (longer if saving takes over 5% of the time), and only the newest two are kept."""
     default_hdfs_dir: str | None = None
-    """Folder elsewhere (hdfs://, s3://, any of fsspec's) that finished checkpoints are copied to; auto resumes from
-    there where this machine has none."""
+    """Remote folder (hdfs://, s3://, any URL of fsspec) to copy finished checkpoints to; resume_mode=auto resumes from
+    there if this machine has no checkpoint."""
     max_actor_ckpt_to_keep: int | None = None
-    """Newest checkpoints kept; null: all, but for those of `save_freq=null`."""
+    """Number of newest checkpoints to keep; null: all (with `save_freq=null`: two)."""
     max_critic_ckpt_to_keep: int | None = None
-    """Newest checkpoints that keep their critic, too; null: all."""
+    """Number of newest checkpoints that keep their critic; null: all."""
     resume_mode: str = "auto"
-    """auto (from the newest whole checkpoint in the run's folder, if any), disable, resume_path. With these two, the
-    checkpoints there that the run does not go on from are set aside."""
+    """auto (resume from the newest complete checkpoint in the run's folder, if any), disable, or resume_path. With
+    disable and resume_path, other checkpoints in the folder are moved to a subfolder."""
     resume_from_path: str | None = None
-    """Checkpoint folder for resume_path."""
+    """Checkpoint folder for resume_mode=resume_path."""
     del_local_ckpt_after_load: bool = False
-    """Delete the checkpoint that the run goes on from, once it is loaded: one less on the disk."""
+    """Delete the checkpoint that the run resumed from after it is loaded, to save disk space."""
     profile_steps: list[int] | None = None
-    """Steps to profile, into profiles/ in the run's folder; null: none."""
+    """Steps to profile; the profiles go to profiles/ in the run's folder. null: none."""
     worker_nsight_options: dict[str, Any] = field(default_factory=dict)
-    """On Ray: options of `nsys profile`, under which each training process then runs; see actor.profiler.tool."""
+    """On Ray: options of `nsys profile`; each training process then runs under it; see actor.profiler.tool."""
     rollout_data_dir: str | None = "${trainer.default_local_dir}/rollouts"
-    """Folder for training trajectories, one jsonl file a step, about 20 bytes a token: what `agentrl view` shows; null:
+    """Folder for training trajectories, for `agentrl view`: one jsonl file per step, about 20 bytes per token; null:
     not written."""
     validation_data_dir: str | None = "${trainer.default_local_dir}/validation"
     """The same for validation."""
@@ -81,9 +82,9 @@ class RayInit:
     """The Ray cluster of a run with several processes."""
 
     address: str | None = None
-    """Cluster to join, host:port; local: one of the run's own; null: that of RAY_ADDRESS or of `ray start` on this
-    machine, or else one of the run's own."""
+    """Cluster to join, host:port; local: start one for this run; null: join the one of RAY_ADDRESS or of `ray start` on
+    this machine, otherwise start one."""
     num_cpus: int | None = None
-    """CPUs of a cluster of the run's own; null: those that the machine has."""
+    """CPUs of the cluster that the run starts; null: all of the machine."""
     timeline_json_file: str | None = None
-    """File for what ran when on Ray, which chrome://tracing and Perfetto show; null: not written."""
+    """File for Ray's timeline, for chrome://tracing or Perfetto; null: not written."""

@@ -1,4 +1,4 @@
-"""The Python program that a command line starts, behind whatever launches it."""
+"""Finds the Python program in a command line, behind its launcher."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Launch:
     arguments: tuple[Field, ...]
     launcher: str
     processes: tuple[tuple[str, Field], ...] = ()
-    """nnodes and n_gpus_per_node, where torchrun is told."""
+    """nnodes and n_gpus_per_node as given to torchrun."""
     code: str = ""
     """What follows `-c`."""
 

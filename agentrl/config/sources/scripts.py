@@ -119,15 +119,12 @@ def _read_program(shell: Shell, command: Command, launch: Launch) -> Source:
 
 def _without_options(words: Sequence[Field], options: dict[str, Field]) -> Iterator[Field]:
     """The words that are no options; those that choose a file go to `options`."""
-    waiting = ""
-    for word in words:
+    left = iter(words)
+    for word in left:
         option, sign, value = word.text.partition("=")
-        if waiting:
-            options[waiting], waiting = word, ""
-        elif option in OPTIONS and sign:
-            options[OPTIONS[option]] = Field(value, word.line)
-        elif option in OPTIONS:
-            waiting = OPTIONS[option]
+        if option in OPTIONS:
+            chosen = Field(value, word.line) if sign else next(left, None)
+            options |= {OPTIONS[option]: chosen} if chosen else {}
         elif not word.text.startswith("-"):
             yield word
 

@@ -7,13 +7,13 @@ from typing import Any
 import yaml
 
 from agentrl.config.schema import Rollout
-from agentrl.core.blaming import blaming
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import UserError
 from agentrl.core.plugin_checks import check_method, returns_nothing
 from agentrl.core.plugins import find_class
 from agentrl.core.points import LOOPS
 from agentrl.core.resources import find, read_text
+from agentrl.core.user_errors import reported_as
 from agentrl.rollout.loops.base import AgentLoop
 
 RUN = "async def run(self, trajectory, sampling)"
@@ -59,7 +59,7 @@ def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
     if path is None:
         return {}
     file = find(path, what="rollout.agent.agent_loop_config_path")
-    with blaming(str(file)):
+    with reported_as(str(file)):
         entries = yaml.safe_load(read_text(file))
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{file}: write a list of entries with name and _target_")

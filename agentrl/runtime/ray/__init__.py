@@ -1,12 +1,12 @@
-"""A run on several processes: Ray starts them, carries batches to them, and says when one died.
+"""Runs on several processes: Ray starts them, moves batches between them, and reports a dead one.
 
-    controller    RayRuntime: the loop of train.py, rows, tools, scoring, the scheduler of trajectories
-    rank 0..N-1   Rank: a Learner each, in one torch.distributed group, and where engines share its GPU a Host
-    host 0..M-1   Host: an hf engine on a copy of the policy; or a ServerHost with an SGLang or vLLM server
+    controller      RayRuntime: the loop of train.py, rows, tools, rewards, the scheduler of trajectories
+    rank 0..N-1     Rank: a Learner each, in one torch.distributed group; it also samples if engines share its GPU
+    worker 0..M-1   RolloutWorker: an hf engine on a copy of the policy; or a ServerWorker: an SGLang or vLLM server
 
-`agentrl sft` has ranks alone.
+`agentrl sft` has ranks only.
 
-Ray is imported below this package only.
+Invariant: only this package imports Ray.
 """
 
 import os
@@ -20,7 +20,7 @@ from agentrl.training.sft.contract import SftRun
 
 
 def open_on_ray(config: Config, parts: Parts = NO_PARTS) -> Runtime:
-    """The runtime, its workers started. Raises UserError without Ray, or where the cluster cannot hold the run."""
+    """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
     need_ray()
     from agentrl.runtime.ray.runtime import RayRuntime
 
@@ -36,8 +36,8 @@ def open_sft_on_ray(config: SftConfig) -> SftRun:
 
 
 def need_ray() -> None:
-    """Raises UserError where it is not installed."""
-    # Ray would print a paragraph of its own about a worker's death, between the lines of the live view.
+    """Raises UserError if Ray is not installed."""
+    # Otherwise Ray prints a paragraph about a dead worker into the live view.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
         import ray  # noqa: F401

@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: joined, or started and stopped with the run; and what it sets aside for the run."""
+"""Joins or starts the Ray cluster of a run, and reserves its resources."""
 
 import logging
 import os
@@ -14,17 +14,17 @@ from agentrl.config.schema import RayInit
 from agentrl.core.errors import UserError
 from agentrl.tracking import Waiting
 
-PASSED_ON = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
-"""Variables of the controller that workers on other machines get, too, unless those have their own."""
+FORWARDED = ("HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_")
+"""Prefixes of environment variables that the controller passes to workers, unless already set there."""
 
 
 def connect(ray_init: RayInit, stack: ExitStack) -> None:
-    """Join the cluster that settings or surroundings name, or start one; `stack` leaves it. Raises UserError."""
-    if ray.is_initialized():  # somebody's, in this very process: a notebook, a test
+    """Join the cluster that `ray_init` or the environment names, or start one; `stack` leaves it. Raises UserError."""
+    if ray.is_initialized():  # started by the caller in this process: a notebook, a test
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers without a GPU still see them
-    os.environ.setdefault("RAY_worker_niceness", "0")  # else training yields to everything else on the machine
-    address = ray_init.address or ("local" if ray_init.num_cpus or not surrounded() else None)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise training gets the lowest CPU priority
+    address = ray_init.address or ("local" if ray_init.num_cpus or not cluster_is_running() else None)
     try:
         ray.init(
             address,
@@ -35,7 +35,7 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
         )
     except (ConnectionError, ValueError) as error:
         raise UserError(
-            f"ray_init.address={address}: {error}; `ray start --head` starts a cluster; all its members and this "
+            f"ray_init.address={address}: {error}; `ray start --head` starts a cluster; all machines of it and this "
             "run need RAY_AUTH_MODE=token and the same ~/.ray/auth_token"
         ) from error
     stack.callback(ray.shutdown)
@@ -43,10 +43,10 @@ def connect(ray_init: RayInit, stack: ExitStack) -> None:
         stack.callback(write_timeline, ray_init.timeline_json_file)
 
 
-def surrounded() -> bool:
-    """Whether `RAY_ADDRESS` names a cluster, or one answers that `ray start` has started on this machine.
+def cluster_is_running() -> bool:
+    """Whether `RAY_ADDRESS` names a cluster, or a cluster started by `ray start` on this machine answers.
 
-    A cluster that was killed leaves its address lying there, and Ray would wait minutes for it.
+    A killed cluster leaves its address behind, and Ray would wait minutes for it.
     """
     if os.environ.get("RAY_ADDRESS"):
         return True
@@ -61,12 +61,12 @@ def surrounded() -> bool:
 
 
 def write_timeline(file: str) -> None:
-    """What ran when, for chrome://tracing."""
+    """Write Ray's timeline for chrome://tracing."""
     ray.timeline(os.path.abspath(os.path.expanduser(file)))
 
 
 def on_gpus(device: str) -> bool:
-    """Whether `trainer.device` means GPUs in this cluster; the controller's own machine need not have one."""
+    """Whether the run uses GPUs of this cluster; the controller's machine may have none."""
     if device == "auto":
         return ray.cluster_resources().get("GPU", 0) > 0
     return device == "cuda"
@@ -81,13 +81,13 @@ def reserve(
     where more cannot come, or after `timeout` seconds.
     """
     bundle: dict[str, float] = {"CPU": each, "GPU": each} if gpus else {"CPU": each}
-    fits = [node for node in ray.nodes() if node["Alive"] and holds(node["Resources"], bundle)]
+    fits = [node for node in ray.nodes() if node["Alive"] and is_large_enough(node["Resources"], bundle)]
     grows = "RAY_ADDRESS" in os.environ or len(ray.nodes()) > 1
     group = placement_group([bundle] * machines, strategy="STRICT_SPREAD" if machines > 1 else "STRICT_PACK")
     stack.callback(remove_placement_group, group)
     patience = timeout if grows or len(fits) >= machines else 0.1
     with Waiting("waiting for the cluster") as waiting:
-        if not wait(group, patience, lambda: waiting(f"waiting for {words(machines, bundle)}")):
+        if not wait(group, patience, lambda: waiting(f"waiting for {describe(machines, bundle)}")):
             raise UserError(missing(keys, machines, bundle))
     nodes = placement_group_table(group)["bundles_to_node_id"]
     here = ray.get_runtime_context().get_node_id()
@@ -95,42 +95,43 @@ def reserve(
     return group, [bundle_index for bundle_index in order for _ in range(each)]
 
 
-def wait(group: PlacementGroup, timeout: float, tell: Callable[[], None]) -> bool:
-    """Whether the group is there within `timeout` seconds."""
+def wait(group: PlacementGroup, timeout: float, notify: Callable[[], None]) -> bool:
+    """Wait for the group; False after `timeout` seconds."""
     waited = 0.0
     while waited < timeout:
-        piece = min(1.0, timeout - waited)
-        if group.wait(piece):
+        slice_ = min(1.0, timeout - waited)
+        if group.wait(slice_):
             return True
-        waited += piece
+        waited += slice_
         if waited < timeout:
-            tell()
+            notify()
     return False
 
 
-def holds(resources: dict[str, float], bundle: dict[str, float]) -> bool:
-    """Whether a machine is large enough, whoever uses it now."""
+def is_large_enough(resources: dict[str, float], bundle: dict[str, float]) -> bool:
+    """Whether a machine is large enough, including resources in use."""
     return all(resources.get(name, 0) >= amount for name, amount in bundle.items())
 
 
 def missing(keys: str, machines: int, bundle: dict[str, float]) -> str:
-    """What was asked, what there is, what to do."""
+    """Error message: the request, the cluster's resources, the fix."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     there = ", ".join(f"{r.get('CPU', 0):g} CPUs and {r.get('GPU', 0):g} GPUs" for r in alive)
     free = ray.available_resources()
     idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
     return (
-        f"{keys} asks for {words(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, {idle} of it free: "
-        "ask for less, join a larger cluster (ray_init.address), or let a CPU count more than once (ray_init.num_cpus)"
+        f"{keys} asks for {describe(machines, bundle)}; the Ray cluster has {len(alive)} with {there}, "
+        f"{idle} of them free: ask for less, join a larger cluster (ray_init.address), "
+        "or let a CPU count more than once (ray_init.num_cpus)"
     )
 
 
-def words(machines: int, bundle: dict[str, float]) -> str:
-    """A wish as a person reads it."""
+def describe(machines: int, bundle: dict[str, float]) -> str:
+    """A request in words: "2 machines with 4 GPUs each"."""
     amounts = " and ".join(f"{amount:g} {name}s" for name, amount in bundle.items())
     return f"{machines} machine{'s' if machines > 1 else ''} with {amounts}{' each' if machines > 1 else ''}"
 
 
-def passed_on() -> dict[str, str]:
-    """This process's variables that workers may need."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+def forwarded_env() -> dict[str, str]:
+    """Environment variables of this process that workers may need."""
+    return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}

@@ -1,9 +1,9 @@
-"""The hf engine on many workers, as the scheduler of trajectories sees it: one engine.
+"""The hf engines of many workers as one engine.
 
 Invariants:
-- a trajectory stays on the worker that its first announcement chose, whatever the others do;
-- a worker hears of a key before its first request, and of keys in the order in which the scheduler names them: what
-  runs together in deterministic mode then depends on no clock.
+- a trajectory stays on the worker that was chosen at its `open`;
+- a worker gets the `open` of a key before its first request, and all `open` calls in the scheduler's order: the
+  batches of deterministic mode do not depend on timing.
 """
 
 import asyncio
@@ -14,37 +14,37 @@ import ray
 from ray.exceptions import RayError
 
 from agentrl.engines.engine import Generation, Sampling
-from agentrl.runtime.ray.failures import plain
-from agentrl.runtime.ray.host import Announcement
+from agentrl.runtime.ray.failures import plain_error
+from agentrl.runtime.ray.rollout_worker import Announcement
 from agentrl.trajectory.medium import Medium
 
 AHEAD = 8
-"""Keys by which a worker may be ahead of the least loaded one before a group is torn apart."""
+"""Keys that a worker may have more than the least loaded one before its group is split."""
 
 
-class Seat:
-    """One worker, and what it is still to be told."""
+class WorkerHandle:
+    """One worker, and the announcements it has not been sent yet."""
 
     def __init__(self, actor: Any, name: str) -> None:
         self.actor, self.name = actor, name
         self.load = 0
-        self._untold: list[Announcement] = []
-        self._telling: asyncio.Future[None] | None = None
+        self._pending: list[Announcement] = []
+        self._sending: asyncio.Future[None] | None = None
 
-    def tell(self, call: str, key: str) -> None:
-        """Announce a key soon, together with what else comes up in this turn of the event loop."""
-        self._untold.append((call, key))
-        if len(self._untold) == 1:
+    def announce(self, call: str, key: str) -> None:
+        """Queue an announcement; those of one turn of the event loop are sent together."""
+        self._pending.append((call, key))
+        if len(self._pending) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 
-    async def told(self) -> None:
-        """Wait until the worker has heard everything."""
+    async def sent(self) -> None:
+        """Wait until all announcements are sent."""
         self._flush()
-        if self._telling is not None:
-            await asyncio.shield(self._telling)
+        if self._sending is not None:
+            await asyncio.shield(self._sending)
 
     async def ask(self, method: str, *args: Any) -> Any:
-        """Call the worker; what goes wrong is raised in one line."""
+        """Call the worker. Raises its errors as one line."""
         ref = getattr(self.actor, method).remote(*args)
         try:
             return await ref
@@ -52,15 +52,17 @@ class Seat:
             ray.cancel(ref)
             raise
         except RayError as error:
-            raise plain(error, self.name) from error
+            raise plain_error(error, self.name) from error
 
     def _flush(self) -> None:
-        calls, self._untold = self._untold, []
+        calls, self._pending = self._pending, []
         if calls:
-            self._telling = asyncio.ensure_future(self._say(calls, self._telling))
-            self._telling.add_done_callback(lambda told: told.cancelled() or told.exception())  # seen: others may wait
+            self._sending = asyncio.ensure_future(self._send(calls, self._sending))
+            self._sending.add_done_callback(
+                lambda sent: sent.cancelled() or sent.exception()
+            )  # marks the error as seen
 
-    async def _say(self, calls: list[Announcement], before: "asyncio.Future[None] | None") -> None:
+    async def _send(self, calls: list[Announcement], before: "asyncio.Future[None] | None") -> None:
         if before is not None:
             await before
         await self.ask("announce", calls)
@@ -70,11 +72,11 @@ class RayEngine:
     """`agentrl.engines.engine.Engine` over the engines of many workers."""
 
     def __init__(self, actors: Sequence[Any], names: Sequence[str], push: Callable[[int], None]) -> None:
-        """`push` gives all of them the policy's present weights under a version."""
-        self.seats = [Seat(actor, name) for actor, name in zip(actors, names, strict=True)]
+        """`push(version)` sends all of them the current weights."""
+        self.workers = [WorkerHandle(actor, name) for actor, name in zip(actors, names, strict=True)]
         self.push = push
-        self._places: dict[str, Seat] = {}
-        self._groups: dict[str, Seat] = {}
+        self._worker_of: dict[str, WorkerHandle] = {}
+        self._groups: dict[str, WorkerHandle] = {}
 
     async def start(self) -> None:
         await self._all("open_engine")
@@ -83,26 +85,26 @@ class RayEngine:
         """The workers end with the runtime."""
 
     def open(self, key: str) -> None:
-        if key not in self._places:
-            seat = self._places[key] = self._choose(key.rpartition("/")[0])
-            seat.load += 1
-        self._places[key].tell("open", key)
+        if key not in self._worker_of:
+            worker = self._worker_of[key] = self._choose(key.rpartition("/")[0])
+            worker.load += 1
+        self._worker_of[key].announce("open", key)
 
     def release(self, key: str) -> None:
-        seat = self._places.pop(key, None)
-        if seat is not None:
-            seat.load -= 1
-            seat.tell("release", key)
-        if not self._places:
+        worker = self._worker_of.pop(key, None)
+        if worker is not None:
+            worker.load -= 1
+            worker.announce("release", key)
+        if not self._worker_of:
             self._groups.clear()
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
-        """As the engine's own. Raises UserError and InfraError as that does, WorkerDied when its worker is gone."""
-        seat = self._places.get(key) or self._choose(key.rpartition("/")[0])
-        await seat.told()
-        generation: Generation = await seat.ask("generate", token_ids, sampling, key, tuple(media))
+        """As `Engine.generate`; also raises WorkerDied if the worker is dead."""
+        worker = self._worker_of.get(key) or self._choose(key.rpartition("/")[0])
+        await worker.sent()
+        generation: Generation = await worker.ask("generate", token_ids, sampling, key, tuple(media))
         return generation
 
     async def abort(self) -> None:
@@ -130,10 +132,10 @@ class RayEngine:
         return {name: sum(f[name] for f in figures) for name in figures[0]} | {"weight_version": versions}
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
-        return await asyncio.gather(*(seat.ask(method, *args) for seat in self.seats))
+        return await asyncio.gather(*(worker.ask(method, *args) for worker in self.workers))
 
-    def _choose(self, group: str) -> Seat:
-        """The worker that has the group's prompt cached, unless that leaves others idle."""
-        least = min(self.seats, key=lambda seat: seat.load)
+    def _choose(self, group: str) -> WorkerHandle:
+        """The worker that has the group's prompt in its cache, unless it is too busy."""
+        least = min(self.workers, key=lambda worker: worker.load)
         own = self._groups.setdefault(group, least)
         return own if own.load < least.load + AHEAD else least

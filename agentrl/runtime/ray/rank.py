@@ -1,4 +1,4 @@
-"""Workers that train together; those of `agentrl train` have an engine beside where engines share their GPUs."""
+"""Ray workers that train together; a rank of `agentrl train` also runs an engine if engines share its GPU."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,20 +8,20 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.engines.servers import Replica, ServerBackend
-from agentrl.runtime.ray.host import Host, Worker
+from agentrl.runtime.ray.rollout_worker import RolloutWorker, Worker
 
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
 
-class Member(Worker):
-    """One of those that train together: a learner in a torch.distributed group. All get the same calls, in order."""
+class TrainingWorker(Worker):
+    """A learner in a torch.distributed group. All ranks get the same calls, in the same order."""
 
     learner: Any = None
     first = False
 
     async def join(self, rank: int, world: int, address: str, port: int) -> None:
-        """Meet the others at `address`, rank 0's, and make this one's learner."""
+        """Join the process group at rank 0's `address`, and create the learner."""
         os.environ |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
@@ -33,15 +33,15 @@ class Member(Worker):
         self.learner = self._learner(world)
 
     async def call(self, name: str, *args: Any) -> Any:
-        """A method of the learner; rank 0 answers for all."""
-        answer = getattr(self.learner, name)(*args)
-        return at_home(answer) if self.first else None
+        """Call a method of the learner; only rank 0 returns its result."""
+        result = getattr(self.learner, name)(*args)
+        return to_cpu(result) if self.first else None
 
     def _learner(self, world: int) -> Any:
         raise NotImplementedError
 
-    def _meet(self, world: int, sequence_parallel: int, fsdp_size: int) -> Any:
-        """Its place in the group: `Ranks`."""
+    def _join_ranks(self, world: int, sequence_parallel: int, fsdp_size: int) -> Any:
+        """Join the process group; returns its `Ranks`."""
         from agentrl.training.parallel.process_group import join_ranks
         from agentrl.training.parallel.ranks import ALONE
 
@@ -51,51 +51,53 @@ class Member(Worker):
         return join_ranks(self.device, sequence_parallel=sequence_parallel, fsdp_size=fsdp_size, timeout=timeout)
 
 
-class Rank(Member, Host):
-    """A rank of `agentrl train`. Every method but an engine's is called on all ranks, in the same order."""
+class Rank(TrainingWorker, RolloutWorker):
+    """A rank of `agentrl train`. All ranks get the same calls in the same order, except calls of the engine."""
 
-    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, surroundings, threads)
-        self._leaving: Iterator[dict[str, Any]] = iter(())
+    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, env, threads)
+        self._export: Iterator[dict[str, Any]] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
 
     async def sync(self, version: int) -> None:
-        """Give the engine in this worker the policy's present weights."""
+        """Copy the current weights to the engine in this worker."""
         for name, tensor in self._trained():
-            self.take(name, tensor)
+            self.set_parameter(name, tensor)
         await self.engine.update_weights(version)
 
     async def begin_export(self, most: int) -> None:
-        """Make ready to hand weights out, `most` bytes at a time."""
-        self._leaving = in_buckets(self._trained(), most)
+        """Start an export of the weights in buckets of `most` bytes."""
+        self._export = in_buckets(self._trained(), most)
 
     async def export(self) -> tuple[bool, dict[str, Any]]:
-        """Whether there was more, and from rank 0 the next weights."""
-        bucket = next(self._leaving, None)
+        """(whether there was another bucket, the bucket on rank 0 or {})."""
+        bucket = next(self._export, None)
         return bucket is not None, bucket if bucket is not None and self.first else {}
 
-    async def push(self, backend: ServerBackend, way: str, scratch: str, targets: Mapping[str, list[Target]]) -> None:
-        """Give servers the policy's present weights. `targets`: by rank, the servers that this rank serves.
+    async def push(
+        self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]
+    ) -> None:
+        """Send the current weights to servers. `targets`: rank -> the servers it sends to.
 
-        A rank without servers takes part, for the full weights are made by all ranks together.
+        A rank without servers takes part too: gathering full weights is a collective operation.
         """
         from agentrl.engines.launching import sent_weights, transport
 
         ranks = self.learner.ranks
         if self._transport is None:
-            self._weights = sent_weights(self.config, self.learner.module, way, self.device)
-            self._transport = transport(self.config, self._weights, way, self.device, Path(scratch), ranks)
+            self._weights = sent_weights(self.config, self.learner.module, method, self.device)
+            self._transport = transport(self.config, self._weights, method, self.device, Path(scratch), ranks)
         mine = targets.get(str(ranks.rank), [])
-        if mine or (way == "ipc" and backend.tensor_parallel > 1):
+        if mine or (method == "ipc" and backend.tensor_parallel > 1):
             await self._transport.push([self._replica(backend, *target) for target in mine])
         else:
             for _ in self._weights.tensors():
                 pass
 
     async def free(self) -> None:
-        """Give unused GPU memory back, for the engine beside."""
+        """Release unused GPU memory for the engine on the same GPU."""
         import torch
 
         if self.device.type == "cuda":
@@ -105,11 +107,11 @@ class Rank(Member, Host):
         from agentrl.training.learner import Learner
 
         actor = self.config.actor
-        ranks = self._meet(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config.fsdp_size)
+        ranks = self._join_ranks(world, actor.ulysses_sequence_parallel_size, actor.fsdp_config.fsdp_size)
         return Learner(self.config, ranks)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
-        """Every parameter that training changes, whole, good until the next; all ranks iterate together."""
+        """Every trained parameter, gathered; a tensor is valid until the next one. All ranks iterate together."""
         module = self.learner.module
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         units = module.units() if hasattr(module, "units") else [dict(module.named_parameters())]
@@ -123,7 +125,7 @@ class Rank(Member, Host):
 
 
 def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[str, Any]]:
-    """Copies on the CPU, at most `most` bytes together, or one that is larger."""
+    """CPU copies in buckets of at most `most` bytes, or of one larger tensor."""
     bucket: dict[str, Any] = {}
     size = 0
     for name, tensor in tensors:
@@ -136,13 +138,13 @@ def in_buckets(tensors: Iterator[tuple[str, Any]], most: int) -> Iterator[dict[s
         yield bucket
 
 
-def at_home(answer: Any) -> Any:
-    """An answer on its way to the controller, which may have no GPU."""
+def to_cpu(result: Any) -> Any:
+    """The result on the CPU: the controller may have no GPU."""
     import torch
     from torch.utils import _pytree as pytree
 
     from agentrl.training import Batch
 
-    if isinstance(answer, Batch):
-        return answer.to(torch.device("cpu"))
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), answer)
+    if isinstance(result, Batch):
+        return result.to(torch.device("cpu"))
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), result)

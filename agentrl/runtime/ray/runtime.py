@@ -1,9 +1,9 @@
-"""A run on many processes: rows, tools and the algorithm here, training and sampling on Ray workers.
+"""Runs on many processes: rows, tools and the algorithm here, training and sampling on Ray workers.
 
 Invariants:
-- every rank gets the same calls in the same order, with the same batch, which lies in the object store once;
+- every rank gets the same calls in the same order, with the same batch, stored once in the object store;
 - ranks and engines take turns, as they do in one process;
-- nothing that was started outlives `close`, or this process.
+- nothing started here outlives `close` or this process.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,26 +27,26 @@ from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
-from agentrl.runtime.ray.host import Host
-from agentrl.runtime.ray.judging import FarJudge
 from agentrl.runtime.ray.rank import Rank
-from agentrl.runtime.ray.worker_group import Crew, hire
+from agentrl.runtime.ray.reward_model import RemoteRewardModel
+from agentrl.runtime.ray.rollout_worker import RolloutWorker
+from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.tracking import Waiting
 from agentrl.training import Batch, load_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
-Sample = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
+Rollout = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
 
 
 class RayRuntime:
-    """Starts and holds the workers. Raises UserError where cluster and settings do not fit."""
+    """Starts the workers. Raises UserError if the cluster is too small."""
 
     def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         self.tokenizer = load_tokenizer(config.model)
-        self.naps = False
-        self.judge: FarJudge | None = None
-        self.crews: list[Crew] = []
+        self.sleeps = False
+        self.judge: RemoteRewardModel | None = None
+        self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
         try:
             self._open(config, parts)
@@ -67,7 +67,7 @@ class RayRuntime:
         return self._sample(self.rollouts.validate, rows, step, on_done)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        if self.naps:
+        if self.sleeps:
             self.runner.run(self.rollouts.engine.sleep())
         with self.rollouts.scoring():
             computed: Batch = self.ranks.call("call", "compute_logprobs", ray.put(batch))
@@ -78,18 +78,18 @@ class RayRuntime:
         return metrics
 
     def publish_weights(self, version: int) -> None:
-        if self.naps:
+        if self.sleeps:
             self.ranks.call("free")
         self.runner.run(self.rollouts.engine.update_weights(version))
-        if self.naps:
+        if self.sleeps:
             self.ranks.call("call", "rest")
 
     def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
         self.ranks.call("call", "save", folder.absolute(), step, state, last)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
-        found: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
-        return found
+        loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
+        return loaded
 
     def prompt_length(self, row: Row) -> int:
         return self.rollouts.prompt_length(row)
@@ -101,74 +101,76 @@ class RayRuntime:
         self.stack.close()
 
     def _open(self, config: Config, parts: Parts) -> None:
-        """From the cluster up; what is opened last is closed first."""
+        """Start the cluster, the workers, the engine, the rollouts; closed in reverse order."""
         trainer, stack = config.trainer, self.stack
         connect(config.ray_init, stack)
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
-            self.ranks = self._hire(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
+            self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
             self.runner = stack.enter_context(closing(LoopRunner()))
             engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
             waiting("the policy is loaded")
-            self.ranks.meet()
+            self.ranks.join()
             self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
-                self.judge = FarJudge(config, gpus=self.gpus, stack=stack)
+                self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
         stack.callback(self.rollouts.close)
 
-    def _hire(self, kind: type, config: Config, section: str, machines: int, each: int) -> Crew:
-        agreed = AGREED if config.rollout.nnodes else {}  # before a rank's first use of NCCL, which reads it once
+    def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:
+        agreed = AGREED if config.rollout.nnodes else {}  # NCCL reads it once, at a rank's first use
         nsight = config.trainer.worker_nsight_options if kind is Rank else None
-        crew = hire(
-            kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, surroundings=agreed, nsight=nsight
+        group = spawn(
+            kind, config, section, machines, each, gpus=self.gpus, stack=self.stack, env=agreed, nsight=nsight
         )
-        self.crews.append(crew)
-        return crew
+        self.groups.append(group)
+        return group
 
     def _engine(self, config: Config, progress: Callable[[str], None]) -> Engine:
-        """What samples: servers, or the hf engine in the ranks or in workers of its own."""
+        """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
         if not in_process(engine_name(rollout, device)):
             from agentrl.runtime.ray.servers import start_servers
 
-            remote, self.naps = start_servers(
+            remote, self.sleeps = start_servers(
                 config, device, self.ranks, self.stack, progress, vocabulary=len(self.tokenizer)
             )
             return remote
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)
-        hosts = self._hire(Host, config, "rollout", rollout.nnodes, each)
+        workers = self._spawn(RolloutWorker, config, "rollout", rollout.nnodes, each)
         most = rollout.update_weights_bucket_megabytes << 20
-        return RayEngine(hosts.actors, hosts.names, lambda version: carry(self.ranks, hosts, version, most))
+        return RayEngine(
+            workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)
+        )
 
-    def _sample(self, how: Sample, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+    def _sample(self, rollout: Rollout, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         try:
-            made = how(rows, step, on_done)
+            made = rollout(rows, step, on_done)
         except InfraError:
-            self._check_workers()  # all trajectories failed: because one is gone?
+            self._check_workers()  # did all trajectories fail because one died?
             raise
         if any(t.outcome is Outcome.INFRA_ERROR for t in made):
             self._check_workers()
         return made
 
     def _check_workers(self) -> None:
-        """Raises WorkerDied when one is gone: the run then goes on by itself, and does not stop for what that cost."""
-        for crew in self.crews:
-            crew.check()
+        """Raises WorkerDied if a worker is dead: the run then restarts instead of stopping with an InfraError."""
+        for group in self.groups:
+            group.check()
         if self.judge is not None:
-            self.judge.crew.check()
+            self.judge.group.check()
 
 
-def carry(ranks: Crew, hosts: Crew, version: int, most: int) -> None:
-    """Weights from the ranks to workers that only sample, `most` bytes in the object store at a time."""
+def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:
+    """Copy weights from the ranks to rollout workers, in buckets of `most` bytes."""
     ranks.call("begin_export", most)
     while True:
         more, bucket = ranks.call("export")
         if not more:
             break
-        hosts.call("load", ray.put(bucket))
-    hosts.call("ask", "update_weights", version)
+        workers.call("load", ray.put(bucket))
+    workers.call("ask", "update_weights", version)

@@ -1,24 +1,24 @@
-"""`agentrl sft` on several processes: its ranks are Ray actors, and one call of the run is a call of all of them."""
+"""`agentrl sft` on several processes: each call of the run goes to all ranks, which are Ray actors."""
 
 from contextlib import ExitStack
 from typing import Any
 
 from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.ray.cluster import connect, on_gpus
-from agentrl.runtime.ray.rank import Member
-from agentrl.runtime.ray.worker_group import hire
+from agentrl.runtime.ray.rank import TrainingWorker
+from agentrl.runtime.ray.worker_group import spawn
 from agentrl.tracking import Waiting
 from agentrl.training.sft.contract import SftResult
 
 
-class Pupil(Member):
+class SftRank(TrainingWorker):
     """A rank of `agentrl sft`."""
 
     def _learner(self, world: int) -> Any:
         from agentrl.training.sft.run import Run
 
         trainer, fsdp_config = self.config.trainer, self.config.fsdp_config
-        return Run(self.config, self._meet(world, trainer.ulysses_sequence_parallel_size, fsdp_config.fsdp_size))
+        return Run(self.config, self._join_ranks(world, trainer.ulysses_sequence_parallel_size, fsdp_config.fsdp_size))
 
 
 class RaySft:
@@ -29,14 +29,16 @@ class RaySft:
         with ExitStack() as stack, Waiting("workers start") as waiting:
             connect(config.ray_init, stack)
             gpus = on_gpus(trainer.device)
-            self.ranks = hire(Pupil, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node, gpus=gpus, stack=stack)
+            self.ranks = spawn(
+                SftRank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node, gpus=gpus, stack=stack
+            )
             waiting("the model is loaded")
-            self.ranks.meet()
+            self.ranks.join()
             self.stack = stack.pop_all()
 
     def resume(self) -> tuple[int, int, int]:
-        place: tuple[int, int, int] = self.ranks.call("call", "resume")
-        return place
+        position: tuple[int, int, int] = self.ranks.call("call", "resume")
+        return position
 
     def next_step(self) -> dict[str, float]:
         metrics: dict[str, float] = self.ranks.call("call", "next_step")

@@ -1,4 +1,4 @@
-"""The ranks as one: every call goes to all of them, and rank 0's answer comes back."""
+"""A group of Ray workers: every call goes to all of them; the result of the first one comes back."""
 
 import os
 from collections.abc import Sequence
@@ -9,46 +9,46 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from agentrl.runtime.ray.cluster import passed_on, reserve
-from agentrl.runtime.ray.failures import answers
-from agentrl.runtime.ray.host import Place
+from agentrl.runtime.ray.cluster import forwarded_env, reserve
+from agentrl.runtime.ray.failures import results
+from agentrl.runtime.ray.rollout_worker import Location
 from agentrl.training.perf.cpu import threads_of_rank
 
 CALLS = 8192
-"""Requests that one worker may hold at once: more than `rollout.max_concurrent_trajectories` sends."""
+"""Concurrent calls of one worker: more than `rollout.max_concurrent_trajectories` needs."""
 
 NAMES = {"trainer": "rank", "rollout": "sampler", "reward": "reward model"}
-"""What the workers are called that a section asks for."""
+"""Section of the settings -> name of its workers in messages."""
 
 
 @dataclass
-class Crew:
-    """Actors of one kind, in order."""
+class WorkerGroup:
+    """Actors of one class, in order of rank."""
 
     actors: list[Any]
     names: list[str]
-    places: list[Place]
+    locations: list[Location]
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call all, in step; the first one's answer. Raises what `answers` says."""
+        """Call all with the same arguments; the first one's result. Raises as `results` does."""
         return self.each(method, [args] * len(self.actors))[0]
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call all, each with its own arguments; all answers."""
+        """Call each with its own arguments; all results."""
         refs = [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
-        return answers(refs, self.names)
+        return results(refs, self.names)
 
-    def meet(self) -> None:
-        """Let them join into one torch.distributed group, at the first one's address."""
-        first, world = self.places[0], len(self.actors)
+    def join(self) -> None:
+        """Join all into one torch.distributed group at the address of the first."""
+        first, world = self.locations[0], len(self.actors)
         self.each("join", [(rank, world, first.address, first.port) for rank in range(world)])
 
     def check(self) -> None:
-        """Raises WorkerDied when one is gone."""
-        self.call("place")
+        """Raises WorkerDied if one is dead."""
+        self.call("location")
 
 
-def hire(
+def spawn(
     kind: type,
     config: Any,
     section: str,
@@ -58,14 +58,14 @@ def hire(
     gpus: bool,
     stack: ExitStack,
     keys: str | None = None,
-    surroundings: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
     nsight: dict[str, Any] | None = None,
-) -> Crew:
+) -> WorkerGroup:
     """Start `each` actors of `kind` on each of `machines`; returns when all run. `stack` ends them.
 
-    `section`, one of NAMES, asks for them, by `keys` (None: its nnodes and n_gpus_per_node). `surroundings`: variables
-    besides those of this process. `nsight`: options of `nsys profile`, under which they then run. Raises UserError
-    where the cluster has no room for them.
+    `section` (one of NAMES) and `keys` (None: its nnodes and n_gpus_per_node) are for messages. `env`: further
+    environment variables. `nsight`: options of `nsys profile`, which then profiles them. Raises UserError if the
+    cluster is too small.
     """
     keys = keys or f"{section}.nnodes={machines} with {section}.n_gpus_per_node={each}"
     timeout = config.trainer.ray_wait_register_center_timeout
@@ -79,9 +79,9 @@ def hire(
         if nsight:
             options["runtime_env"] = {"nsight": nsight}
         actor: Any = ray.remote(kind).options(**options)
-        actors.append(actor.remote(config, os.getcwd(), passed_on() | (surroundings or {}), threads))
+        actors.append(actor.remote(config, os.getcwd(), forwarded_env() | (env or {}), threads))
         stack.callback(ray.kill, actors[-1])
     names = [f"{NAMES[section]} {i}" for i in range(len(actors))]
-    places = answers([actor.place.remote() for actor in actors], names)
-    names = [f"{name} on {place.address}" for name, place in zip(names, places, strict=True)]
-    return Crew(actors, names, places)
+    locations = results([actor.location.remote() for actor in actors], names)
+    names = [f"{name} on {location.address}" for name, location in zip(names, locations, strict=True)]
+    return WorkerGroup(actors, names, locations)

@@ -62,7 +62,7 @@ KINDS = (
 
 @task("bank")
 class Bank(Task):
-    """Errands for the bank tool."""
+    """Transfers at a bank, solved with the bank tool."""
 
     HELP = "errands at a bank: a tool with state whose own judgement is the reward"
     DATA_SOURCE = "agentrl/bank"
@@ -87,7 +87,7 @@ class Bank(Task):
         return Problem(question, answer, extra_info, solution=errand)
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
-        """Look where a balance is needed, move the money, tell the balance."""
+        """Read a balance if needed, transfer the money, state the balance."""
         errand: Errand = problem.solution
         known: Balances = {}
         if errand.kind.looks_at is not None:
@@ -114,6 +114,6 @@ def asked(errand: Errand) -> str:
 
 
 def read(shown: str) -> Balances:
-    """Balances out of the tool's answer, "checking: 30, savings: 70"."""
+    """Balances from the tool's answer, "checking: 30, savings: 70"."""
     pairs = (item.split(": ") for item in shown.split(", "))
     return {name: int(amount) for name, amount in pairs}

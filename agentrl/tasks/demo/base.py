@@ -28,16 +28,16 @@ class Option:
 
 @dataclass(frozen=True)
 class Problem:
-    """One question with all that its tools, interaction and scorer need to know."""
+    """One question, with the data for its tools, interaction and reward."""
 
     question: str
-    """Text by which splits are kept disjoint."""
+    """Text that must differ between splits."""
     ground_truth: str
-    """What the reward function compares with."""
+    """The ground truth of the reward function."""
     extra_info: dict[str, Any]
     """The row's extra_info, without split and index."""
     solution: Any = None
-    """The task's own notes on how to solve it, for demonstrations; not written."""
+    """Private data for demonstrations; not written to rows."""
 
     @property
     def prompt(self) -> list[Message]:
@@ -46,27 +46,27 @@ class Problem:
 
 
 class Task(ABC):
-    """A problem generator. `__init__` takes its OPTIONS as keywords; raises UserError on bad ones."""
+    """Generates problems. `__init__` takes its OPTIONS as keywords; raises UserError for wrong ones."""
 
     HELP: ClassVar[str]
     OPTIONS: ClassVar[dict[str, Option]] = {}
     VARIANT: ClassVar[str | None] = None
-    """For a family of tasks: the name of one, as an example. `__init__` then takes the chosen one as `variant`."""
+    """For a family of tasks: the name of an example. `__init__` takes the chosen one as `variant`."""
     DATA_SOURCE: str
     ABILITY: ClassVar[str]
     TOOLS: ClassVar[str | None] = None
-    """YAML of the tools that the task is solved with."""
+    """YAML of the task's tools."""
     INTERACTION: ClassVar[str | None] = None
-    """YAML of the interaction that its rows ask for."""
+    """YAML of the task's interaction."""
     REWARD: ClassVar[str | None] = None
-    """Ready-made reward function, "module:function"; None where tools or interaction give the score."""
+    """Ready-made reward function, "module:function"; None if tools or interaction give the score."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:
-        """A random problem; repetitions are the caller's business."""
+        """A random problem; it may repeat an earlier one."""
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
-        """How an assistant may tackle `problem`, turn by turn."""
+        """A script that solves `problem`, turn by turn."""
         raise UserError(f"the task {type(self).__name__} has no demonstrations; leave out --demos")
 
     def files(self, out: Path) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Task(ABC):
         return {}
 
     def tool_config(self, out: Path) -> str | None:
-        """The YAML of the tools for rows that lie in `out`."""
+        """The YAML of the tools for rows in `out`."""
         return self.TOOLS
 
 
@@ -90,7 +90,7 @@ def row(task: Task, problem: Problem, split: str, index: int) -> dict[str, Any]:
 
 
 def call(name: str, number: int = 0, /, **arguments: Any) -> Message:
-    """An assistant turn that calls one tool; `number` tells the calls of a conversation apart."""
+    """An assistant turn that calls one tool; `number` distinguishes the calls of a conversation."""
     function = {"name": name, "arguments": arguments}
     return {
         "role": "assistant",

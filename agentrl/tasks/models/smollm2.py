@@ -52,7 +52,7 @@ def _plain_weights() -> dict[str, Any]:
 
 
 def find_gguf() -> Path:
-    """The model file within the installed package. Raises UserError with the mend when something is missing."""
+    """The model file within the installed package. Raises UserError with the fix when something is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError("reading SmolLM2 needs the package gguf; run: pip install gguf")
     spec = importlib.util.find_spec(PACKAGE)

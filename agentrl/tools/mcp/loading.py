@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl.core.blaming import blaming
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import Entry
+from agentrl.core.user_errors import reported_as
 from agentrl.tools.mcp.session_pool import LoopThread, SessionPool
 from agentrl.tools.mcp.spec import read_specs
 from agentrl.tools.mcp.tool import McpTool, OwnSessionMcpTool
@@ -69,7 +69,7 @@ def mcp_tools(entry: Entry, servers: McpServers) -> Iterator[Any]:
 def _made(kind: type[Any], entry: Entry, tool: Any, pool: SessionPool) -> Any:
     """A tool of agentrl's kind, or of verl's, which asks verl's client manager."""
     given = _config(entry.config, tool.name), _schema(tool)
-    with blaming(f"{entry.where}: {entry.class_name}(...)"):
+    with reported_as(f"{entry.where}: {entry.class_name}(...)"):
         if issubclass(kind, McpTool):
             return kind(*given, pool)
         for layer in layers():

@@ -27,7 +27,7 @@ class Mlflow(Service):
 
     name = "mlflow"
     package = "mlflow"
-    mend = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
+    fix = "check MLFLOW_TRACKING_URI, and that sqlalchemy and alembic are installed for a local database"
 
     def begin(self, info: RunInfo) -> None:
         folder = info.folder.resolve()

@@ -1,9 +1,9 @@
 """What loggers to a service outside have in common.
 
 Invariants:
-- a service cannot forget, so it keeps what it heard first: a run that goes on from a checkpoint continues the same run
-  there, and stays silent until it is past the last step that was sent;
-- a service in trouble costs its plots, never the run.
+- a service cannot delete records, so it keeps the first ones: a resumed run continues the same run
+  there, and sends nothing until it is past the last step that was sent;
+- a failing service costs its plots, never the run.
 """
 
 import json
@@ -37,7 +37,7 @@ class RunInfo:
     folder: Path
     config: Mapping[str, Any]
     resume: bool
-    """Whether it goes on from a checkpoint."""
+    """Whether the run resumes from a checkpoint."""
     resume_step: float | None = None
     """The step of that checkpoint; ADDS where the run only adds to a record."""
     config_yaml: str = ""
@@ -57,7 +57,7 @@ class Service(ABC):
     """As `trainer.logger` has it."""
     package: ClassVar[str]
     """What is imported."""
-    mend: ClassVar[str]
+    fix: ClassVar[str]
     """What to do when the service refuses."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -76,7 +76,7 @@ class Service(ABC):
             self.begin(run)
         except Exception as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.mend}, or drop it") from error
+            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.fix}, or drop it") from error
         self._remember()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -99,7 +99,7 @@ class Service(ABC):
 
     @abstractmethod
     def begin(self, info: RunInfo) -> None:
-        """Begin a run, or go on with the one called `self.id` where `self.resumed`; may set `self.id`."""
+        """Begin a run, or continue the one called `self.id` if `self.resumed`; may set `self.id`."""
 
     @abstractmethod
     def send(self, step: int, metrics: dict[str, float]) -> None:
@@ -121,7 +121,7 @@ class Service(ABC):
             send()
         except Exception as error:  # a network, a server, somebody else's code
             if not self._warned:
-                log.warning("trainer.logger: %s: %s; the run goes on without it", self.name, error)
+                log.warning("trainer.logger: %s: %s; the run continues without it", self.name, error)
             self._warned = True
 
     def _recall(self, resume: bool) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ class Swanlab(Service):
 
     name = "swanlab"
     package = "swanlab"
-    mend = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
+    fix = "log in with `swanlab login`, or set SWANLAB_MODE=offline"
 
     def begin(self, info: RunInfo) -> None:
         folder = os.environ.get("SWANLAB_LOG_DIR") or str(info.folder / "swanlog")

@@ -13,7 +13,7 @@ class Trackio(Service):
 
     name = "trackio"
     package = "trackio"
-    mend = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
+    fix = "check TRACKIO_SPACE_ID and TRACKIO_DIR"
 
     def begin(self, info: RunInfo) -> None:
         self.run = self.module.init(

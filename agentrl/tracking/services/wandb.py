@@ -14,7 +14,7 @@ class Wandb(Service):
 
     name = "wandb"
     package = "wandb"
-    mend = "log in with `wandb login`, or set WANDB_MODE=offline"
+    fix = "log in with `wandb login`, or set WANDB_MODE=offline"
 
     def begin(self, info: RunInfo) -> None:
         folder = None if os.environ.get("WANDB_DIR") else str(info.folder)

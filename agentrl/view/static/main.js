@@ -84,7 +84,7 @@ function onKey(event) {
   event.preventDefault();
 }
 
-// A run may go on while it is looked at.
+// A run may still write while the page is open.
 async function follow() {
   if (document.hidden) return;
   const before = JSON.stringify(runs);

@@ -4,13 +4,12 @@ Invariant: what does not parse is skipped, word by word, up to the next command:
 """
 
 import re
-from bisect import bisect_right
 
 from agentrl.config.sources.shell import tree
-from agentrl.config.sources.shell.scan import BLANK, after_parenthesis, after_piece, after_word, end_of_line
+from agentrl.config.sources.shell.cursor import Cursor
+from agentrl.config.sources.shell.scan import after_word
 from agentrl.config.sources.shell.tree import Assignment, Node, Simple, Word
 
-OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&>>|&>|<<<|<<-|<<|<&|>&|>>|>\||[;&|<>()\n]")
 REDIRECTS = ("<", ">", ">>", "<<", "<<-", "<<<", "<&", ">&", "&>", "&>>", ">|")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
 DECLARING = ("export", "local", "declare", "typeset", "readonly")
@@ -22,14 +21,8 @@ def parse(text: str, first_line: int = 1) -> list[Node]:
     return Parser(text, first_line).commands(())
 
 
-class Parser:
-    """Reads a text from left to right."""
-
-    def __init__(self, text: str, first_line: int = 1) -> None:
-        self.text, self.at, self.first_line = text.replace("\r\n", "\n"), 0, first_line
-        self.breaks = [i for i, sign in enumerate(self.text) if sign == "\n"]
-        self.documents: list[tuple[Simple, str, bool]] = []
-        """Here-documents that begin at the next line: (command, delimiter, whether tabs go)."""
+class Parser(Cursor):
+    """Builds the tree of a text."""
 
     def commands(self, ends: tuple[str, ...]) -> list[Node]:
         """Commands up to one of the words `ends`, which is not taken, or to the end of the text."""
@@ -65,23 +58,29 @@ class Parser:
         return tree.Pipeline(commands, negated) if negated or len(commands) > 1 else commands[0]
 
     def _command(self) -> Node:
-        word, line = self._next(), self._line()
-        readers = {"if": self._if, "for": self._for, "while": self._loop, "until": self._loop, "case": self._case}
+        line = self._line()
+        compound = self._compound(self._next())
+        if compound is None:
+            return self._simple(line)
+        if not isinstance(compound, tree.Function):
+            self._redirects(Simple(line))
+        return compound
+
+    def _compound(self, word: str) -> Node | None:
+        """The compound command that begins with `word`; None for a simple command."""
+        readers = {"if": self._if, "for": self._for, "while": self._loop, "until": self._until_loop, "case": self._case}
         if word in readers:
             self._word()
-            node = readers[word]() if word != "until" else self._loop(until=True)
-        elif word == "[[":
-            node = self._test()
-        elif self.text.startswith("((", self.at):
-            node = tree.Sum(self._parenthesised()[1:-1])
-        elif word == "{" or self._operator() == "(":
-            node = self._group()
-        elif word == "function" or re.match(r"[\w.:-]+[ \t]*\([ \t]*\)", self.text[self.at :]):
+            return readers[word]()
+        if word == "[[":
+            return self._test()
+        if self.text.startswith("((", self.at):
+            return tree.Sum(self._parenthesised()[1:-1])
+        if word == "{" or self._operator() == "(":
+            return self._group()
+        if word == "function" or re.match(r"[\w.:-]+[ \t]*\([ \t]*\)", self.text[self.at :]):
             return self._function()
-        else:
-            return self._simple(line)
-        self._redirects(Simple(line))
-        return node
+        return None
 
     def _if(self) -> Node:
         branches, otherwise = [], []
@@ -116,6 +115,9 @@ class Parser:
     def _loop(self, until: bool = False) -> Node:
         condition = self._until("do")
         return tree.Loop(condition, self._until("done"), until)
+
+    def _until_loop(self) -> Node:
+        return self._loop(until=True)
 
     def _case(self) -> Node:
         word, branches = self._word(), []
@@ -247,82 +249,3 @@ class Parser:
         found = self.commands((end,) if end != "then" else ("then",))
         self._word()
         return found
-
-    def _parenthesised(self) -> str:
-        """What stands between parentheses, which are taken too."""
-        self._skip()
-        start = self.at
-        self.at = after_parenthesis(self.text, self.at)
-        return self.text[start + 1 : self.at - 1]
-
-    def _lines(self) -> None:
-        while self._operator() == "\n":
-            self._take("\n")
-
-    def _skip(self) -> None:
-        """Over blanks, continued lines and a comment."""
-        while self.at < len(self.text):
-            if self.text[self.at] in BLANK:
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] == "#":
-                self.at = end_of_line(self.text, self.at)
-            else:
-                return
-
-    def _operator(self) -> str:
-        """The operator that comes next, or ""."""
-        self._skip()
-        found = OPERATOR.match(self.text, self.at)
-        if found and found[0] in ("<", ">") and self.text[self.at : self.at + 2] in ("<(", ">("):
-            return ""
-        return found[0] if found else ""
-
-    def _take(self, sign: str) -> None:
-        if self._operator() == sign:
-            self.at += len(sign)
-            if sign == "\n" and self.documents:
-                self._read_documents()
-
-    def _read_documents(self) -> None:
-        """The here-documents of the line that has just ended."""
-        for command, delimiter, tabs in self.documents:
-            plain = delimiter.strip("\"'\\")
-            start, lines = self._line(), []
-            while self.at < len(self.text):
-                end = end_of_line(self.text, self.at)
-                line = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                line = line.lstrip("\t") if tabs else line
-                if line == plain:
-                    break
-                lines.append(line + "\n")
-            command.stdin = Word(_document("".join(lines), quoted=plain != delimiter), start)
-        self.documents = []
-
-    def _next(self) -> str:
-        """The word that comes next, which is not taken."""
-        self._skip()
-        return self.text[self.at : after_word(self.text, self.at)]
-
-    def _word(self) -> Word:
-        self._skip()
-        line, start = self._line(), self.at
-        self.at = after_word(self.text, self.at)
-        return Word(self.text[start : self.at], line)
-
-    def _line(self) -> int:
-        return bisect_right(self.breaks, self.at - 1) + self.first_line
-
-
-def _document(text: str, *, quoted: bool) -> str:
-    """A here-document as a quoted word."""
-    if quoted:
-        return "'" + text.replace("'", "'\\''") + "'"
-    pieces, at = [], 0
-    while at < len(text):
-        end = after_piece(text, at) if text[at] in "\\`$" else at + 1
-        pieces.append('\\"' if text[at] == '"' else text[at:end])
-        at = end
-    return f'"{"".join(pieces)}"'

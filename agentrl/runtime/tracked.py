@@ -1,7 +1,7 @@
-"""A runtime whose phases are timed, and where a run may stop.
+"""Times the phases of a runtime, and stops a run between them.
 
-Invariant: a stop that is requested while a step samples or computes log-probs ends the step before anything that a
-checkpoint holds has changed.
+Invariant: a stop requested while a step samples or computes log-probs ends the step before any state of a checkpoint
+changes.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
-class Observed:
-    """The calls of `Runtime` that a step makes."""
+class TrackedRuntime:
+    """The methods of `Runtime` that a step calls."""
 
     def __init__(self, runtime: Runtime, tracker: RunTracker, stop: StopRequest) -> None:
         self.runtime, self.tracker, self.stop = runtime, tracker, stop
@@ -34,7 +34,7 @@ class Observed:
         return self.runtime.validate(rows, step, on_done)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
-        """As `Runtime` says. Raises Interrupted where a stop was requested meanwhile."""
+        """As `Runtime` says. Raises Interrupted if a stop was requested meanwhile."""
         with self.tracker.phase("logprobs"):
             batch = self.runtime.compute_logprobs(batch)
         self.stop.check()

@@ -1,4 +1,4 @@
-"""Where servers go: on the ranks' own GPUs, or on GPUs set aside for them."""
+"""Chooses machines and GPUs for servers: the GPUs of the ranks, or GPUs of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import UserError
-from agentrl.runtime.ray.host import Place
+from agentrl.runtime.ray.rollout_worker import Location
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A place for one server."""
+class Placement:
+    """Machine and GPUs of one server."""
 
     strategy: Any
-    """How Ray finds it."""
+    """Ray's scheduling strategy."""
     gpus: tuple[str, ...] = ()
     """The ranks' GPUs that it shares; empty where Ray gives it its own."""
     own_gpus: float = 0
-    """How many these are."""
+    """Number of GPUs that Ray gives it."""
     rank: int = 0
     """The rank on its first GPU."""
 
 
-def rank_spots(places: Sequence[Place], rollout: Rollout, device: torch.device) -> list[Spot]:
-    """Spots beside the ranks: one for every `rollout.tensor_model_parallel_size` GPUs of a machine; without GPUs,
-    `rollout.replicas` in turn. Raises UserError where machines do not hold whole servers."""
+def placements_on_ranks(locations: Sequence[Location], rollout: Rollout, device: torch.device) -> list[Placement]:
+    """One server for every `rollout.tensor_model_parallel_size` ranks of a machine, on their GPUs; without GPUs,
+    `rollout.replicas` servers. Raises UserError if a machine's GPUs do not divide evenly."""
     width = rollout.tensor_model_parallel_size
     if device.type == "cpu":
-        return [Spot(_on(places[i % len(places)].node)) for i in range(rollout.replicas)]
-    spots = []
-    for node, ranks in groupby(range(len(places)), key=lambda rank: places[rank].node):
+        return [Placement(_on(locations[i % len(locations)].node)) for i in range(rollout.replicas)]
+    placements = []
+    for node, ranks in groupby(range(len(locations)), key=lambda rank: locations[rank].node):
         own = list(ranks)
         if len(own) % width:
             raise UserError(
@@ -43,14 +43,14 @@ def rank_spots(places: Sequence[Place], rollout: Rollout, device: torch.device) 
                 "(trainer.n_gpus_per_node): choose a divisor"
             )
         for i in range(0, len(own), width):
-            gpus = tuple(gpu for rank in own[i : i + width] for gpu in places[rank].gpus)
-            spots.append(Spot(_on(node), gpus=gpus, rank=own[i]))
-    return spots
+            gpus = tuple(gpu for rank in own[i : i + width] for gpu in locations[rank].gpus)
+            placements.append(Placement(_on(node), gpus=gpus, rank=own[i]))
+    return placements
 
 
-def apart_spots(group: PlacementGroup, rollout: Rollout, each: int, device: torch.device) -> list[Spot]:
-    """Spots on machines that only sample, `each` GPUs on a machine; without GPUs a server has one process. Raises
-    UserError where they do not hold whole servers."""
+def separate_placements(group: PlacementGroup, rollout: Rollout, each: int, device: torch.device) -> list[Placement]:
+    """Servers on machines that only sample, with `each` GPUs per machine; without GPUs a server has one process. Raises
+    UserError if a machine's GPUs do not divide evenly."""
     width = rollout.tensor_model_parallel_size if device.type == "cuda" else 1
     if each % width:
         raise UserError(
@@ -58,9 +58,9 @@ def apart_spots(group: PlacementGroup, rollout: Rollout, each: int, device: torc
             "choose a divisor"
         )
     return [
-        Spot(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=width)
+        Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=width)
         if device.type == "cuda"
-        else Spot(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine))
+        else Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine))
         for machine in range(rollout.nnodes)
         for _ in range(each // width)
     ]

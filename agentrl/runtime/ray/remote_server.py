@@ -1,4 +1,4 @@
-"""A server held by an actor on the machine that it runs on."""
+"""An engine server that a Ray actor runs on its machine."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,41 +8,41 @@ from typing import Any
 import ray
 
 from agentrl.engines.servers import ServerBackend, ServerProcess, StartFailed
-from agentrl.runtime.ray.host import Place
-from agentrl.runtime.ray.placing import Spot
+from agentrl.runtime.ray.placement import Placement
+from agentrl.runtime.ray.rollout_worker import Location
 
 
-class ServerHost:
-    """An actor that holds one server on its machine; should it die, the server dies with it."""
+class ServerWorker:
+    """A Ray actor that runs one server; the server ends with the actor."""
 
     def __init__(self, backend: ServerBackend, log: str, scratch: str) -> None:
         self.backend, self.log, self.scratch = backend, Path(log), Path(scratch)
         self.process: ServerProcess | None = None
 
-    def place(self) -> Place:
-        """Where this is, and a free port."""
+    def location(self) -> Location:
+        """Machine, address, GPUs and a free port."""
         from agentrl.engines.servers.process import free_port
 
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), gpus, free_port())
+        return Location(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), gpus, free_port())
 
     def launch(self, port: int, address: str, gpus: Sequence[str]) -> None:
         """Start the server, reachable from the cluster's other machines."""
         environment = self.backend.environment() | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
-        command = [*self.backend.command(port), "--host", address]  # the last one counts
+        command = [*self.backend.command(port), "--host", address]  # the last --host counts
         self.process = ServerProcess(command, environment, self.log, scratch=self.scratch)
         self.process.launch()
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the server runs."""
         return self.process is not None and self.process.alive
 
     def stuck(self) -> bool:
-        """Whether its port is another's."""
+        """Whether another program uses its port."""
         return self.process is not None and self.process.stuck
 
     def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         if self.process is not None:
             asyncio.run(self.process.stop())
 
@@ -51,26 +51,26 @@ class ServerHost:
         return self.process.tail(lines) if self.process is not None else []
 
     def failure(self, name: str, hints: dict[str, str]) -> tuple[str, tuple[str, ...]]:
-        """Why it did not come up, and what it said."""
+        """(why it did not start, its last lines)."""
         assert self.process is not None
         error = self.process.failure(name, hints)
         return str(error), error.details
 
 
-class FarServer:
-    """What `Replica` needs of a `ServerProcess`, for one held by an actor."""
+class RemoteServer:
+    """A `ServerProcess` for `Replica` that a `ServerWorker` runs."""
 
-    def __init__(self, actor: Any, spot: Spot, place: Place) -> None:
-        self.actor, self.spot, self.place = actor, spot, place
+    def __init__(self, actor: Any, placement: Placement, location: Location) -> None:
+        self.actor, self.placement, self.location = actor, placement, location
         self.launched = False
 
     @property
     def url(self) -> str:
-        return f"http://{self.place.address}:{self.place.port}"
+        return f"http://{self.location.address}:{self.location.port}"
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the server runs."""
         try:
             return bool(ray.get(self.actor.alive.remote()))
         except ray.exceptions.RayActorError:
@@ -78,24 +78,24 @@ class FarServer:
 
     @property
     def stuck(self) -> bool:
-        """Whether its port is another's."""
+        """Whether another program uses its port."""
         return bool(ray.get(self.actor.stuck.remote()))
 
     def launch(self) -> None:
         """Start it; returns at once."""
-        gpus = self.spot.gpus or self.place.gpus
+        gpus = self.placement.gpus or self.location.gpus
         self.launched = True
-        ray.get(self.actor.launch.remote(self.place.port, self.place.address, gpus))
+        ray.get(self.actor.launch.remote(self.location.port, self.location.address, gpus))
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         await self.actor.stop.remote()
 
     def tail(self, lines: int = 20) -> list[str]:
         """The last lines of its log."""
-        said: list[str] = ray.get(self.actor.tail.remote(lines))
-        return said
+        lines_: list[str] = ray.get(self.actor.tail.remote(lines))
+        return lines_
 
     def failure(self, name: str, hints: Mapping[str, str]) -> StartFailed:
-        """Why it did not come up."""
+        """The error for a server that did not start."""
         return StartFailed(*ray.get(self.actor.failure.remote(name, dict(hints))))

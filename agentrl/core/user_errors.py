@@ -1,4 +1,4 @@
-"""Errors of other people's code as one line that names its owner."""
+"""Turns errors of user code into one line that names its source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from agentrl.core.errors import UserError
 
 
 @contextmanager
-def blaming(what: str) -> Iterator[None]:
+def reported_as(what: str) -> Iterator[None]:
     """Turn any exception of a user's code into a UserError of one line that begins with `what`."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Conversations that nobody sampled: what a model might have said to a row, to see what becomes of it."""
+"""Builds made-up conversations on a row, to test template, tools and masks without a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def call(schema: dict[str, Any], number: int = 0) -> dict[str, Any]:
 def with_tools(
     prompt: Sequence[Message], schemas: Sequence[dict[str, Any]], results: Sequence[str] = ()
 ) -> list[Message]:
-    """A conversation that calls each tool, a turn each, and answers; `results` are what the tools say."""
+    """A conversation that calls each tool in a turn of its own, then answers; `results`: answers of the tools."""
     messages = list(prompt)
     for number, schema in enumerate(schemas):
         made = call(schema, number)
@@ -46,12 +46,12 @@ def with_tools(
 
 
 def with_follow_up(prompt: Sequence[Message]) -> list[Message]:
-    """Two answers with a user's word between them."""
+    """Two answers with a user message between them."""
     return [*prompt, assistant(ANSWER), {"role": "user", "content": "Are you sure?"}, assistant("Yes.")]
 
 
 def with_thought(prompt: Sequence[Message], *, field: bool) -> list[Message]:
-    """The same, each answer thought about first: in a field of its own, or in the text."""
+    """The same with reasoning before each answer: in a field of its own, or in the text."""
 
     def thoughtful(text: str) -> Message:
         inline = f"<think>\n{THOUGHT}\n</think>\n\n{text}"

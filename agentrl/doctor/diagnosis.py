@@ -1,6 +1,7 @@
-"""An examination from head to foot. It needs the tokenizer, not the model's weights, no engine and no GPU.
+"""Checks every part of a run before it starts. It needs the tokenizer, but no
+weights, no engine and no GPU.
 
-Invariant: a part that cannot be examined is a finding, and the others still are.
+Invariant: a check that raises becomes a finding; the other checks still run.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import sections_for
-from agentrl.core.blocking import IMPATIENCE, LoopWatch
+from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.doctor import engines, judging, memory, rows, script, services, template
+from agentrl.doctor import conversations, engines, memory, reward, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards.checks import RUN
 from agentrl.rollout.environment import environment, sandbox_for, scorer
@@ -25,22 +26,22 @@ from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 OnFinding = Callable[[str, Finding], None]
-"""Called with the area and the finding, as they come."""
+"""Called with the area and the finding as soon as there is one."""
 
 
 @dataclass
-class Patient:
-    """What is examined, as far as it could be put together."""
+class Diagnosis:
+    """The findings so far, and a made-up conversation to show."""
 
     config: Config
     on_finding: OnFinding
     findings: list[Finding] = field(default_factory=list)
     conversation: Trajectory | None = None
-    """A made-up conversation over the first row, with the tools' own answers."""
+    """A made-up conversation on the first row, with real answers of the tools."""
     decode: Callable[[Sequence[int]], str] | None = None
 
     def note(self, area: str, found: Iterable[Finding]) -> None:
-        """Keep what a part of the examination finds; whatever it raises is a problem."""
+        """Add the findings of one check; an exception becomes a problem."""
         try:
             for finding in found:
                 self._keep(area, finding)
@@ -48,7 +49,7 @@ class Patient:
             self._keep(area, _as_problem(error))
 
     async def listen(self, area: str, found: AsyncIterator[Finding]) -> None:
-        """`note`, for what takes time."""
+        """The same for an asynchronous check."""
         try:
             async for finding in found:
                 self._keep(area, finding)
@@ -60,63 +61,63 @@ class Patient:
         self.on_finding(area, finding)
 
 
-def examine(config: Config, on_finding: OnFinding, *, split: str = "train", count: int = 3) -> Patient:
-    """Everything, with the first `count` rows of `split`."""
-    patient = Patient(config, on_finding)
-    patient.note("config", _checked(config))
-    asyncio.run(_examine(patient, split, count))
-    return patient
+def diagnose(config: Config, on_finding: OnFinding, *, split: str = "train", count: int = 3) -> Diagnosis:
+    """Run all checks, with the first `count` rows of `split`."""
+    diagnosis = Diagnosis(config, on_finding)
+    diagnosis.note("config", _checked(config))
+    asyncio.run(_diagnose(diagnosis, split, count))
+    return diagnosis
 
 
-async def _examine(patient: Patient, split: str, count: int) -> None:
-    config = patient.config
+async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
+    config = diagnosis.config
     sandbox = sandbox_for(config)
     device: Any = None
     try:
         device = device_for(config.trainer.device)
     except UserError as error:
-        patient.note("engine", [_as_problem(error)])
+        diagnosis.note("engine", [_as_problem(error)])
     try:
         tokenizer = load_tokenizer(config.model)
         env = environment(config, tokenizer, None, sandbox)  # type: ignore[arg-type]  # nothing is sampled
         found = [replace(row, prompt=env.chat.see(row.prompt)) for row in _rows(config, tokenizer, split, count)]
     except UserError as error:
-        patient.note("setup", [_as_problem(error)])
+        diagnosis.note("setup", [_as_problem(error)])
     else:
-        patient.decode = env.chat.decode
-        await _with_rows(patient, env, found, sandbox, tokenizer)
+        diagnosis.decode = env.chat.decode
+        await _with_rows(diagnosis, env, found, sandbox, tokenizer)
         await env.tools.close()
         await env.interactions.close()
     await sandbox.close()
     if device is not None:
         processes = config.trainer.nnodes * config.trainer.n_gpus_per_node
         if config.model.path:
-            patient.note("memory", memory.memory(config, device, processes))
-        await patient.listen("engine", engines.engines(config, device))
+            diagnosis.note("memory", memory.memory(config, device, processes))
+        await diagnosis.listen("engine", engines.engines(config, device))
 
 
-async def _with_rows(patient: Patient, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
-    config, first = patient.config, found[0]
+async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
+    config, first = diagnosis.config, found[0]
     chat = _strict(config, env.chat)
     schemas = env.tools.schemas(first.tool_selection)
-    patient.note("rows", rows.lengths(config, chat, env.tools, found))
-    patient.note("rows", rows.contents(config, env.tools, env.interactions, found))
-    patient.note("template", template.append_only(chat, first.prompt, schemas))
-    patient.note("template", template.format_found(chat, config.rollout.multi_turn.format))
-    patient.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
-    patient.note("template", template.dropped_fields(chat, first.prompt, schemas))
-    watch = LoopWatch(IMPATIENCE, report=lambda _: None)
+    diagnosis.note("rows", rows.lengths(config, chat, env.tools, found))
+    diagnosis.note("rows", rows.contents(config, env.tools, env.interactions, found))
+    diagnosis.note("template", template.append_only(chat, first.prompt, schemas))
+    diagnosis.note("template", template.format_found(chat, config.rollout.multi_turn.format))
+    diagnosis.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
+    diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
+    watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
     with watch.watching():
-        results = await _tools(patient, env, first)
-        await patient.listen("user", services.user_answers(env.interactions, first))
-        await _reward(patient, chat, found, sandbox, tokenizer)
-    patient.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
-    messages = script.with_tools(first.prompt, schemas, results)
-    patient.note("masks", _masks(patient, chat, first, messages, schemas))
+        results = await _tools(diagnosis, env, first)
+        await diagnosis.listen("user", services.user_answers(env.interactions, first))
+        await _reward(diagnosis, chat, found, sandbox, tokenizer)
+    diagnosis.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
+    messages = conversations.with_tools(first.prompt, schemas, results)
+    diagnosis.note("masks", _masks(diagnosis, chat, first, messages, schemas))
 
 
 def _strict(config: Config, chat: Chat) -> Chat:
-    """The run's own, comparing to the letter, whatever the run's check leaves out."""
+    """The run's chat with the strict sanity check, also where the run uses a weaker one."""
     return Chat(
         chat.tokenizer,
         format=config.rollout.multi_turn.format,
@@ -127,8 +128,8 @@ def _strict(config: Config, chat: Chat) -> Chat:
     )
 
 
-async def _tools(patient: Patient, env: Environment, row: Row) -> list[str]:
-    """What the tools said to made-up calls."""
+async def _tools(diagnosis: Diagnosis, env: Environment, row: Row) -> list[str]:
+    """Answers of the tools to made-up calls."""
     said: list[str] = []
     if not len(env.tools):
         return said
@@ -139,36 +140,36 @@ async def _tools(patient: Patient, env: Environment, row: Row) -> list[str]:
                 said.append(result.text)
             yield finding
 
-    await patient.listen("tools", findings())
+    await diagnosis.listen("tools", findings())
     return said
 
 
-async def _reward(patient: Patient, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
+async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     try:
-        judge = scorer(patient.config, tokenizer, sandbox)
+        judge = scorer(diagnosis.config, tokenizer, sandbox)
     except UserError as error:
-        patient.note("reward", [_as_problem(error)])
+        diagnosis.note("reward", [_as_problem(error)])
         return
-    await patient.listen("reward", judging.reward(chat, judge, found))
+    await diagnosis.listen("reward", reward.reward(chat, judge, found))
     await judge.close()
-    if _runs_code(patient.config, judge):
-        await patient.listen("sandbox", services.sandbox_runs(sandbox))
+    if _runs_code(diagnosis.config, judge):
+        await diagnosis.listen("sandbox", services.sandbox_runs(sandbox))
 
 
 def _runs_code(config: Config, judge: Any) -> bool:
-    """Whether the reward asks for the sandbox, or one is named."""
+    """Whether the reward uses the sandbox."""
     function = getattr(judge, "fn", None)
     asks = function is not None and "sandbox" in signature(function.function).parameters
     return bool(config.reward.sandbox_fusion.url) or asks
 
 
 def _masks(
-    patient: Patient, chat: Chat, row: Row, messages: list[dict[str, Any]], schemas: list[dict[str, Any]]
+    diagnosis: Diagnosis, chat: Chat, row: Row, messages: list[dict[str, Any]], schemas: list[dict[str, Any]]
 ) -> Iterator[Finding]:
     given = len(row.prompt)
     ledger = chat.transcript(messages, schemas or None, given=given)
     turns = sum(message["role"] == "assistant" for message in messages[given:])
-    patient.conversation = Trajectory(row, "made up", 0, messages=messages, ledgers=[ledger], turns=turns)
+    diagnosis.conversation = Trajectory(row, "made up", 0, messages=messages, ledgers=[ledger], turns=turns)
     yield ok(f"{ledger.model_tokens} of {len(ledger)} tokens of a made-up conversation would be trained")
 
 
@@ -180,7 +181,7 @@ def _rows(config: Config, tokenizer: Any, split: str, count: int) -> list[Row]:
 
 
 def _checked(config: Config) -> Iterator[Finding]:
-    """Every check that a run begins with, not only the first that fails."""
+    """All start-up checks of a run, not only the first that fails."""
     troubled = False
     for check in RUN:
         sections = sections_for(check, config)
@@ -200,10 +201,10 @@ def _as_problem(error: Exception) -> Finding:
     if isinstance(error, UserError):
         return problem(*_split(str(error)))
     text = " ".join(str(error).split())
-    return problem(f"{type(error).__name__}: {text}", "this part could not be looked at; the others are")
+    return problem(f"{type(error).__name__}: {text}", "this check could not run; the other checks did")
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Culprit and mend, where the line has both."""
-    text, _, mend = line.rpartition("; ")
-    return (text, mend) if text else (line, "")
+    """(problem, fix) of a message; the fix may be empty."""
+    text, _, fix = line.rpartition("; ")
+    return (text, fix) if text else (line, "")

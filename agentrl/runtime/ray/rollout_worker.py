@@ -1,6 +1,6 @@
-"""A worker, and one that samples: an hf engine on a copy of the policy of its own.
+"""Ray workers: the base class, and one that samples with an hf engine on its own copy of the policy.
 
-Heavy modules are imported when a worker starts, not with this file: by then its surroundings are set.
+Heavy modules are imported when a worker starts, not with this file: its environment must be set first.
 """
 
 import os
@@ -18,8 +18,8 @@ Announcement = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a worker runs."""
+class Location:
+    """The machine, GPUs and address of a worker."""
 
     node: str
     address: str
@@ -30,12 +30,12 @@ class Place:
 
 
 class Worker:
-    """An actor. Its calls come from the controller only, and in order where that matters."""
+    """A Ray actor. Only the controller calls it."""
 
-    def __init__(self, config: Any, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        """`config`: any with a trainer. `folder`: the controller's, for relative paths. `threads`: of an operation on a
-        CPU; 0: PyTorch's choice."""
-        for name, value in surroundings.items():
+    def __init__(self, config: Any, folder: str, env: dict[str, str], threads: int) -> None:
+        """`config`: any with a trainer section. `folder`: the controller's working directory. `threads`: PyTorch's on a
+        CPU; 0: its default."""
+        for name, value in env.items():
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
@@ -47,25 +47,25 @@ class Worker:
         if device == "cpu":
             tune_cpu(threads or None)
 
-    async def place(self) -> Place:
-        """Where this is."""
+    async def location(self) -> Location:
+        """Machine, address, GPUs and a free port."""
         from agentrl.engines.servers.process import free_port
 
         node = ray.get_runtime_context().get_node_id()
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Place(node, ray.util.get_node_ip_address(), gpus, free_port())
+        return Location(node, ray.util.get_node_ip_address(), gpus, free_port())
 
 
-class Host(Worker):
-    """Samples."""
+class RolloutWorker(Worker):
+    """Samples with an hf engine."""
 
-    def __init__(self, config: Config, folder: str, surroundings: dict[str, str], threads: int) -> None:
-        super().__init__(config, folder, surroundings, threads)
+    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, env, threads)
         self.engine: Any = None
         self.parameters: dict[str, Any] = {}
 
     async def open_engine(self) -> None:
-        """Load a copy of the policy and make ready to sample."""
+        """Load a copy of the policy and start the engine."""
         from agentrl.engines.launching import engine_in_process
         from agentrl.training import load_model
 
@@ -76,7 +76,7 @@ class Host(Worker):
         await self.engine.start()
 
     async def announce(self, calls: list[Announcement]) -> None:
-        """Keys that come and go, in their order."""
+        """Open and release keys, in order."""
         for name, key in calls:
             getattr(self.engine, name)(key)
 
@@ -88,14 +88,14 @@ class Host(Worker):
         return generation
 
     async def ask(self, name: str, *args: Any) -> Any:
-        """Any other method of the engine that waits for an answer."""
+        """Call any other async method of the engine."""
         return await getattr(self.engine, name)(*args)
 
     async def load(self, bucket: dict[str, Any]) -> None:
-        """Take some of the policy's weights: name -> tensor."""
+        """Set some of the weights: name -> tensor."""
         for name, tensor in bucket.items():
-            self.take(name, tensor)
+            self.set_parameter(name, tensor)
 
-    def take(self, name: str, tensor: Any) -> None:
-        """One parameter's new value."""
+    def set_parameter(self, name: str, tensor: Any) -> None:
+        """Set one parameter."""
         self.parameters[name].data.copy_(tensor)
