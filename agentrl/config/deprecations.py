@@ -22,7 +22,7 @@ class Deprecation:
 
     @property
     def note(self) -> str:
-        """What a person is told who sets the old name, on one line."""
+        """The line for a user who sets the old name."""
         return (
             f"{self.old} is deprecated since {self.since}: set {self.new}; "
             f"the old name ends with {self.removed_in}, not before {self.not_before}"

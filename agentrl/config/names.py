@@ -29,7 +29,7 @@ class Entry:
     text: str
     """The new name when moved, otherwise the reason."""
     note: str = ""
-    """What a person is told in place of the usual line."""
+    """The line that replaces the usual one."""
 
 
 @dataclass(frozen=True)

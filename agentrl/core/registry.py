@@ -132,7 +132,7 @@ class Registry(Generic[T]):
 
     def make(self, name: str, key: str, /, *args: Any, **kwargs: Any) -> Any:
         """What the object of that name makes of the arguments. Raises UserError; so does one of the user's own that
-        fails, whatever it raises."""
+        fails, with any exception."""
         entry: Entry[Any] = self.entry(name, key)
         if entry.built_in:
             return entry.value(*args, **kwargs)

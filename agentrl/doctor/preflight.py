@@ -147,7 +147,7 @@ def _has_user(messages: list[dict[str, Any]]) -> bool:
 
 
 def _check_template(folder: Path) -> None:
-    """A chat template, where the tokenizer lies in a folder."""
+    """The tokenizer has a chat template, if it is a folder."""
     if not folder.is_dir() or any((folder / name).exists() for name in TEMPLATES):
         return
     file = folder / "tokenizer_config.json"

@@ -72,7 +72,7 @@ class OneByOne:
 
 
 def as_batch(given: Sequence[Arguments], reward_fn_key: str, tokenizer: Any) -> Any:
-    """What is told of trajectories as a DataProto; prompts padded on the left, responses on the right."""
+    """The trajectories' arguments as a DataProto; prompts padded on the left, responses on the right."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -109,7 +109,7 @@ class UnknownPrograms(VerlModules):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec for the module that `python -m` names, and the packages that it lies in."""
+        """A spec for the module that `python -m` names, and the packages around it."""
         started = started_module(sys.orig_argv)
         if started.partition(".")[0] not in ("verl", "recipe") or not f"{started}.".startswith(f"{fullname}."):
             return None

@@ -32,7 +32,7 @@ class Source:
     launcher: str = ""
     """python, torchrun or ray."""
     certain: bool = True
-    """Whether the script starts it whatever its conditions turn out to be."""
+    """Whether the script starts it under all of its conditions."""
     words: tuple[str, ...] = ()
     """What the program gets, as the shell would pass it, with marks for what is not known."""
     lost: list[tuple[int, str]] = field(default_factory=list)

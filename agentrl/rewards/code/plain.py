@@ -39,7 +39,7 @@ class Opaque(Exception):
 
 
 def encode(value: Any, other: "Callable[[Any], Any] | None" = None) -> Any:
-    """The plain form of a value as JSON, its type kept. A subclass counts as its base, whatever it overrides.
+    """The plain form of a value as JSON, its type kept. A subclass counts as its base.
 
     `other` gives the form of what has none. Raises Opaque.
     """
