@@ -20,18 +20,19 @@ class LoopRunner:
         self._runner = asyncio.Runner()
         self._helper: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._interrupted = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
         if not loop_is_running():
             return self._runner.run(work)
-        future = self._executor().submit(self._runner.run, self._noted(work))
+        helper, self._interrupted = self._executor(), False
         try:
-            return future.result()
+            return helper.submit(self._runner.run, self._noted(work)).result()
         except KeyboardInterrupt:
+            self._interrupted = True
             self._cancel()
-            with suppress(BaseException):  # its end is awaited, the interrupt is what the caller hears
-                future.result()
+            helper.submit(_nothing).result()  # runs when the work has ended
             raise
 
     def close(self) -> None:
@@ -50,11 +51,15 @@ class LoopRunner:
     def _executor(self) -> ThreadPoolExecutor:
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "agentrl-loop")
+            self._helper.submit(_nothing).result()  # an interrupt while the thread starts would lead to a second one
         return self._helper
 
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
         try:
+            if self._interrupted:
+                work.close()
+                raise asyncio.CancelledError
             return await work
         finally:
             self._task = None
@@ -64,6 +69,10 @@ class LoopRunner:
         if task is not None:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _nothing() -> None:
+    """Work that ends at once."""
 
 
 def loop_is_running() -> bool:

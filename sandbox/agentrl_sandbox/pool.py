@@ -176,9 +176,7 @@ class Pool:
             self.allocator.release()
 
     async def _attempt(self, job: Job, plan: Plan) -> Result:
-        supervisor = await self._running_supervisor()
-        connection = supervisor.reuse(plan.flavour) if plan.header["plain"] else None
-        connection = connection or await supervisor.open(plan.flavour)
+        supervisor, connection = await self._connection(plan)
         sending = None
         try:
             content, stdins = plan.message(job.stdins)
@@ -199,6 +197,17 @@ class Pool:
             supervisor.release(connection)
         self.counts["done"] += 1
         return result
+
+    async def _connection(self, plan: Plan) -> tuple[SupervisorClient, JobConnection]:
+        """A supervisor and a connection to one of its job supervisors. Raises Lost if two supervisors end meanwhile."""
+        supervisor = await self._running_supervisor()
+        connection = supervisor.reuse(plan.flavour) if plan.header["plain"] else None
+        try:
+            return supervisor, connection or await supervisor.open(plan.flavour)
+        except Lost:  # it has ended, and the kernel may take a moment to say so
+            await supervisor.close()
+            supervisor = await self._running_supervisor()
+            return supervisor, await supervisor.open(plan.flavour)
 
     async def _running_supervisor(self) -> SupervisorClient:
         """The supervisor; a new one if it has ended."""

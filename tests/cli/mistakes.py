@@ -496,7 +496,7 @@ OTHER_COMMANDS = [
     Mistake("merge without a checkpoint", "merge runs/none out", "runs/none", "checkpoint", slow=True),
     Mistake("view of nothing", "view runs/none", "runs/none", "run"),
     Mistake("sandbox, file missing", "sandbox run no.py", "no.py cannot be read", "No such file"),
-    Mistake("sandbox, unknown language", "sandbox run rows.jsonl", "what language is it?", "--language"),
+    Mistake("sandbox, unknown language", "sandbox run rows.jsonl", "the language is unknown", "--language"),
     Mistake("data of an unknown task", "data arithmetics --out d", "arithmetics", "arithmetic"),
     Mistake(
         "rollout of rows that are not there",

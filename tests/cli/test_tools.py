@@ -104,7 +104,7 @@ def test_a_tool_that_blocks_the_event_loop_fails(tmp_path, capsys):
     assert main(["tools", "test", blocking_yaml(tmp_path, "{timeout: 0.5}")]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "blocked tool 'wait': Wait.execute blocks the event loop at waiting.py:7 (time.sleep(1.2))" in out
-    assert "its own of 0.5 s included" in out
+    assert "including its own of 0.5 s" in out
     assert "config.in_thread: true" in out
 
 

@@ -48,8 +48,11 @@ class Story:
         for file, text in self.plan.get("write", {}).items():
             self.write(file, text)
         self.do(self.plan.get("setup", []))
-        for block in blocks(PAGES[self.page]):
-            getattr(self, block.kind)(block)
+        with ExitStack() as stack:
+            for registry in REGISTRIES:  # what a page registers is forgotten at its end
+                stack.enter_context(registry.scoped())
+            for block in blocks(PAGES[self.page]):
+                getattr(self, block.kind)(block)
         for file in self.plan.get("leaves", []):
             assert (self.folder / file).exists(), file
         for text in self.plan.get("says", []):

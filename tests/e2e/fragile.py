@@ -8,7 +8,7 @@ from agentrl.core.errors import UserError
 class Fragile:
     """A worker that goes wrong."""
 
-    def place(self) -> None:
+    def location(self) -> None:
         """As workers do."""
 
     def call(self, how: str) -> str:

@@ -168,4 +168,4 @@ def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.Mon
     rank = object.__new__(Rank)
     rank.config, rank.device = config("trainer.nccl_timeout=77"), torch.device("cpu")
     monkeypatch.setattr(parallel, "join_ranks", lambda *_, timeout, **__: timeout.total_seconds())
-    assert rank._meet(2, 1, -1) == 77
+    assert rank._join_ranks(2, 1, -1) == 77
