@@ -1,16 +1,13 @@
 """The training loop.
 
-Invariants: step k samples with the weights that step k - 1 published; a step whose groups have nothing to learn from
-leaves the weights alone, and its metrics say so; a checkpoint of step k holds all that step k + 1 depends on; a step
-that loses too many trajectories, or that has to stop while it samples, changes nothing and leaves the checkpoint of the
-step before.
+Invariants: step k samples with the weights that step k - 1 published; a checkpoint of step k holds all that step k + 1
+depends on; a step that loses too many trajectories, or has to stop while it samples, changes nothing.
 """
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.data.splits import Splits
@@ -18,18 +15,15 @@ from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.sampler import Sampler
 from agentrl.rollout.validation import Validation
 from agentrl.runtime import Runtime, TrackedRuntime, open_runtime, read_splits
-from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training import ComputeAdvantages, pack_tokens
+from agentrl.training.advantages import advantages_of
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 
 
 def train(config: Config, parts: Parts = NO_PARTS) -> None:
-    """Run the experiment that `config` describes, from its start or its last checkpoint.
-
-    `parts`: objects in place of files. Raises UserError.
-    """
+    """Run `config` from its start or its last checkpoint; `parts`: objects in place of files. Raises UserError."""
     with closing(open_runtime(config, parts)) as runtime, open_trainer(config, runtime, parts) as trainer:
         for _ in trainer.steps():
             pass
@@ -48,8 +42,7 @@ class Trainer:
     checkpoints: Checkpoints
     tracker: RunTracker
     stop: StopRequest
-    start: int
-    """The step of the checkpoint that the run resumes from, 0 for a new run."""
+    start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
 
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
@@ -59,19 +52,16 @@ class Trainer:
         batch, metrics = self.compute_advantages(batch, groups.kept, groups.baselines, step)
         metrics |= self.runtime.update(batch)
         self.runtime.publish_weights(step)
-        return rollout_metrics(groups.rolled) | groups.metrics | metrics
+        return groups.summary() | metrics
 
     def save(self, step: int, *, last: bool) -> None:
-        """Write the checkpoint of `step`; the `last` one is on the disk when this returns."""
-        self.tracker.written()  # a checkpoint vouches for the trajectories that it was made from
+        """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
+        self.tracker.written()
         with self.tracker.phase("save"):
             self.checkpoints.save(step, last=last)
 
     def steps(self) -> Iterator[tuple[int, Metrics]]:
-        """Take the steps of the run, with validation and checkpoints where they are due; yields each with its metrics.
-
-        Raises TooManyDrops, and Interrupted where the run is asked to stop.
-        """
+        """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
         with self.stop, recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
@@ -97,11 +87,9 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     """A trainer at the step that the run resumes from, the engine with that step's weights. Raises UserError."""
     splits = read_splits(config, runtime, parts)
     runtime.prepare(splits.total_steps)
-    corrects = cut_distribution(config.rollout) is None
-    advantages = ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
+    advantages = advantages_of(config)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
-    start = checkpoints.resume()
-    runtime.publish_weights(start)
+    runtime.publish_weights(start := checkpoints.resume())
     with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.trained
         stop = StopRequest(lambda: tracker.view.note(STOPPING))

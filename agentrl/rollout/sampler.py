@@ -14,6 +14,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
 from agentrl.rollout.workers import OnDone, RolloutWorkers
+from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
 from agentrl.training.packing import total_reward
 from agentrl.trajectory.drops import check_drops
@@ -37,6 +38,10 @@ class Groups:
     metrics: Metrics = field(default_factory=dict)
     baselines: dict[str, float] | None = None
     """By row uid, the score of the prompt's greedy answer; None: nobody asks for it."""
+
+    def summary(self) -> Metrics:
+        """Metrics of all trajectories, and those of the sampler."""
+        return rollout_metrics(self.rolled) | self.metrics
 
 
 class Sampler:

@@ -10,7 +10,8 @@ import torch
 from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
-from agentrl.config.schema import Algorithm, Reward
+from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.training.batch import Batch
 from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
@@ -18,6 +19,12 @@ from agentrl.trajectory.trajectory import Trajectory
 
 OnAdvantages = Callable[[Callable[[], dict[str, list[list[float]]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
+
+
+def advantages_of(config: Config) -> "ComputeAdvantages":
+    """The computation that a run's settings ask for."""
+    corrects = cut_distribution(config.rollout) is None
+    return ComputeAdvantages(config.algorithm, config.reward, seed=config.trainer.seed, corrects=corrects)
 
 
 class ComputeAdvantages:
