@@ -88,6 +88,7 @@ def shape_of(model: Path) -> Shape:
 def rows(best: str, concurrent: int) -> list[Row]:
     """The sets of flags, in order of promise; `best`: the fastest attention that is installed."""
     graphs = {"cuda_graph_max_bs_decode": concurrent}
+    coarse = [1, 2, 4, 8, 16, 32, 48, 64, *range(96, 257, 32), *range(320, concurrent + 1, 64)]
     prefill = {"cuda_graph_max_bs_prefill": 4096}
     triton = {"attention_backend": "triton", "sampling_backend": "pytorch"}
     fast = {"attention_backend": best, "sampling_backend": "flashinfer" if find_spec("flashinfer") else "pytorch"}
@@ -96,7 +97,9 @@ def rows(best: str, concurrent: int) -> list[Row]:
         Row(f"{best}, graphs to {concurrent}, prefill graphs", fast | graphs | prefill, bursts=True, profiled=True),
         Row(f"triton, graphs to {concurrent}", triton | graphs | NO_PREFILL_GRAPHS, bursts=True),
         Row(f"{best}, both graphs, prefill delayed", fast | graphs | prefill | DELAYED),
-        Row(f"{best}, graphs to {concurrent}", fast | graphs | NO_PREFILL_GRAPHS),
+        Row(
+            f"{best}, {len(coarse)} graphs to {concurrent}", fast | {"cuda_graph_bs_decode": coarse} | NO_PREFILL_GRAPHS
+        ),
         Row("triton, both graphs, prefill delayed", triton | graphs | prefill | DELAYED),
     ]
     if best == "triton":
@@ -145,6 +148,8 @@ def flag(name: str, value: Any) -> list[str]:
     word = "--" + name.replace("_", "-")
     if value is False:
         return []
+    if isinstance(value, list):
+        return [word, *map(str, value)]
     return [word] if value is True else [word, str(value)]
 
 
@@ -232,6 +237,7 @@ async def turns(client: Client, shape: Shape, conversations: int, count: int, lo
 async def measure(session: aiohttp.ClientSession, row: Row, args: argparse.Namespace, shape: Shape) -> None:
     """All workloads of one server."""
     client, n, new = Client(session, row.port), args.concurrent, args.new
+    row.found["graphs"] = captured(args.out / f"server-{row.port}.log")
     await batch(client, args, shape, 8)  # warms up
     prefill, spread = await batch(client, args, shape, 1), await batch(client, args, shape, 1, spread=True)
     row.found["prefill s"] = f"{prefill:.2f}, {spread:.2f}"
@@ -319,6 +325,12 @@ async def one(
     console.print(f"{row.name}: {row.found}", highlight=False, soft_wrap=True)
 
 
+def captured(log: Path) -> str:
+    """What the server says about the capture of its graphs: seconds and memory."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "elapsed" in line]
+    return "; ".join(line.partition("] ")[2][:110] for line in lines)
+
+
 def reason(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
     return lines[-1][-120:] if lines else "too late"
@@ -329,7 +341,7 @@ def show(measured: list[Row]) -> None:
     for row in measured:
         table.add_row(row.name, *(row.found.get(column, "") for column in COLUMNS[1:]))
     for row in measured:
-        for name in ("limits", "profile", "failed"):
+        for name in ("limits", "graphs", "profile", "failed"):
             if name in row.found and (name != "limits" or row is measured[0]):
                 console.print(f"{row.name}, {name}: {row.found[name]}", highlight=False, markup=False)
     console.print("prefill s: requests in the order of the groups, and first one of each group")
