@@ -19,6 +19,8 @@ from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
+from agentrl.engines.servers.settings import UNKNOWN_SHARE
+from agentrl.engines.sharing import sequences_in_process
 from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import micro_batch_tokens
 
@@ -134,7 +136,7 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
         found["hf engine's cache"] = (
-            2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * stored
+            2.0 * sequences_in_process(config) * model_length(config) * size.layers * size.keys * stored
         )
     return {name: value / GIB for name, value in found.items()}
 
@@ -168,11 +170,12 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     need = sum(found.values())
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(need)}: {listed}"
     have = device_memory(device) / GIB
-    rollout = config.rollout
+    rollout, share = config.rollout, config.rollout.gpu_memory_utilization
     server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
     if server:
-        text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
-    room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have
+        asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
+        text += f"; the engine asks for {asks}"
+    room = have * (1 - (share or UNKNOWN_SHARE)) if server and not rollout.free_cache_engine else have
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     if need > room:
         yield problem(text, _fix(found))

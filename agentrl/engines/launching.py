@@ -27,6 +27,7 @@ from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
+from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
         name,
         KEY,
         module,
-        max_num_seqs=rollout.max_num_seqs,
+        max_num_seqs=sequences_in_process(config),
         max_model_len=model_length(config),
         deterministic=rollout.deterministic,
         **kwargs_of(rollout, name),
@@ -171,7 +172,9 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
-    backend = server_backend(name, config, device, sleeps=sleeps)
+    per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
+    sharing = Sharing(apart=apart, sleeps=sleeps, replicas=len(places), per_gpu=per_gpu)
+    backend = server_backend(name, config, device, sharing)
     servers = Servers(config, device, backend, [], weight_folder(rollout), "", sleeps)
     auto = rollout.weight_sync == "auto" and not backend.adapted
     servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync

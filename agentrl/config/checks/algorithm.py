@@ -60,7 +60,8 @@ def sampling(rollout: Rollout) -> None:
 
 def server_memory(rollout: Rollout) -> None:
     """Check that the engine leaves GPU memory for training."""
-    if not 0 < rollout.gpu_memory_utilization <= 0.95:
+    share = rollout.gpu_memory_utilization
+    if share is not None and not 0 < share <= 0.95:
         raise UserError(
             f"rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}: must be over 0 and at most 0.95, "
             "because the policy trains on the same GPU"

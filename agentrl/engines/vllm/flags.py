@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import ServerSettings, flag_words
+from agentrl.engines.servers.host import ask
+from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
 from agentrl.engines.servers.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
@@ -88,8 +89,9 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:
+    host = ask(settings.python)
     return {
-        "gpu_memory_utilization": settings.memory_fraction,
+        "gpu_memory_utilization": memory_share(settings, host.memory),
         "enable_sleep_mode": settings.sleeps,
     }
 

@@ -1,0 +1,78 @@
+"""How much of its GPUs a server may take, and how many sequences it runs at once."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.config.schema import Config
+from agentrl.core.dtypes import BYTES
+from agentrl.training.learner import has_critic
+from agentrl.training.model.adapter import base_and_adapter
+
+IN_PROCESS_SEQUENCES = 64
+"""What an engine in this process runs at once unless the settings say otherwise."""
+STORED, MOMENTS, COMPUTED = 4, 8, 2
+"""Bytes of a trained parameter: itself, AdamW's two moments, and the copy that layers compute with."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Where the servers of a run are."""
+
+    apart: bool = False
+    """They have GPUs of their own."""
+    sleeps: bool = False
+    """They free their memory while the policy trains."""
+    replicas: int = 1
+    """Servers that share a step's trajectories."""
+    ranks: int = 1
+    """Processes that share the policy."""
+    per_gpu: int = 1
+    """Servers on one GPU."""
+
+
+def sequences(config: Config, sharing: Sharing) -> int:
+    """`rollout.max_num_seqs`, or as many as a step asks of one server."""
+    rollout, data = config.rollout, config.data
+    if rollout.max_num_seqs is not None:
+        return rollout.max_num_seqs
+    rows = data.gen_batch_size if config.algorithm.filter_groups.enable and data.gen_batch_size else None
+    asked = min((rows or data.train_batch_size) * rollout.n, rollout.max_concurrent_trajectories)
+    return -(-asked // sharing.replicas)
+
+
+def sequences_in_process(config: Config) -> int:
+    """`rollout.max_num_seqs` of an engine in this process."""
+    return config.rollout.max_num_seqs or IN_PROCESS_SEQUENCES
+
+
+def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
+    """Bytes that the policy's training keeps on a GPU while its server samples; None: unknown."""
+    if sharing.apart:
+        return 0.0
+    policy = parameters(str(config.model.path), config.model.lora_rank)
+    if policy is None or not sharing.sleeps:
+        return None
+    width, offloaded = BYTES[config.model.dtype], config.actor.fsdp_config
+    if config.model.lora_rank:
+        return policy * width
+    stored = 0 if offloaded.param_offload else STORED
+    moments = 0 if offloaded.optimizer_offload else MOMENTS
+    kept = policy * ((stored + moments) / sharing.ranks + COMPUTED)
+    if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+        kept += policy * width / sharing.ranks
+    if has_critic(config):
+        kept += policy * (STORED + MOMENTS) / sharing.ranks
+    return kept
+
+
+def parameters(path: str, lora_rank: int = 0) -> float | None:
+    """Number of parameters of a model in a folder, from the size of its files; None: it is not there yet."""
+    folder = Path(base_and_adapter(path, lora_rank)[0]).expanduser()
+    files = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return sum(file.stat().st_size for file in files) / BYTES.get(stored, 2) if files else None
