@@ -7,6 +7,7 @@ kernels are there or not.
 
 from typing import Any
 
+from agentrl.engines.servers.graphs import graph_sizes
 from agentrl.engines.servers.host import Host
 from agentrl.engines.servers.settings import ServerSettings
 
@@ -14,20 +15,14 @@ PACKAGES = ("sglang", "sgl_kernel", "flashinfer", "flashinfer_jit_cache")
 HOPPER = 9
 SOURCES = "srt/server_args.py", "srt/arg_groups/fields/*.py"
 """Files of SGLang, of older and newer versions, that name its flags."""
-LEAST_MEMORY = {1024: 60 << 30, 512: 35 << 30, 256: 0}
-"""Most sequences of a graph -> bytes of the smallest GPU for it."""
 
 
 def fast_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
     """Flags that make the server fast on this machine; those that the settings name are left out."""
     chosen = graph_flags(settings, host) | kernel_flags(host)
     named = {name.replace("-", "_") for name in settings.extra}
-    groups = {name.split("_backend")[0] for name in named if name.endswith("attention_backend")}
-    if groups:  # prefill and decode may have one each
-        chosen.pop("attention_backend", None)
-    if any(name.startswith("cuda_graph") for name in named):
-        chosen = {name: value for name, value in chosen.items() if not name.startswith("cuda_graph")}
-    return {name: value for name, value in chosen.items() if name not in named}
+    # A related flag counts too: of attention for prefill or decode alone, and another way to size the graphs.
+    return {name: value for name, value in chosen.items() if not any(_related(name, other) for other in named)}
 
 
 def graph_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
@@ -35,15 +30,7 @@ def graph_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
     if settings.eager:
         return {}
     newer = not host.has("sglang") or host.mentions("sglang", "cuda_graph_bs_decode", *SOURCES)
-    most = next(most for most, memory in LEAST_MEMORY.items() if not host.memory or host.memory >= memory)
-    return {"cuda_graph_bs_decode" if newer else "cuda_graph_bs": graph_sizes(min(settings.max_num_seqs, most))}
-
-
-def graph_sizes(most: int) -> list[int]:
-    """Numbers of sequences to capture graphs for. A batch is padded to the next one, which costs little, since a step
-    mostly reads the cache; each graph costs a tenth of a second at the start."""
-    steps = [1, 2, 4, 8, 16, *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), *range(512, most, 128)]
-    return [*(size for size in steps if size < most), most]
+    return {"cuda_graph_bs_decode" if newer else "cuda_graph_bs": graph_sizes(settings.max_num_seqs, host.memory)}
 
 
 def kernel_flags(host: Host) -> dict[str, Any]:
@@ -55,3 +42,8 @@ def kernel_flags(host: Host) -> dict[str, Any]:
     if host.has("sglang") and not prebuilt and not host.compiles:
         flags["sampling_backend"] = "pytorch"
     return flags
+
+
+def _related(name: str, other: str) -> bool:
+    ends, begins = "attention_backend", "cuda_graph"
+    return name == other or all(n.endswith(ends) for n in (name, other)) or all(begins in n for n in (name, other))
