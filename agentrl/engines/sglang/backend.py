@@ -99,7 +99,9 @@ class SGLang:
             )
         drawn = meta.get("output_token_logprobs") or []
         # This list has each log-prob with its token, so the two cannot get out of step.
-        ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
+        ids, logprobs = [entry[1] for entry in drawn], [entry[0] for entry in drawn]
+        if max(logprobs, default=0.0) > 0:  # by rounding
+            logprobs = [min(value, 0.0) for value in logprobs]
         likeliest = (meta.get("output_top_logprobs") or [[]])[0]
         return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
 
