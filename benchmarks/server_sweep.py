@@ -1,7 +1,6 @@
 """The bare SGLang server under several sets of flags: tokens/s, and how near a decode step is to the hardware's limit.
 
-    python benchmarks/server_sweep.py --model MODEL --out FOLDER --budget 210
-    python benchmarks/server_sweep.py --model large --tokenizer MODEL --out FOLDER
+    python benchmarks/server_sweep.py --model MODEL --out FOLDER
 
 Servers start together, as many as the GPU's memory takes, and are measured one after the other. Three workloads:
 `batch`, 512 requests in groups of 8 that share a prompt (256 tokens in, 512 out); `turns`, 128 conversations of 4 turns
@@ -41,6 +40,22 @@ from agentrl.engines.servers.graphs import graph_sizes
 console = Console(width=180)
 COLUMNS = ("flags", "start s", "batch tok/s", "prefill s", "ms/step", "of limit", "KV+GEMM", "turns", "short", "few")
 NO_PREFILL_GRAPHS = {"cuda_graph_backend_prefill": "disabled"}
+LARGE = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "dtype": "bfloat16",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    "tie_word_embeddings": True,
+}
+"""Qwen3-1.7B's shape; its weights are the server's own, at random."""
 KV_TOKENS = 340_000
 GIB_EACH = 45
 """Of one server: its cache, weights, graphs and context."""
@@ -363,8 +378,7 @@ def best_attention(device: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a folder, or large")
-    parser.add_argument("--tokenizer", type=Path, help="for --model large: a model whose tokenizer serves")
+    parser.add_argument("--model", default="large", help="a folder; large: Qwen3-1.7B's shape")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "sweep")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the engine")
     parser.add_argument("--device", default="cuda")
@@ -392,9 +406,8 @@ async def sweep(args: argparse.Namespace) -> None:
     until = time.monotonic() + args.budget
     together = args.together or fitting(args.device)
     if args.model == "large":
-        from engine_gpu import large_model
-
-        args.model = str(large_model(args.out, args.tokenizer))
+        args.model = str(args.out)
+        (args.out / "config.json").write_text(json.dumps(LARGE))
     shape = shape_of(Path(args.model))
     chosen = rows(best_attention(args.device), args.concurrent)
     chosen = chosen if args.only is None else [chosen[i] for i in args.only]
