@@ -138,18 +138,20 @@ def test_graphs_reach_the_sequences_or_what_fits(sequences: int, memory: int, la
 def fake_python(folder: Path, packages: Path) -> str:
     """An interpreter that finds packages in a folder."""
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    script.write_text(f'#!/bin/sh\nenv > {folder}/env.txt\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     return str(script)
 
 
-def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
+def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray does
     packages = tmp_path / "packages"
     package(packages / "sglang", text="raise SystemExit('imported')")
     host = ask(fake_python(tmp_path, packages), *PACKAGES)
     assert host.packages["sglang"] == packages / "sglang"
     assert host.has("sglang")
     assert not host.has("sgl_kernel")
+    assert "CUDA_VISIBLE_DEVICES" not in (tmp_path / "env.txt").read_text()
 
 
 def test_the_command_line_holds_what_was_found(tmp_path: Path) -> None:
