@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import try_to_load_from_cache
+
 from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
@@ -104,8 +106,11 @@ def cache_numbers(path: str, lora_rank: int = 0) -> float | None:
 
 def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:
     """The folder of a model, of an adapter's base too, and its configuration; empty: it is not there yet."""
-    folder = Path(base_and_adapter(path, lora_rank)[0]).expanduser()
+    base, _ = base_and_adapter(path, lora_rank)
+    folder = Path(base).expanduser()
     try:
+        downloaded = None if folder.is_dir() else try_to_load_from_cache(base, "config.json")
+        folder = Path(downloaded).parent if isinstance(downloaded, str) else folder
         return folder, json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
         return folder, {}

@@ -266,5 +266,16 @@ def test_what_the_trainer_keeps(tmp_path: Path, changes: dict[str, Any], bytes_a
     assert trainer_bytes(config, Sharing(sleeps=True)) == bytes_a_parameter * (1 << 20)
 
 
-def test_a_model_that_is_not_here_yet_is_unknown() -> None:
-    assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) is None
+@pytest.mark.parametrize("path", ["some/model", "no place at all", None])
+def test_a_model_that_is_not_here_yet_is_unknown(path: str | None) -> None:
+    assert trainer_bytes(config_of(model__path=path), Sharing(sleeps=True)) is None
+
+
+def test_a_downloaded_model_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "models--some--model"
+    (cache / "snapshots").mkdir(parents=True)
+    model_of(cache / "snapshots/abc", 2 << 20)
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) == 14 << 20
