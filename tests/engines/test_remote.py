@@ -297,6 +297,20 @@ async def test_a_router_gets_the_requests_and_the_servers_the_rest(fakes: list[F
     assert servers[0].aborted == [router.asked[1]["rid"]]
 
 
+async def test_a_group_shares_a_replica_until_that_has_too_much(fakes: list[Fake]) -> None:
+    engine = await engine_of(fakes[:2])
+    for sample in range(2):
+        for row in range(4):
+            await engine.generate([row], Sampling(1), key=f"1/r:{row}/{sample}")
+    assert sorted(sorted({body["input_ids"][0] for body in fake.asked}) for fake in fakes[:2]) == [[0, 2], [1, 3]]
+    asked = [len(fake.asked) for fake in fakes[:2]]
+    for sample in range(8):
+        await engine.generate([9], Sampling(1), key=f"1/big/{sample}")
+    more = [len(fake.asked) - before for fake, before in zip(fakes[:2], asked, strict=True)]
+    assert min(more) >= 3
+    await engine.close()
+
+
 async def test_an_address_without_a_server_is_named(fakes: list[Fake]) -> None:
     with pytest.raises(InfraError, match="no sglang server"):
         await engine_of([type("Gone", (), {"url": "http://127.0.0.1:9"})()], progress=lambda _: None)

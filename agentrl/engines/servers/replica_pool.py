@@ -1,7 +1,7 @@
 """Chooses the replica of a request, and restarts replicas that died.
 
-Invariants: a key stays on its replica while that serves; a restarted replica serves again only with the current
-weights; a server that died `MAX_STARTS` times ends the run.
+Invariants: a key stays on its replica while that serves; a group's keys share one where the load allows it; a restarted
+replica serves again only with the current weights; a server that died `MAX_STARTS` times ends the run.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from agentrl.engines.servers.replica import Replica
 log = logging.getLogger(__name__)
 
 MAX_STARTS = 5
+LEEWAY = 2
+"""Trajectories more than the least loaded replica has, from which on a group's next one goes there."""
 
 
 class ReplicaPool:
@@ -27,6 +29,8 @@ class ReplicaPool:
         self.replicas, self.refresh, self.start_timeout = list(replicas), refresh, start_timeout
         self._keys: dict[str, Replica] = {}
         self._load: Counter[Replica] = Counter()
+        self._homes: dict[str, Replica] = {}
+        """Group -> the replica that got its last trajectory."""
         self._revivals: dict[Replica, asyncio.Task[None]] = {}
 
     @property
@@ -41,11 +45,12 @@ class ReplicaPool:
             if own is not None and own.serving:
                 return own
             if serving := self.serving:
-                return self._assign(key, min(serving, key=self._load.__getitem__))
+                return self._assign(key, self._best(key, serving))
             await self._revived()
 
     def forget(self, key: str) -> None:
         """The trajectory is over."""
+        self._homes.pop(group_of(key), None)
         replica = self._keys.pop(key, None)
         if replica is not None:
             self._load[replica] -= 1
@@ -85,8 +90,16 @@ class ReplicaPool:
             task.result()
         await asyncio.sleep(0)
 
+    def _best(self, key: str, serving: Sequence[Replica]) -> Replica:
+        """The least loaded replica, or one that has the group's prompt in its cache and about as little load."""
+        least = min(serving, key=self._load.__getitem__)
+        home = self._homes.get(group_of(key))
+        near = home in serving and self._load[home] < self._load[least] + LEEWAY
+        return home if home is not None and near else least
+
     def _assign(self, key: str, replica: Replica) -> Replica:
         self.forget(key)
+        self._homes[group_of(key)] = replica
         self._keys[key] = replica
         self._load[replica] += 1
         return replica
@@ -105,3 +118,8 @@ class ReplicaPool:
         replica.serving = True
         del self._revivals[replica]
         log.warning("%s serves again", replica.url)
+
+
+def group_of(key: str) -> str:
+    """What the keys of a group's trajectories share: all but the number of the sample."""
+    return key.rpartition("/")[0] or key
