@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from agentrl.config.schema import Config
-from agentrl.core.stopping import interruptible
+from agentrl.core.stopping import Interrupted, interruptible
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.rollout.fire import CANDIDATES
@@ -20,6 +20,7 @@ from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
+T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -133,11 +134,19 @@ class Rollouts:
         self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
     ) -> list[Trajectory]:
         made: list[Trajectory] = self.run(
-            interruptible(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored))
+            self._stopping(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored))
         )
         if not scored:
             self._unscored = made
         return made
+
+    async def _stopping(self, work: Coroutine[Any, Any, T]) -> T:
+        """`work`, which a stop request cancels; the engine then samples nothing while the run saves."""
+        try:
+            return await interruptible(work)
+        except Interrupted:
+            await self.engine.abort()
+            raise
 
     def _sampling(self) -> Sampling:
         rollout = self.config.rollout

@@ -28,7 +28,6 @@ SETTINGS = ServerSettings("python", "model", "cuda", "bfloat16", 1024, 512)
 FAST = {
     "cuda_graph_bs_decode": graph_sizes(512, 0),
     "cuda_graph_bs_prefill": [32, 64, 128, 256, 512],
-    "scheduler_recv_interval": 8,
 }
 
 
@@ -87,7 +86,7 @@ def test_a_compiler_makes_up_for_missing_kernels_of_sampling(installed: dict[str
 
 def test_an_older_sglang_gets_the_flag_that_it_knows(installed: dict[str, Path]) -> None:
     (installed["sglang"] / "srt/server_args.py").write_text("cuda_graph_bs")
-    assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs", "scheduler_recv_interval"]
+    assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs"]
 
 
 GRAPHS = {"cuda_graph_bs_decode", "cuda_graph_bs_prefill"}
@@ -101,8 +100,6 @@ KERNELS = {"attention_backend", "sampling_backend"}
         ({"cuda_graph_bs": [1]}, GRAPHS),
         ({"decode_attention_backend": "fa3"}, {"attention_backend"}),
         ({"sampling_backend": "flashinfer"}, {"sampling_backend"}),
-        ({"scheduler-recv-interval": 1}, {"scheduler_recv_interval"}),
-        ({"enable_dp_attention": True}, {"scheduler_recv_interval"}),
         ({"log_level": "debug"}, set()),
     ],
 )

@@ -43,12 +43,16 @@ class ScriptedEngine:
         self.seeds: list[int | None] = []
         self.opened: list[str] = []
         self.released: list[str] = []
+        self.aborts = 0
 
     def open(self, key: str) -> None:
         self.opened.append(key)
 
     def release(self, key: str) -> None:
         self.released.append(key)
+
+    async def abort(self) -> None:
+        self.aborts += 1
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 import time
 from typing import Any
 
@@ -9,9 +11,11 @@ import pytest
 
 from agentrl.config.schema import Reward
 from agentrl.core.errors import InfraError, UserError
+from agentrl.core.stopping import Interrupted, StopRequest
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer
 from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tracking import rollout_metrics
 from agentrl.trajectory.drops import TooManyDrops
@@ -237,3 +241,17 @@ async def test_a_loop_that_blocks_is_named_and_the_standstill_is_measured(caplog
         done = await busy.run([row("r:0")], n=1, sampling=Sampling(64, seed=1), tag="1")
     assert "agent loop Blocks.run blocks the event loop at test_scheduler.py:" in caplog.text
     assert rollout_metrics(done)["perf/loop_lag_max"] > 0.2
+
+
+def test_an_engine_samples_nothing_while_a_stopped_run_saves() -> None:
+    _, engine = environment(says())
+    rollouts: Any = object.__new__(Rollouts)
+    rollouts.engine = engine
+
+    async def stopped() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with asyncio.Runner() as runner, StopRequest(), pytest.raises(Interrupted):
+        runner.run(rollouts._stopping(stopped()))
+    assert engine.aborts == 1

@@ -99,6 +99,7 @@ class RemoteEngine:
 
     async def abort(self) -> None:
         await self.gate.end(list(self._in_flight))
+        await self.gate.settled()
 
     async def pause(self) -> None:
         """Interrupt all requests: those in flight return their tokens, and continue after them at `resume`."""

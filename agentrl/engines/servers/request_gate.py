@@ -76,9 +76,13 @@ class RequestGate:
         if requests:
             self._background(self.end(requests))
 
+    async def settled(self) -> None:
+        """Wait for aborts that still run: those of cancelled requests too."""
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+
     async def close(self) -> None:
         """Wait for aborts that still run."""
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+        await self.settled()
         if self.router is not None:
             await self.router.close()
 
