@@ -94,8 +94,9 @@ class ReplicaPool:
         """The least loaded replica, or one that has the group's prompt in its cache and about as little load."""
         least = min(serving, key=self._load.__getitem__)
         home = self._homes.get(group_of(key))
-        near = home in serving and self._load[home] < self._load[least] + LEEWAY
-        return home if home is not None and near else least
+        if home is None or home not in serving:
+            return least
+        return home if self._load[home] < self._load[least] + LEEWAY else least
 
     def _assign(self, key: str, replica: Replica) -> Replica:
         self.forget(key)
