@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.training.batch import Batch, bounds_of
@@ -138,18 +139,18 @@ def _spot(ends: dict[int, Spot], turn: int) -> Spot:
     return ends[max(earlier) if earlier else min(ends)]
 
 
-def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[list[float]]]:
-    """Trajectory key -> advantages of each ledger; an empty list for a ledger that `pack` left out.
+def advantages_by_key(trajectories: Sequence[Trajectory], batch: Batch) -> dict[str, list[NDArray[np.float32]]]:
+    """Trajectory key -> advantages of each ledger; an empty array for a ledger that `pack` left out.
 
     `batch`: packed from some or all `trajectories`, with advantages.
     """
     assert batch.advantages is not None
-    columns: dict[int, list[Tensor]] = defaultdict(list)
+    columns: dict[int, list[NDArray[np.float32]]] = defaultdict(list)
     for i, column in zip(batch.trajectory.tolist(), batch.advantages.cpu().split(batch.lengths), strict=True):
-        columns[i].append(column)
+        columns[i].append(column.numpy())
     return {trajectories[i].key: _of_ledgers(trajectories[i].ledgers, own) for i, own in columns.items()}
 
 
-def _of_ledgers(ledgers: Sequence[Ledger], columns: Sequence[Tensor]) -> list[list[float]]:
-    trained = iter(columns)
-    return [next(trained).tolist() if ledger.model_tokens else [] for ledger in ledgers]
+def _of_ledgers(ledgers: Sequence[Ledger], columns: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    trained, none = iter(columns), np.empty(0, np.float32)
+    return [next(trained) if ledger.model_tokens else none for ledger in ledgers]
