@@ -105,12 +105,12 @@ def token_columns(trajectory: Trajectory, advantages: Sequence[Values] = ()) -> 
 def _columns(ledger: Ledger, advantages: Values) -> TokenColumns:
     return TokenColumns(
         ledger.prompt_length,
-        np.asarray(ledger.ids, np.int32),
-        np.asarray(ledger.mask, np.int8),
-        np.asarray(ledger.logprobs, np.float64),
-        np.asarray(ledger.sources, np.int8),
-        np.asarray(ledger.turns, np.int32),
-        np.asarray(ledger.versions, np.int32),
+        ledger.ids.numpy(),
+        ledger.mask.numpy(),
+        ledger.logprobs.numpy(),
+        ledger.sources.numpy(),
+        ledger.turns.numpy(),
+        ledger.versions.numpy(),
         np.asarray(advantages),
     )
 

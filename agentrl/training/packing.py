@@ -8,7 +8,7 @@ would lose it.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, compress, groupby
+from itertools import groupby
 from math import fsum
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from agentrl.training.batch import Batch, bounds_of
 from agentrl.training.model.media import Media
+from agentrl.trajectory.column import Column
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -97,10 +98,10 @@ def pack_ledgers(
     own = list(range(len(ledgers)))
     positions = [torch.arange(n) for n in lengths]
     return Batch(
-        ids=_column((ledger.ids for ledger in ledgers), np.int64, sum(lengths)),
+        ids=_joined((ledger.ids for ledger in ledgers), np.int64),
         positions=torch.cat(positions) if positions else torch.empty(0, dtype=torch.long),
-        mask=_column((ledger.mask for ledger in ledgers), np.bool_, sum(lengths)),
-        rollout_logprobs=_column((ledger.logprobs for ledger in ledgers), np.float32, sum(lengths)),
+        mask=_joined((ledger.mask for ledger in ledgers), np.bool_),
+        rollout_logprobs=_joined((ledger.logprobs for ledger in ledgers), np.float32),
         rewards=torch.zeros(sum(lengths)),
         cu_seqlens=bounds_of(lengths),
         trajectory=torch.tensor(own if trajectory is None else trajectory, dtype=torch.long),
@@ -109,9 +110,10 @@ def pack_ledgers(
     )
 
 
-def _column(parts: Iterable[Sequence[Any]], dtype: Any, count: int) -> Tensor:
-    """The parts concatenated; several times as fast as torch.tensor of a list."""
-    return torch.from_numpy(np.fromiter(chain.from_iterable(parts), dtype, count))
+def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:
+    """The columns one after the other."""
+    parts = [column.numpy() for column in columns]
+    return torch.from_numpy(np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.empty(0, dtype))
 
 
 def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
@@ -123,12 +125,7 @@ def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Sp
 
 def _turn_ends(ledgers: list[Ledger]) -> dict[int, Spot]:
     """The last model token of each turn; a later ledger overrides."""
-    ends: dict[int, Spot] = {}
-    for i, ledger in enumerate(ledgers):
-        # A dict keeps the last of equal keys.
-        last = dict(zip(compress(ledger.turns, ledger.mask), compress(range(len(ledger)), ledger.mask), strict=True))
-        ends |= {turn: (i, token) for turn, token in last.items()}
-    return ends
+    return {turn: (i, token) for i, ledger in enumerate(ledgers) for turn, token in ledger.turn_ends().items()}
 
 
 def _spot(ends: dict[int, Spot], turn: int) -> Spot:
