@@ -90,7 +90,7 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     advantages = advantages_of(config)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
-    with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
+    with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
         advantages.on_advantages = tracker.trained
         stop = StopRequest(lambda: tracker.view.note(STOPPING))
         observed = TrackedRuntime(runtime, tracker, stop)
