@@ -17,7 +17,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_processor, load_tokenizer, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.saving import Saver, chosen
+from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.critic import ValueCritic
 from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like
 from agentrl.training.model.export import write_model
@@ -136,9 +136,12 @@ class Learner:
         """The current training step, by the optimizer's schedule."""
         return (self.critic or self._require_actor()).optimizer.schedule_step + 1
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
-        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns."""
-        contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True, model_only: bool = False) -> None:
+        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns.
+
+        `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
+        contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
+        critic = self.config.critic
         own = {"critic": critic.checkpoint.save_contents}
         mine = {
             name: chosen(trainable.state_dict(), own.get(name) or contents)
@@ -153,6 +156,7 @@ class Learner:
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
+        check_resumable(path, state)
         contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
         own = {"critic": critic.checkpoint.load_contents}
         for name, trainable in self._trainables().items():
