@@ -26,10 +26,12 @@ from agentrl.training.model.logprobs import score_tokens
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
 from agentrl.training.trainable import Trainable
+from agentrl.training.warm_up import warm_up
 
 
 class Learner:
@@ -73,6 +75,16 @@ class Learner:
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
         )
+
+    def warm_up(self) -> None:
+        """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
+        data, actor = self.config.data, self._require_actor()
+        longest = data.max_prompt_length + data.max_response_length
+        one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
+        policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
+        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores)
+        if self.critic is not None:
+            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
@@ -170,7 +182,8 @@ class Learner:
 
     def score(self, ids: list[int]) -> torch.Tensor:
         """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
-        return score_tokens(self.module, ids, self.device)
+        with uncompiled():  # a few tokens do not pay for compiling
+            return score_tokens(self.module, ids, self.device)
 
     def offload_parameters(self) -> None:
         """Move the policy's parameters to CPU memory, with `param_offload`; `compute_logprobs` moves them back."""

@@ -31,7 +31,7 @@ def contents_of(asked: list[str] | None, *, model_only: bool) -> list[str]:
 
 
 def check_resumable(path: Path, state: dict[str, Any]) -> None:
-    """Raises UserError for a checkpoint that has only the model, as a run with trainer.save_freq=-1 keeps at its end."""
+    """Raises UserError for a checkpoint of the model alone, as a run with trainer.save_freq=-1 ends with."""
     if not any(state.values()) and checkpoints.has_weights(path):
         raise UserError(
             f"{path} has only the model (trainer.save_freq=-1), so no run resumes from it: train on from its weights "
