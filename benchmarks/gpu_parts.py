@@ -1,5 +1,6 @@
 """What the benchmarks on GPUs share: figures, random models, mixed batches, the memory's bandwidth."""
 
+import argparse
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -74,6 +75,18 @@ def median(values: Iterable[float]) -> float:
     """The upper one of an even number; 0 where there are none."""
     values = sorted(values)
     return values[len(values) // 2] if values else 0.0
+
+
+def run_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
+    """The arguments of every benchmark that trains: task, folder, size, settings."""
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--memory", type=float, default=0.4)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--set", nargs="*", default=[], help="more settings")
 
 
 def random_model(folder: Path, tokenizer: Any, shape: str = "qwen3-1.7b") -> Path:

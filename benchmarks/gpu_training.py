@@ -100,29 +100,39 @@ def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Pa
     run = Run(time.time())
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
-        while process.poll() is None:
-            done = _lines(metrics)
-            run.step_ends += [time.time()] * (done - len(run.step_ends))
-            if time.time() - run.begun > limit:
-                stop(process)
-            elif done >= steps and time.time() - run.step_ends[-1] > GRACE:
-                os.killpg(process.pid, signal.SIGKILL)  # it writes a checkpoint, say
-            time.sleep(0.02)
-    run.step_ends += [time.time()] * (_lines(metrics) - len(run.step_ends))
+        try:
+            while process.poll() is None:
+                _see(run, metrics)
+                if time.time() - run.begun > limit:
+                    stop(process)
+                elif len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE:
+                    kill(process)  # it writes a checkpoint, say
+                time.sleep(0.02)
+        finally:
+            kill(process)
+    _see(run, metrics)
     run.ended, run.code = time.time(), process.returncode
     return run
 
 
-def _lines(file: Path) -> int:
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+def _see(run: Run, metrics: Path) -> None:
+    """Note the time of each new line of metrics."""
+    lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    run.step_ends += [time.time()] * (lines - len(run.step_ends))
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """SIGTERM, and after `GRACE` seconds SIGKILL to all of its session; servers end after their run."""
+    """SIGTERM, and after `GRACE` seconds SIGKILL; servers end after their run."""
     process.terminate()
     try:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to all that is left of its session."""
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

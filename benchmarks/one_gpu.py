@@ -6,15 +6,16 @@
 
 Parts: `train`, a run of `agentrl train` with nothing set but model, batch and lengths (seconds by phase, the GPU's load
 in each, sync's share, memory beside `agentrl doctor`'s estimate, command to the end of step 1); `rollout`, the loop
-over the same server without it, and over the limit of the memory (gpu_rollout.py); `update`, MFU by pass size over sequences
-of mixed lengths (gpu_update.py). A column is a checkout and further settings; the ratio is that of the last column to
-the first. A part that fails is a line of the table. --out has all figures, logs, and samples of the GPU.
+over the same server without it, and over the limit of the memory (gpu_rollout.py); `update`, MFU by pass size over
+sequences of mixed lengths (gpu_update.py). A column is a checkout and further settings; the ratio is that of the last
+column to the first. A part that fails is a line of the table. --out has all figures, logs, and samples of the GPU.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -276,6 +277,7 @@ def tiny(args: argparse.Namespace) -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the table so far is printed
     with tempfile.TemporaryDirectory() as temporary:
         out = (args.out or Path(temporary)).resolve()
         out.mkdir(parents=True, exist_ok=True)
