@@ -38,10 +38,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-TEXTS = [
-    "Take notes, please, as many as you can. That is all. so so so so 0123456789 noted one text arguments name"
-] * 4
-"""For the tokenizer of a tiny model."""
 console = Console(width=160)
 ROWS: list[tuple[str, str]] = []
 

@@ -73,11 +73,11 @@ class Bench:
     def __init__(self, args: argparse.Namespace, out: Path) -> None:
         self.args, self.out, self.work = args, out, Work(args.prompts, args.group, args.prompt_tokens, args.new_tokens)
         self.columns: list[Column] = args.columns
-        self.model = args.model or self._random_model()
+        prepared = self._prepare()
+        self.model, self.costs = Path(prepared["model"]), prepared["costs"]
         self.figures: dict[str, dict[str, Any]] = {}
         """Row -> column -> figure, or the words of a failure."""
         self.common = [f"trainer.device={args.device}", *args.set]
-        self.costs = json.loads(self._python(["-c", COSTS, str(self.model), args.device]))
 
     def run(self, part: str, column: Column) -> None:
         """Measure, and keep figures or the failure."""
@@ -155,15 +155,16 @@ class Bench:
 
         return AutoTokenizer.from_pretrained(self.model)
 
-    def _random_model(self) -> Path:
-        code = MODEL.replace("SHAPE", "tiny" if self.args.tiny else "qwen3-1.7b")
-        return Path(self._python(["-c", code, str(self.out), str(self.args.tokenizer or "")]).splitlines()[-1])
-
-    def _python(self, words: list[str]) -> str:
-        """What a Python process with the last column's agentrl prints: it gives the GPU's memory back."""
+    def _prepare(self) -> dict[str, Any]:
+        """The model and the costs of its decode steps, by a process that gives the GPU's memory back."""
         env = self.columns[-1].environment(self.args.meta)
-        env["PYTHONPATH"] = f"{HERE}{os.pathsep}{env['PYTHONPATH']}"
-        return subprocess.run([sys.executable, *words], env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+        spec, out = self.out / "prepare.json", self.out / "prepared.json"
+        given = {name: str(value or "") for name, value in vars(self.args).items() if name in ("model", "tokenizer")}
+        shape = "tiny" if self.args.tiny else "qwen3-1.7b"
+        spec.write_text(json.dumps(given | {"shape": shape, "device": self.args.device, "out": str(out)}))
+        subprocess.run([sys.executable, HERE / "gpu_prepare.py", spec], env=env, check=True)
+        prepared: dict[str, Any] = json.loads(out.read_text())
+        return prepared
 
     def table(self) -> Table:
         """All figures; `ratio`: last column to first."""
@@ -174,29 +175,6 @@ class Bench:
             values = [found.get(name) for name in names]
             table.add_row(row, *map(cell, values), *([ratio_of(values[0], values[-1])] if ratio else []), aim(row))
         return table
-
-
-MODEL = """
-import sys
-from pathlib import Path
-from gpu_parts import TEXTS, random_model
-from transformers import AutoTokenizer
-if sys.argv[2]:
-    tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
-else:
-    from agentrl.core.resources import share
-    from agentrl.tasks.models.tokenizer import train_tokenizer
-    tokenizer = train_tokenizer(TEXTS, 1024, (share() / "configs/templates/chatml_tools_terse.jinja").read_text())
-print(random_model(Path(sys.argv[1]), tokenizer, "SHAPE"))
-"""
-"""Makes a model and prints its folder."""
-COSTS = """
-import json, sys, torch
-from gpu_parts import bandwidth, model_bytes
-from transformers import AutoConfig
-print(json.dumps([*model_bytes(AutoConfig.from_pretrained(sys.argv[1])), bandwidth(torch.device(sys.argv[2]))]))
-"""
-"""Prints the bytes of a decode step and the bandwidth."""
 
 
 def wait_until_free(limit: float = 30.0) -> None:
