@@ -21,8 +21,8 @@ class Sample:
     time: float
     """Seconds since the epoch."""
     busy: float
-    """Share of NVML's last sampling period in which a kernel ran. That lasts 1/6 to 1 s, so a short phase shows the load
-    of its neighbours."""
+    """Share of NVML's last sampling period in which a kernel ran. That lasts 1/6 to 1 s: a short phase shows the
+    load of its neighbours."""
     memory: float
     """GiB in use, by all processes."""
 
