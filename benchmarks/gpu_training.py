@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import REWARD, least_seconds, median
+from gpu_parts import REWARD, console, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
@@ -118,7 +118,9 @@ def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Pa
 def _see(run: Run, metrics: Path) -> None:
     """Note the time of each new line of metrics."""
     lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    run.step_ends += [time.time()] * (lines - len(run.step_ends))
+    if new := lines - len(run.step_ends):
+        run.step_ends += [time.time()] * new
+        console.print(f"  step {lines} after {time.time() - run.begun:.1f} s", highlight=False)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
@@ -141,7 +143,7 @@ def train(
     command: Sequence[str], env: Mapping[str, str], folder: Path, work: Work, steps: int, limit: float
 ) -> tuple[Figures, list[dict[str, Any]]]:
     """Run it and measure; its figures and its lines of metrics. Raises RuntimeError where no step ended."""
-    metrics, trace, log = folder / "run/metrics.jsonl", folder / "phases.jsonl", folder / "train.log"
+    metrics, trace, log = folder / "run/metrics.jsonl", folder / "phases.jsonl", folder / "log.txt"
     with Usage() as usage:
         run = watch(command, env, log, metrics, steps, limit)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
@@ -158,7 +160,7 @@ def _write_samples(file: Path, usage: Usage) -> None:
 
 def last_line(log: Path, default: str) -> str:
     """The last line that a program wrote."""
-    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
     return lines[-1][:300] if lines else default
 
 

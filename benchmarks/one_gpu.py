@@ -33,6 +33,8 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 LIMITS = {"train": 200.0, "rollout": 200.0, "update": 200.0}
 """Seconds for a column of each part."""
+LEAST = 45.0
+"""Seconds that a part needs."""
 FREE = 2.0
 """GiB in use on a GPU that is free."""
 AIMS = {
@@ -71,6 +73,7 @@ class Bench:
     """The parts, column by column."""
 
     def __init__(self, args: argparse.Namespace, out: Path) -> None:
+        self.end = time.time() + args.budget
         self.args, self.out, self.work = args, out, Work(args.prompts, args.group, args.prompt_tokens, args.new_tokens)
         self.columns: list[Column] = args.columns
         prepared = self._prepare()
@@ -81,18 +84,31 @@ class Bench:
 
     def run(self, part: str, column: Column) -> None:
         """Measure, and keep figures or the failure."""
-        start = time.time()
-        folder = self.out / f"{part}-{column.name}"
+        start, folder = time.time(), self.out / f"{part}-{column.name}"
         folder.mkdir(parents=True, exist_ok=True)
+        console.print(f"{part}, {column.name}", highlight=False)
+        measure = {"train": self._train, "rollout": self._rollout, "update": self._update}[part]
         try:
-            found = {"train": self._train, "rollout": self._rollout, "update": self._update}[part](column, folder)
+            self._keep(part, column, measure(column, folder))
         except Exception as error:  # the other parts go on
-            found = {"failed": str(error)[-200:] or repr(error)}
+            self._keep(part, column, {"failed": str(error)[-200:] or repr(error)})
+        except SystemExit:
+            self._keep(part, column, {"failed": f"stopped; {gpu_training.last_line(folder / 'log.txt', 'no log')}"})
+            raise
+        console.print(f"  {time.time() - start:.0f} s", highlight=False)
+        wait_until_free()
+
+    def _keep(self, part: str, column: Column, found: dict[str, Any]) -> None:
         for name, value in found.items():
             self.figures.setdefault(f"{part}: {name}", {})[column.name] = value
         (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1))
-        console.print(f"{part}, {column.name}: {time.time() - start:.0f} s", highlight=False)
-        wait_until_free()
+
+    def _limit(self, part: str) -> float:
+        """Seconds that the part may take. Raises TimeoutError where too few are left."""
+        left = self.end - time.time()
+        if left < LEAST:
+            raise TimeoutError("no time left")
+        return min(float(self.args.limits[part]), left)
 
     def _train(self, column: Column, folder: Path) -> dict[str, Any]:
         rows, args, env = folder / "rows.jsonl", self.args, column.environment(self.args.meta)
@@ -103,7 +119,7 @@ class Bench:
         words += [*self.common, *column.settings]
         (folder / "command.txt").write_text("agentrl train " + " ".join(words) + "\n")
         command = [sys.executable, str(HERE / "gpu_traced.py"), str(folder / "phases.jsonl"), "train", *words]
-        found, _ = gpu_training.train(command, env, folder, self.work, args.steps, args.limits["train"])
+        found, _ = gpu_training.train(command, env, folder, self.work, args.steps, self._limit("train"))
         found["rollout over the limit of the memory"] = gpu_training.over_limit(found, self.work, tuple(self.costs))
         shutil.rmtree(folder / "run/checkpoints", ignore_errors=True)
         wait_until_free()
@@ -146,7 +162,7 @@ class Bench:
         out, file, log = folder / "figures.json", folder / "spec.json", folder / "log.txt"
         file.write_text(json.dumps(spec | {"folder": str(folder), "out": str(out)}))
         command, env = [sys.executable, str(HERE / f"gpu_{part}.py"), str(file)], column.environment(self.args.meta)
-        run = gpu_training.watch(command, env, log, out.with_suffix(".none"), 1, self.args.limits[part])
+        run = gpu_training.watch(command, env, log, out.with_suffix(".none"), 1, self._limit(part))
         found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
         return found | ({"failed": gpu_training.last_line(log, f"exit code {run.code}")} if run.code else {})
 
@@ -238,6 +254,7 @@ def arguments() -> argparse.Namespace:
         "--lengths", type=int, nargs=2, default=[256, 4096], help="update: least and most of a sequence"
     )
     parser.add_argument("--limits", nargs="+", default=[], metavar="PART=SECONDS", help=f"default: {LIMITS}")
+    parser.add_argument("--budget", type=float, default=3600, help="seconds in all; parts after that are left out")
     args = parser.parse_args()
     args.columns = [Column.parse(words) for words in args.columns or [[f"now={HERE.parent}"]]]
     args.limits = LIMITS | {name: float(value) for name, _, value in (word.partition("=") for word in args.limits)}
