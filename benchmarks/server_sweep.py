@@ -1,12 +1,11 @@
 """The bare SGLang server under several sets of flags: tokens/s, and how near a decode step is to the hardware's limit.
 
-    python benchmarks/server_sweep.py --model MODEL --out FOLDER --budget 210
-    python benchmarks/server_sweep.py --model large --tokenizer MODEL --out FOLDER
+    python benchmarks/server_sweep.py --model MODEL --out FOLDER
 
 Servers start together, as many as the GPU's memory takes, and are measured one after the other. Three workloads:
 `batch`, 512 requests in groups of 8 that share a prompt (256 tokens in, 512 out); `turns`, 128 conversations of 4 turns
-of 128 tokens; `short`, 256 conversations of 6 turns of 32 to 96 tokens, whose requests come one by one. `short+` sends
-these in bursts: a request waits for the next tick of 40 ms.
+of 128 tokens; `short`, 256 conversations of 6 turns of 32 to 96 tokens, whose requests come one by one; `few`, 8 of
+these.
 
 The limit of a decode step of `batch` is the time to read its memory once: weights, plus the KV cache of every sequence
 at its mean length, over the bandwidth. `GEMM` is the time of its matrix products at the GPU's usual speed; attention
@@ -36,15 +35,27 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
+from agentrl.engines.servers.graphs import graph_sizes
+
 console = Console(width=180)
-COLUMNS = ("flags", "start s", "batch tok/s", "prefill s", "ms/step", "of limit", "KV+GEMM", "turns", "short", "short+")
+COLUMNS = ("flags", "start s", "batch tok/s", "prefill s", "ms/step", "of limit", "KV+GEMM", "turns", "short", "few")
 NO_PREFILL_GRAPHS = {"cuda_graph_backend_prefill": "disabled"}
-DELAYED = {
-    "enable_prefill_delayer": True,
-    "prefill_delayer_queue_min_ratio": 0.1,
-    "prefill_delayer_max_delay_ms": 60,
-    "max_running_requests": 2048,  # the delayer also waits for free places, and these are never short
+LARGE = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "dtype": "bfloat16",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    "tie_word_embeddings": True,
 }
+"""Qwen3-1.7B's shape; its weights are the server's own, at random."""
 KV_TOKENS = 340_000
 GIB_EACH = 45
 """Of one server: its cache, weights, graphs and context."""
@@ -56,7 +67,6 @@ class Row:
 
     name: str
     flags: dict[str, Any]
-    bursts: bool = False
     profiled: bool = False
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
@@ -86,25 +96,18 @@ def shape_of(model: Path) -> Shape:
 
 
 def rows(best: str, concurrent: int) -> list[Row]:
-    """The sets of flags, in order of promise; `best`: the fastest attention that is installed."""
-    graphs = {"cuda_graph_max_bs_decode": concurrent}
-    coarse = [1, 2, 4, 8, 16, 32, 48, 64, *range(96, 257, 32), *range(320, concurrent + 1, 64)]
-    prefill = {"cuda_graph_max_bs_prefill": 4096}
+    """The sets of flags; `best`: the fastest attention that is installed."""
     triton = {"attention_backend": "triton", "sampling_backend": "pytorch"}
     fast = {"attention_backend": best, "sampling_backend": "flashinfer" if find_spec("flashinfer") else "pytorch"}
-    made = [
-        Row("triton, graphs to 256 (today)", triton | NO_PREFILL_GRAPHS),
-        Row(f"{best}, graphs to {concurrent}, prefill graphs", fast | graphs | prefill, bursts=True, profiled=True),
-        Row(f"triton, graphs to {concurrent}", triton | graphs | NO_PREFILL_GRAPHS, bursts=True),
-        Row(f"{best}, both graphs, prefill delayed", fast | graphs | prefill | DELAYED),
-        Row(
-            f"{best}, {len(coarse)} graphs to {concurrent}", fast | {"cuda_graph_bs_decode": coarse} | NO_PREFILL_GRAPHS
-        ),
-        Row("triton, both graphs, prefill delayed", triton | graphs | prefill | DELAYED),
+    fast |= {"cuda_graph_bs_decode": graph_sizes(concurrent, 0)}
+    short = {"cuda_graph_bs_prefill": [32, 64, 128, 256, 512]}
+    return [
+        Row(f"{best}, requests read every 8 steps", fast | NO_PREFILL_GRAPHS | {"scheduler_recv_interval": 8}),
+        Row(f"{best}, every 8, short prefill graphs", fast | short | {"scheduler_recv_interval": 8}),
+        Row(f"{best}, every 20 steps", fast | NO_PREFILL_GRAPHS | {"scheduler_recv_interval": 20}),
+        Row(f"{best}, every step", fast | NO_PREFILL_GRAPHS, profiled=True),
+        Row("triton, graphs as SGLang chooses", triton | NO_PREFILL_GRAPHS),
     ]
-    if best == "triton":
-        return [row for i, row in enumerate(made) if i not in (4, 5)]
-    return made
 
 
 def launch(row: Row, args: argparse.Namespace) -> None:
@@ -179,15 +182,11 @@ async def ready(session: aiohttp.ClientSession, row: Row, limit: float) -> bool:
 class Client:
     """Requests to one server."""
 
-    def __init__(self, session: aiohttp.ClientSession, port: int, tick: float = 0.0) -> None:
-        """`tick`: seconds between the moments at which requests are sent; 0: at once."""
-        self.session, self.url, self.tick = session, f"http://127.0.0.1:{port}", tick
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self.session, self.url = session, f"http://127.0.0.1:{port}"
 
     async def draw(self, ids: list[int], new: int) -> list[int]:
         """So many new tokens, exactly."""
-        if self.tick:
-            now = time.monotonic()
-            await asyncio.sleep(self.tick - now % self.tick)
         sampling = {"max_new_tokens": new, "ignore_eos": True, "temperature": 1.0, "sampling_seed": 1}
         body = {"input_ids": ids, "return_logprob": True, "sampling_params": sampling}
         async with self.session.post(self.url + "/generate", json=body) as response:
@@ -236,13 +235,30 @@ async def turns(client: Client, shape: Shape, conversations: int, count: int, lo
 
 async def measure(session: aiohttp.ClientSession, row: Row, args: argparse.Namespace, shape: Shape) -> None:
     """All workloads of one server."""
-    client, n, new = Client(session, row.port), args.concurrent, args.new
+    client, n = Client(session, row.port), args.concurrent
     row.found["graphs"] = captured(args.out / f"server-{row.port}.log")
+    if "batch" in args.parts:
+        await measure_batch(client, row, args, shape)
+    quarter, half, low, high = max(n // 4, 1), max(n // 2, 1), args.turn // 4, args.turn * 3 // 4
+    if "short" in args.parts:
+        await turns(client, shape, half, 1, low, high)  # warms up
+        row.found["short"] = f"{await turns(client, shape, half, 6, low, high):,.0f}"
+    if "few" in args.parts:
+        row.found["few"] = f"{await turns(client, shape, 8, 6, low, high):,.0f}"
+    if "turns" in args.parts:
+        row.found["turns"] = f"{await turns(client, shape, quarter, 4, args.turn, args.turn):,.0f}"
+    if row.profiled and args.device == "cuda":
+        await profile(client, row, args, shape)
+
+
+async def measure_batch(client: Client, row: Row, args: argparse.Namespace, shape: Shape) -> None:
+    """Prefill in two orders, and a whole batch beside its limits."""
+    n, new = args.concurrent, args.new
     await batch(client, args, shape, 8)  # warms up
     prefill, spread = await batch(client, args, shape, 1), await batch(client, args, shape, 1, spread=True)
     row.found["prefill s"] = f"{prefill:.2f}, {spread:.2f}"
-    whole = await batch(client, args, shape, new)
-    step = (whole - prefill) / (new - 1)
+    whole = await batch(client, args, shape, new, spread=True)
+    step = (whole - spread) / (new - 1)
     kv = n * (args.prompt + new / 2) * shape.kv_bytes / args.bandwidth
     weights, products = 2 * shape.parameters / args.bandwidth, 2 * shape.parameters * n / args.flops
     row.found["batch tok/s"] = f"{n * new / whole:,.0f}"
@@ -251,15 +267,6 @@ async def measure(session: aiohttp.ClientSession, row: Row, args: argparse.Names
     row.found["KV+GEMM"] = f"{(kv + max(products, weights)) / step:.2f}"
     limits = f"limit {1e3 * (kv + weights):.2f} ms = KV {1e3 * kv:.2f} + weights {1e3 * weights:.2f}"
     row.found["limits"] = f"{limits}; GEMM {1e3 * products:.2f} ms"
-    quarter, half = max(n // 4, 1), max(n // 2, 1)
-    row.found["turns"] = f"{await turns(client, shape, quarter, 4, args.turn, args.turn):,.0f}"
-    low, high = args.turn // 4, args.turn * 3 // 4
-    row.found["short"] = f"{await turns(client, shape, half, 6, low, high):,.0f}"
-    if row.bursts:
-        bursts = Client(session, row.port, tick=0.04)
-        row.found["short+"] = f"{await turns(bursts, shape, half, 6, low, high):,.0f}"
-    if row.profiled and args.device == "cuda":
-        await profile(client, row, args, shape)
 
 
 async def profile(client: Client, row: Row, args: argparse.Namespace, shape: Shape) -> None:
@@ -371,8 +378,7 @@ def best_attention(device: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a folder, or large")
-    parser.add_argument("--tokenizer", type=Path, help="for --model large: a model whose tokenizer serves")
+    parser.add_argument("--model", default="large", help="a folder; large: Qwen3-1.7B's shape")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "sweep")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the engine")
     parser.add_argument("--device", default="cuda")
@@ -387,6 +393,7 @@ def main() -> None:
     parser.add_argument("--kv-tokens", type=int, default=KV_TOKENS)
     parser.add_argument("--bandwidth", type=float, default=4.3e12, help="bytes/s that a large read reaches")
     parser.add_argument("--flops", type=float, default=750e12)
+    parser.add_argument("--parts", nargs="*", default=["batch", "short", "few", "turns"])
     parser.add_argument("--only", nargs="*", type=int, help="numbers of rows, from 0")
     parser.add_argument("--plain", action="store_true", help="without the memory saver")
     args = parser.parse_args()
@@ -399,9 +406,8 @@ async def sweep(args: argparse.Namespace) -> None:
     until = time.monotonic() + args.budget
     together = args.together or fitting(args.device)
     if args.model == "large":
-        from engine_gpu import large_model
-
-        args.model = str(large_model(args.out, args.tokenizer))
+        args.model = str(args.out)
+        (args.out / "config.json").write_text(json.dumps(LARGE))
     shape = shape_of(Path(args.model))
     chosen = rows(best_attention(args.device), args.concurrent)
     chosen = chosen if args.only is None else [chosen[i] for i in args.only]

@@ -192,13 +192,18 @@ class ConcurrentJobs:
             self.engine.open(job.key)
         try:
             async with asyncio.TaskGroup() as group:
-                for i in range(self.width):
+                for i in self._first():
                     group.create_task(self._work(i, group))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             for job in self.jobs:
                 self.engine.release(job.key)
+
+    def _first(self) -> list[int]:
+        """The jobs that begin at once: the first of every group before any second, so that the engine has a prompt in
+        its cache when the group's others bring it again."""
+        return sorted(range(self.width), key=lambda i: self.jobs[i].sample)
 
     async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:

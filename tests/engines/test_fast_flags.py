@@ -25,6 +25,11 @@ from agentrl.engines.vllm import VLLM
 GIB = 1 << 30
 HOPPER = (9, 0)
 SETTINGS = ServerSettings("python", "model", "cuda", "bfloat16", 1024, 512)
+FAST = {
+    "cuda_graph_bs_decode": graph_sizes(512, 0),
+    "cuda_graph_bs_prefill": [32, 64, 128, 256, 512],
+    "scheduler_recv_interval": 8,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +60,8 @@ def installed(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_a_complete_hopper_gets_graphs_for_all_sequences_and_sglangs_own_kernels(installed: dict[str, Path]) -> None:
-    flags = fast_flags(SETTINGS, Host(installed, HOPPER, 141 * GIB))
-    assert flags == {"cuda_graph_bs_decode": graph_sizes(512, 0)}
-    assert flags["cuda_graph_bs_decode"][-1] == 512
+    assert fast_flags(SETTINGS, Host(installed, HOPPER, 141 * GIB)) == FAST
+    assert graph_sizes(512, 0)[-1] == 512
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_missing_kernels_are_replaced(
 ) -> None:
     found = {name: folder for name, folder in installed.items() if name != missing}
     flags = fast_flags(SETTINGS, Host(found, capability, 80 * GIB))
-    assert flags == {"cuda_graph_bs_decode": graph_sizes(512, 0)} | flag
+    assert flags == FAST | flag
 
 
 def test_a_compiler_makes_up_for_missing_kernels_of_sampling(installed: dict[str, Path]) -> None:
@@ -83,25 +87,39 @@ def test_a_compiler_makes_up_for_missing_kernels_of_sampling(installed: dict[str
 
 def test_an_older_sglang_gets_the_flag_that_it_knows(installed: dict[str, Path]) -> None:
     (installed["sglang"] / "srt/server_args.py").write_text("cuda_graph_bs")
-    assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs"]
+    assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs", "scheduler_recv_interval"]
+
+
+GRAPHS = {"cuda_graph_bs_decode", "cuda_graph_bs_prefill"}
+KERNELS = {"attention_backend", "sampling_backend"}
 
 
 @pytest.mark.parametrize(
-    ("extra", "left"),
+    ("extra", "gone"),
     [
-        ({"cuda-graph-max-bs-decode": 16}, ["attention_backend", "sampling_backend"]),
-        ({"cuda_graph_bs": [1]}, ["attention_backend", "sampling_backend"]),
-        ({"decode_attention_backend": "fa3"}, ["cuda_graph_bs_decode", "sampling_backend"]),
-        ({"sampling_backend": "flashinfer"}, ["cuda_graph_bs_decode", "attention_backend"]),
+        ({"cuda-graph-max-bs-decode": 16}, GRAPHS),
+        ({"cuda_graph_bs": [1]}, GRAPHS),
+        ({"decode_attention_backend": "fa3"}, {"attention_backend"}),
+        ({"sampling_backend": "flashinfer"}, {"sampling_backend"}),
+        ({"scheduler-recv-interval": 1}, {"scheduler_recv_interval"}),
+        ({"enable_dp_attention": True}, {"scheduler_recv_interval"}),
+        ({"log_level": "debug"}, set()),
     ],
 )
-def test_flags_of_the_user_win(installed: dict[str, Path], extra: dict[str, Any], left: list[str]) -> None:
+def test_flags_of_the_user_win(installed: dict[str, Path], extra: dict[str, Any], gone: set[str]) -> None:
     host = Host({"sglang": installed["sglang"]}, HOPPER, 80 * GIB)
-    assert list(fast_flags(replace(SETTINGS, extra=extra), host)) == left
+    assert {*FAST, *KERNELS} - {*fast_flags(replace(SETTINGS, extra=extra), host)} == gone
+
+
+def test_graphs_of_prefills_fit_into_a_sequence(installed: dict[str, Path]) -> None:
+    host = Host(installed, HOPPER, 80 * GIB)
+    assert fast_flags(replace(SETTINGS, max_model_len=100), host)["cuda_graph_bs_prefill"] == [32, 64]
+    assert fast_flags(replace(SETTINGS, max_model_len=20), host)["cuda_graph_bs_prefill"] is None
 
 
 def test_eager_servers_capture_nothing(installed: dict[str, Path]) -> None:
-    assert fast_flags(replace(SETTINGS, eager=True), Host(installed, HOPPER, 80 * GIB)) == {}
+    flags = fast_flags(replace(SETTINGS, eager=True), Host(installed, HOPPER, 80 * GIB))
+    assert not GRAPHS & {*flags}
 
 
 @pytest.mark.parametrize(
