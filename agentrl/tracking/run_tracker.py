@@ -23,6 +23,7 @@ from agentrl.tracking.dumps import reason
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.run_summary import closing, dump_file
+from agentrl.tracking.start_times import start_line
 from agentrl.tracking.writer import Writer
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -74,6 +75,7 @@ class RunTracker:
         self._dumps = DumpWriter(decode, tokenizer)
         self._writer = Writer()
         self._unwritten: list[str] = []
+        self._start: Metrics = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -92,6 +94,11 @@ class RunTracker:
         if error is None:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
+
+    def started(self, metrics: Metrics) -> None:
+        """Show the `start/` metrics, and log them with the first training step."""
+        self._start = metrics
+        self.view.note(start_line(metrics))
 
     def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
         """Time the body; `tokens` gives a rate."""
@@ -120,6 +127,8 @@ class RunTracker:
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
+        if step > self._begun:
+            metrics, self._start = metrics | self._start, {}
         self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)

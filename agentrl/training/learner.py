@@ -78,6 +78,8 @@ class Learner:
 
     def warm_up(self) -> None:
         """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
+        if self.config.trainer.val_only:
+            return
         data, actor = self.config.data, self._require_actor()
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
