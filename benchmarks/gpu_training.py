@@ -19,7 +19,7 @@ from gpu_parts import REWARD, console, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
-GRACE = 15.0
+GRACE = 8.0
 """Seconds for a run to end after its last step, or after SIGTERM."""
 Figures = dict[str, float]
 

@@ -121,10 +121,11 @@ class Bench:
         command = [sys.executable, str(HERE / "gpu_traced.py"), str(folder / "phases.jsonl"), "train", *words]
         found, _ = gpu_training.train(command, env, folder, self.work, args.steps, self._limit("train"))
         found["rollout over the limit of the memory"] = gpu_training.over_limit(found, self.work, tuple(self.costs))
+        self._keep("train", column, found)
         shutil.rmtree(folder / "run/checkpoints", ignore_errors=True)
         wait_until_free()
         guess = gpu_training.estimated([sys.executable], words, env)
-        return found | ({} if guess is None else {"peak by agentrl doctor, GiB": guess})
+        return {} if guess is None else {"peak by agentrl doctor, GiB": guess}
 
     def _rollout(self, column: Column, folder: Path) -> dict[str, Any]:
         spec = {
