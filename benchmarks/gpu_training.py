@@ -19,9 +19,9 @@ from gpu_parts import REWARD, console, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
-GRACE = 8.0
+GRACE = 10.0
 """Seconds for a run to end after its last step, or after SIGTERM."""
-Figures = dict[str, float]
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ def figures(run: Run, lines: list[dict[str, Any]], usage: Usage, marks: Any, wor
     found |= {"peak of the trainer, GiB": max(peaks)} if peaks else {}
     if (peak := usage.peak()) is not None:
         found["peak of the GPU, GiB"] = peak
-    return found | {"steps": len(lines), "exit code": float(run.code if run.code is not None else -1)}
+    end = "by itself" if run.code == 0 else f"exit code {run.code}" if (run.code or 0) > 0 else "killed"
+    return found | {"steps": len(lines), "ended": end}
 
 
 def step_seconds(lines: list[dict[str, Any]]) -> Figures:
