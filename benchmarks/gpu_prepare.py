@@ -1,6 +1,6 @@
 """Makes the model of one_gpu.py, where none is given, and measures the GPU's memory.
 
-    python benchmarks/gpu_prepare.py SPEC.json
+    python benchmarks/gpu_prepare.py SPEC
 
 Writes the model's folder and `costs`: bytes of weights in a decode step, of the KV cache for each token, bytes/s.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from gpu_parts import bandwidth, model_bytes, random_model
 from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import logging
 
 TEXTS = ["Take notes, please, as many as you can. That is all. so so so so 0123456789 noted one text"] * 4
 TEMPLATE = "configs/templates/chatml_tools_terse.jinja"
@@ -29,8 +30,9 @@ def tokenizer_of(folder: str) -> Any:
 
 
 def main() -> None:
-    spec = json.loads(Path(sys.argv[1]).read_text())
+    spec = json.loads(sys.argv[1])
     out = Path(spec["out"])
+    logging.disable_progress_bar()
     model = spec["model"] or random_model(out.parent, tokenizer_of(spec["tokenizer"]), spec["shape"])
     costs = [*model_bytes(AutoConfig.from_pretrained(model)), bandwidth(torch.device(spec["device"]))]
     out.write_text(json.dumps({"model": str(model), "costs": costs}))

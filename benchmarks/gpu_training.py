@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +21,11 @@ from gpu_parts import REWARD, console, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
-GRACE = 15.0
+GRACE = 10.0
 """Seconds for a run to end after its last step, or after SIGTERM."""
-Figures = dict[str, float]
+STOPPED = threading.Event()
+"""Set by SIGTERM: what runs is stopped, what was measured is kept."""
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Pa
         try:
             while process.poll() is None:
                 _see(run, metrics)
-                if time.time() - run.begun > limit:
+                if STOPPED.is_set() or time.time() - run.begun > limit:
                     stop(process)
                 elif len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE:
                     kill(process)  # it writes a checkpoint, say
@@ -141,17 +145,18 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 def train(
     command: Sequence[str], env: Mapping[str, str], folder: Path, work: Work, steps: int, limit: float
-) -> tuple[Figures, list[dict[str, Any]]]:
-    """Run it and measure; its figures and its lines of metrics. Raises RuntimeError where no step ended."""
+) -> Figures:
+    """Run it and measure; the figures of the steps that ended. Raises RuntimeError where none did."""
     metrics, trace, log = folder / "run/metrics.jsonl", folder / "phases.jsonl", folder / "log.txt"
     with Usage() as usage:
         run = watch(command, env, log, metrics, steps, limit)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    if not run.step_ends or not lines:
-        raise RuntimeError(last_line(log, f"exit code {run.code} and no step"))
     marks = [tuple(json.loads(line)) for line in trace.read_text().splitlines()] if trace.exists() else []
+    seen = ", ".join(f"{name or 'none'} at {time - run.begun:.1f} s" for time, name in marks[-3:])
+    if not run.step_ends or not lines:
+        raise RuntimeError(last_line(log, f"exit code {run.code}") + f"; no step; phases: {seen or 'none'}")
     _write_samples(folder / "gpu.csv", usage)
-    return figures(run, lines, usage, marks, work), lines
+    return figures(run, lines, usage, marks, work)
 
 
 def _write_samples(file: Path, usage: Usage) -> None:
@@ -160,8 +165,13 @@ def _write_samples(file: Path, usage: Usage) -> None:
 
 def last_line(log: Path, default: str) -> str:
     """The last line that a program wrote."""
-    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
-    return lines[-1][:300] if lines else default
+    return next(iter(tail(log, 1)), default)[:200]
+
+
+def tail(log: Path, count: int) -> list[str]:
+    """The last lines of a file that are not empty."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line.rstrip() for line in lines if line.strip()][-count:]
 
 
 def figures(run: Run, lines: list[dict[str, Any]], usage: Usage, marks: Any, work: Work) -> Figures:
@@ -181,7 +191,8 @@ def figures(run: Run, lines: list[dict[str, Any]], usage: Usage, marks: Any, wor
     found |= {"peak of the trainer, GiB": max(peaks)} if peaks else {}
     if (peak := usage.peak()) is not None:
         found["peak of the GPU, GiB"] = peak
-    return found | {"steps": len(lines), "exit code": float(run.code if run.code is not None else -1)}
+    end = "by itself" if run.code == 0 else f"exit code {run.code}" if (run.code or 0) > 0 else "killed"
+    return found | {"steps": len(lines), "ended": end}
 
 
 def step_seconds(lines: list[dict[str, Any]]) -> Figures:
@@ -220,12 +231,21 @@ def over_limit(found: Figures, work: Work, costs: tuple[int, int, float]) -> flo
     return least_seconds(chains, work.samples, *costs) / found["rollout, s"]
 
 
-def estimated(python: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> float | None:
-    """GiB on the GPU by `agentrl doctor`; None where it gives none."""
-    command = [*python, "-m", "agentrl", "doctor", "--no-conversation", *words]
-    try:
-        said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60).stdout
-    except subprocess.TimeoutExpired:
-        return None
-    found = re.search(r"about ([\d.]+) (GiB|MiB)", said)
-    return float(found[1]) / (1024 if found[2] == "MiB" else 1) if found else None
+def estimates(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], limit: float = 60.0) -> Figures:
+    """GiB on the GPU by `agentrl doctor`, by name of a run; its words and its environment. All are asked at once."""
+    asked = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "agentrl", "doctor", "--no-conversation", *words],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for name, (words, env) in commands.items()
+    }
+    killer = threading.Timer(limit, lambda: [process.kill() for process in asked.values()])
+    killer.start()
+    said = {name: process.communicate()[0] for name, process in asked.items()}
+    killer.cancel()
+    found = {name: re.search(r"about ([\d.]+) (GiB|MiB)", text) for name, text in said.items()}
+    return {name: float(f[1]) / (1024 if f[2] == "MiB" else 1) for name, f in found.items() if f}

@@ -53,8 +53,8 @@ def main() -> None:
         name = f"{tokens // 1024}k" if tokens and tokens >= 1024 else str(tokens or "default")
         try:
             figures: dict[str, Any] = measure(spec, tokens)
-        except torch.OutOfMemoryError as error:
-            figures = {"error": str(error).splitlines()[0]}
+        except Exception as error:  # out of memory, say: the other sizes go on
+            figures = {"failed": f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]}
         found |= {f"{name} {figure}": value for figure, value in figures.items()}
         Path(spec["out"]).write_text(json.dumps(found))
         gc.collect()
