@@ -17,7 +17,7 @@ BASE = 1 << 16
 def gap_metrics(gap: Tensor, ranks: Ranks = ALONE) -> dict[str, float]:
     """Mean, largest and 99th percentile of the gap's size and an estimate of KL(engine || trainer), in nats a token.
 
-    `gap` f64 [N]: old minus rollout log-probs of this rank's tokens, of which some rank has one. `k3` is of the negative
+    `gap` f64 [N]: old minus rollout log-probs of this rank's tokens; some rank has one. `k3` is of the negative
     gap, because the engine sampled the tokens.
     """
     size = gap.abs()
