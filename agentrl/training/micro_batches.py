@@ -94,8 +94,9 @@ def micro_batch(batch: Batch, rows: list[int]) -> Batch:
 def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, columns: int) -> Tensor:
     """`score` of every token, computed in micro-batches on all ranks: f32 [columns, T] on each rank."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    for rows in micro_batching.split(batch):
-        scored = torch.stack(score(micro_batch(batch, rows)))
-        if rows:
-            table[:, batch.tokens_of(rows)] = scored
+    parts = [(micro_batch(batch, rows).read(), batch.tokens_of(rows)) for rows in micro_batching.split(batch)]
+    for micro, tokens in parts:
+        scored = torch.stack(score(micro))
+        if tokens.numel():
+            table[:, tokens] = scored
     return micro_batching.ranks.total(table)

@@ -147,6 +147,7 @@ class Optimizer:
         if self.offload:
             move_moments(self.adamw.state, MOMENTS, home=True)
         self.adamw.step()
+        torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
         if self.offload:
             move_moments(self.adamw.state, MOMENTS, home=False)
 

@@ -58,7 +58,7 @@ class Report:
         """Sum each of `details` [T] over the mask."""
         for name, value in details.items():
             self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
-        self._scored += mask.sum()
+        self._scored = self._scored + mask.sum()
 
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
@@ -87,7 +87,8 @@ class PolicyReport(Report):
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
-        self._gaps: list[Tensor] = []
+        self._gaps: list[tuple[Tensor, Tensor]] = []
+        """Of each micro-batch, f64 [T], and where it counts, bool [T]: selecting would wait for the device."""
         self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
@@ -102,12 +103,13 @@ class PolicyReport(Report):
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
-        self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
+        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn))
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
         if self._ranks.world > 1:
-            self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
+            mine = [(gap[drawn].cpu(), drawn[drawn].cpu()) for gap, drawn in self._gaps]
+            self._gaps = [gap for gaps in self._ranks.gather(mine) for gap in gaps]
         if self._rejected is not None:
             self._rejected = torch.tensor(sum(self._ranks.gather(int(self._rejected))))
 
@@ -132,7 +134,7 @@ class PolicyReport(Report):
 
         `k3` estimates KL(engine || trainer), because the engine sampled the tokens.
         """
-        gap = torch.cat(self._gaps)
+        gap = torch.cat([gap[drawn] for gap, drawn in self._gaps])
         size = gap.abs()
         return {
             "rollout_gap/mean": float(size.mean()),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.micro_batches import MicroBatching, micro_batch
+from agentrl.training.model.compute_copies import computing, use_compute_copies
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.shards import same_shapes, set_no_sync
 from agentrl.training.perf.flops import flops_of_module
@@ -52,6 +53,7 @@ class Trainable:
         self.steps = steps
         self.device = device
         self.cost = flops_of_module(module)
+        use_compute_copies(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
@@ -84,10 +86,11 @@ class Trainable:
         """Take all optimizer steps of one batch; the schedule advances by one."""
         steps = self.steps
         self.module.train()
-        for _ in range(steps.epochs):
-            generator = self.shuffling if steps.shuffle else None
-            for rows in mini_batches(batch, steps.prompts, generator=generator):
-                self._optimizer_step(batch.select(rows), report)
+        with computing(self.module):
+            for _ in range(steps.epochs):
+                generator = self.shuffling if steps.shuffle else None
+                for rows in mini_batches(batch, steps.prompts, generator=generator):
+                    self._optimizer_step(batch.select(rows), report)
         self.module.eval()
         self.optimizer.advance()
 
@@ -119,11 +122,15 @@ class Trainable:
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
         trained, others = self.split_by_gradient(mini)
-        parts = self.micro_batching.split(mini, trained)
-        for number, rows in enumerate(parts, start=1):
+        parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
+        for number, micro in enumerate(parts, start=1):
             set_no_sync(self.module, number < len(parts))
-            self.micro_batching.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
-        for rows in self.micro_batching.split(mini, others):
-            with torch.no_grad():
-                self.loss(micro_batch(mini, rows), report)
+            self.micro_batching.ranks.backward(self.loss(micro, report) * self.optimizer.scale.value)
+        with torch.no_grad():
+            for micro in frozen:
+                self.loss(micro, report)
         report.mini_batch(self.optimizer.step() if trained else None)
+
+    def _micro_batches(self, mini: Batch, sequences: list[int]) -> list[Batch]:
+        # All before the first pass: the device computes without waiting for what is read here.
+        return [micro_batch(mini, rows).read() for rows in self.micro_batching.split(mini, sequences)]
