@@ -95,7 +95,7 @@ def sink_of(weight: Tensor) -> Sink | None:
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a [n, k] @ b [k, m] to `total` f32 [n, m]; on a GPU in one kernel, without rounding the product."""
-    if total.is_cuda and a.dtype == b.dtype != torch.float32:
+    if total.is_cuda and a.dtype == b.dtype != torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
         torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
     else:
         total += a @ b

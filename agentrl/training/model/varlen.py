@@ -15,10 +15,17 @@ from torch import Tensor
 MAX_HEAD_DIM = 256
 FA4_HEAD_DIM = 128
 """Largest that its backward pass takes on every GPU it supports."""
+FA4_GPUS = (9, 10)
+"""Compute capabilities: Hopper, Blackwell."""
+
+
+@torch.compiler.assume_constant_result
+def _parameters() -> frozenset[str]:
+    return _found_parameters()
 
 
 @cache
-def _parameters() -> frozenset[str]:
+def _found_parameters() -> frozenset[str]:
     """Parameters of this PyTorch's kernel, which newer releases extend. Empty: it has no kernel."""
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -33,13 +40,14 @@ def varlen_fits(query: Tensor) -> bool:
     return query.is_cuda and half and query.shape[-1] <= MAX_HEAD_DIM and "scale" in _parameters()
 
 
-@cache
 def attention_kernel(device: torch.device, head_dim: int) -> str:
     """The kernel for heads of this size: fa4 or fa2."""
-    hopper = torch.cuda.get_device_capability(device)[0] in (9, 10)
-    if hopper and head_dim <= FA4_HEAD_DIM and head_dim % 8 == 0 and _fa4() is not None:
-        return "fa4"
-    return "fa2"
+    return "fa4" if head_dim <= FA4_HEAD_DIM and head_dim % 8 == 0 and _has_fa4(device) else "fa2"
+
+
+@torch.compiler.assume_constant_result
+def _has_fa4(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] in FA4_GPUS and _fa4() is not None
 
 
 def varlen_attention(
