@@ -98,8 +98,12 @@ class Optimizer:
         else:
             self.skipped += 1
         self.scale.update(overflow=not isfinite(value))
-        self.adamw.zero_grad(set_to_none=True)
+        self.clear()
         return value
+
+    def clear(self) -> None:
+        """Clear the gradients."""
+        self.adamw.zero_grad(set_to_none=True)
 
     def advance(self) -> None:
         """Move to the schedule's next step."""

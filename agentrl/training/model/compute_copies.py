@@ -7,8 +7,8 @@ optimizer step. Its gradient goes into the weight's float32 `.grad` as soon as a
 The gradients of the token embedding and of the output layer are added to that `.grad` by the layers themselves: only
 the rows of tokens that occur are touched, and no gradient of the size of the vocabulary is made for them.
 
-Invariants: forward values equal those of autocast bit for bit; sums over passes are in float32; outside `in_place` the model has
-its own weights.
+Invariants: forward values equal those of autocast bit for bit; sums over passes are in float32; outside `in_place` the
+model has its own weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,6 +47,11 @@ class ComputeCopies:
         finally:
             self._place(False)
 
+    def clear(self) -> None:
+        """Forget the gradients that no weight has got yet."""
+        for copy in self._copies.values():
+            copy.grad = None
+
     def _place(self, on: bool) -> None:
         self._placed = on
         for owner, weight in self._places:
@@ -79,6 +84,13 @@ def computing(module: Any) -> Any:
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
+
+
+def clear_copies(module: Any) -> None:
+    """Forget gradients of copies that a failed backward pass has left."""
+    copies: ComputeCopies | None = getattr(module, "compute_copies", None)
+    if copies is not None:
+        copies.clear()
 
 
 def use_compute_copies(module: Any) -> None:
