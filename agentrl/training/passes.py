@@ -88,8 +88,7 @@ def description(policy: Any) -> str:
     """What an update computes with, in a line."""
     sizes, model = policy.micro_batching, unwrapped(policy.module)
     size = f"{sizes.max_tokens} tokens" if sizes.max_tokens else f"{sizes.max_sequences} sequences"
-    text = model.config.get_text_config()
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    attention = attention_kernel(policy.device, width) if is_packed(model) else text._attn_implementation
+    implementation = model.config.get_text_config()._attn_implementation
+    attention = attention_kernel(policy.device) if is_packed(model) else implementation
     parts = [f"passes of {size}", "compiled" if runs_compiled(policy.module) else "not compiled"]
     return ", ".join([*parts, f"attention {attention}", f"head {policy.score.kernels or 'of the model'}"])

@@ -28,7 +28,7 @@ class ComputeCopies:
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         linear = [o for o in module.modules() if isinstance(o, nn.Linear) and _trained(o.weight)]
-        self._places = [(o, o.weight) for o in linear]
+        self._places: list[tuple[nn.Linear, Any]] = [(o, o.weight) for o in linear]
         self._copies = {weight: _copy(weight, dtype) for _, weight in self._places}
         self._embedding = _token_embedding(module)
         self._seen: list[tuple[int, int]] = []
