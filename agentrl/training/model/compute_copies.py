@@ -180,14 +180,18 @@ class _Embedded(torch.autograd.Function):
 
 def _add_rows(total: Tensor, ids: Tensor, rows: Tensor) -> None:
     """Add rows [N, H] to the rows `ids` [N] of `total`, in an order that is always the same."""
-    if not total.is_cuda:
-        total.index_add_(0, ids, rows)
-        return
-    # First the sum over equal ids, without atomic additions, and without reading a size from the device.
+    # On a GPU index_add_ adds to one row in any order, so each row must occur once.
+    total.index_add_(0, *(summed(ids, rows) if total.is_cuda else (ids, rows)))
+
+
+def summed(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids [N], rows [N, H]) with the sum of the rows of each id, once; zeros for id 0 fill up to N.
+
+    No size is read from the device.
+    """
     order = ids.argsort(stable=True)
     ordered = ids[order]
-    rank_of_ordered = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
-    rank = torch.empty_like(ids).scatter_(0, order, rank_of_ordered)
-    summed = torch.ops.aten.embedding_dense_backward(rows, rank, len(ids), -1, False)
-    # Unused ranks add zeros to row 0.
-    total.index_add_(0, torch.zeros_like(ids).scatter_(0, rank_of_ordered, ordered), summed)
+    ranks = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
+    rank_of = torch.empty_like(ids).scatter_(0, order, ranks)
+    sums = torch.ops.aten.embedding_dense_backward(rows, rank_of, len(ids), -1, False)
+    return torch.zeros_like(ids).scatter_(0, ranks, ordered), sums

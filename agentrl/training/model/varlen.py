@@ -16,6 +16,8 @@ from agentrl.training.model import varlen_cudnn, varlen_fa4
 MAX_HEAD_DIM = 256
 NEWER_HEAD_DIM = 128
 """Largest of the newer kernels, whose backward passes need more shared memory."""
+NEWER_NUMBERS = 2**31
+"""Numbers of queries from which on their offsets would overflow."""
 NEWER_GPUS = (9, 10)
 """Compute capabilities of the newer kernels: Hopper, Blackwell."""
 NEWER = {"cudnn": varlen_cudnn, "fa4": varlen_fa4}
@@ -56,7 +58,8 @@ def varlen_attention(
     [1, T, heads, D]."""
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-    if kernel == "fa2" or q.shape[-1] > NEWER_HEAD_DIM or q.shape[-1] % 8:
+    fits = q.shape[-1] <= NEWER_HEAD_DIM and q.shape[-1] % 8 == 0 and q.numel() < NEWER_NUMBERS
+    if kernel == "fa2" or not fits:
         output = _flash_attention_2(q, k, v, cu_seqlens, longest, scale)
     else:
         output = torch.ops.agentrl.varlen(q, k, v, cu_seqlens, longest, scale, kernel)[0]

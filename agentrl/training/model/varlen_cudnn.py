@@ -15,7 +15,6 @@ from torch import Tensor
 
 NEEDED = 90600
 """The first cuDNN that stores the log-sum-exp of packed sequences without padding."""
-MAX_OFFSET = 2**31
 
 
 @dataclass(frozen=True)
@@ -139,15 +138,13 @@ def _backward_graph(sizes: Sizes, device: torch.device) -> tuple[Any, dict[str, 
 def _inputs(sizes: Sizes, device: torch.device) -> tuple[Any, dict[str, Any]]:
     """A graph with its offsets, lengths, queries, keys and values, by name."""
     types = _package().data_type
-    half = types.BFLOAT16 if sizes.dtype == torch.bfloat16 else types.HALF
+    computed = {"intermediate_data_type": types.FLOAT, "compute_data_type": types.FLOAT}
     handle = _handle(device, threading.get_ident())
-    graph = _package().pygraph(
-        io_data_type=half, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=handle
-    )
+    graph = _package().pygraph(io_data_type=_half(sizes), handle=handle, **computed)
     named = {}
-    for name, count in dict.fromkeys(("at_q", "at_k", "at_stats"), 1).items() | {("len_q", 0), ("len_k", 0)}:
-        shape = [sizes.sequences + count, 1, 1, 1]
-        named[name] = graph.tensor(name=name, dim=shape, stride=[1, 1, 1, 1], data_type=types.INT32)
+    for name in ("at_q", "at_k", "at_stats", "len_q", "len_k"):
+        count = sizes.sequences + name.startswith("at")
+        named[name] = graph.tensor(name=name, dim=[count, 1, 1, 1], stride=[1, 1, 1, 1], data_type=types.INT32)
     for name, heads, start in (("q", sizes.heads, "at_q"), *((n, sizes.kv_heads, "at_k") for n in "kv")):
         named[name] = _packed(graph.tensor(**_layout(sizes, heads, name)), sizes, heads, named[start])
     return graph, named
@@ -155,15 +152,13 @@ def _inputs(sizes: Sizes, device: torch.device) -> tuple[Any, dict[str, Any]]:
 
 def _layout(sizes: Sizes, heads: int, name: str) -> dict[str, Any]:
     row = heads * sizes.width
-    stride = [sizes.longest * row, sizes.width, row, 1]
+    shape = [sizes.sequences, heads, sizes.longest, sizes.width]
+    return {"name": name, "dim": shape, "stride": [sizes.longest * row, sizes.width, row, 1], "data_type": _half(sizes)}
+
+
+def _half(sizes: Sizes) -> Any:
     types = _package().data_type
-    half = types.BFLOAT16 if sizes.dtype == torch.bfloat16 else types.HALF
-    return {
-        "name": name,
-        "dim": [sizes.sequences, heads, sizes.longest, sizes.width],
-        "stride": stride,
-        "data_type": half,
-    }
+    return types.BFLOAT16 if sizes.dtype == torch.bfloat16 else types.HALF
 
 
 def _packed(tensor: Any, sizes: Sizes, heads: int, start: Any) -> Any:
