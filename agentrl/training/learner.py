@@ -4,6 +4,7 @@ Invariant: every rank calls every method in the same order with the same whole b
 whole result. So one process and many run the same program.
 """
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ from agentrl.training.model.logprobs import score_tokens
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
-from agentrl.training.perf.compiling import uncompiled
+from agentrl.training.passes import description, fit_passes
+from agentrl.training.perf.compiling import compiles, uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
 from agentrl.training.trainable import Trainable
 from agentrl.training.warm_up import warm_up
+
+log = logging.getLogger(__name__)
 
 
 class Learner:
@@ -54,6 +58,7 @@ class Learner:
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.critic: ValueCritic | None = None
+        self._fitted = self.device.type != "cuda"
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
@@ -91,8 +96,19 @@ class Learner:
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
         self._load_parameters()
+        self._fit_passes()
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._computed(batch, spent)
+
+    def _fit_passes(self) -> None:
+        """Choose the sizes of passes at the first step, when an engine that sleeps has given its memory back."""
+        if self._fitted:
+            return
+        self._fitted = True
+        policy = self._require_actor()
+        fit_passes(self.config, list(self._trainables().values()), [self.reference], self.ranks)
+        if self.ranks.first:
+            log.warning("update: %s", description(policy))  # a warning, which is shown
 
     def _computed(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._require_actor(), self.config.algorithm.use_kl_in_reward
@@ -267,7 +283,7 @@ class Learner:
             self.ranks,
             fsdp_config,
             device=self.device,
-            compiled=actor.use_torch_compile if compiled is None else compiled,
+            compiled=compiles(actor.use_torch_compile if compiled is None else compiled, self.device),
         )
 
     def _require_actor(self) -> PolicyActor:

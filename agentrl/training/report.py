@@ -58,7 +58,7 @@ class Report:
         """Sum each of `details` [T] over the mask."""
         for name, value in details.items():
             self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
-        self._scored += mask.sum()
+        self._scored = self._scored + mask.sum()
 
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
@@ -87,7 +87,8 @@ class PolicyReport(Report):
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
-        self._gaps: list[Tensor] = []
+        self._gaps: list[tuple[Tensor, Tensor]] = []
+        """Of each micro-batch, f64 [T], and where it counts, bool [T]: selecting would wait for the device."""
         self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
@@ -102,7 +103,7 @@ class PolicyReport(Report):
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
-        self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
+        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn))
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
@@ -123,7 +124,8 @@ class PolicyReport(Report):
         if not float(self._scored):
             return metrics
         means = {_metric(name): value for name, value in self.means("pg_loss").items()}
-        return metrics | means | gap_metrics(torch.cat(self._gaps), self._ranks)
+        gap = torch.cat([gap[drawn] for gap, drawn in self._gaps])
+        return metrics | means | gap_metrics(gap, self._ranks)
 
 
 def _metric(name: str) -> str:

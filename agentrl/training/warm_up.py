@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agentrl.training.batch import Batch, bounds_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
+from agentrl.training.model.compute_copies import computing
 from agentrl.training.perf.compiling import compiled_blocks, representative
 from agentrl.training.trainable import Trainable
 
@@ -33,7 +34,7 @@ def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: b
         return
     random = rng_state()
     batch = dummy_batch(trainable.micro_batching.max_tokens or MOST_TOKENS, longest).to(trainable.device)
-    with representative(blocks):
+    with computing(module), representative(blocks):
         module.train()
         trainable.micro_batching.ranks.backward(score(batch)[0].sum())
         _without_gradient(score, batch)  # sequences of advantage 0

@@ -128,5 +128,5 @@ class Actor:
     the memory of one GPU."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
-    use_torch_compile: bool = False
-    """Compile each transformer block."""
+    use_torch_compile: bool | None = None
+    """Compile each transformer block, of the critic too; null: on a GPU, not on a CPU."""

@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agentrl.chat.media.inputs import parameters
-from agentrl.training.model.varlen import varlen_attention, varlen_fits
+from agentrl.training.model.varlen import attention_kernel, varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
 from agentrl.training.perf.device import as_autocast
 
@@ -64,6 +64,7 @@ def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
         "max_length_k": longest,
+        "attention_kernel": attention_kernel(cu_seqlens.device),  # chosen here: a compiled block takes it as it is
         # With a 4-D mask transformers builds none of its own; packed attention ignores it.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=cu_seqlens.device),
         "use_cache": False,
@@ -81,12 +82,13 @@ def packed_attention(
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
     seq_group: Any = None,
+    attention_kernel: str = "fa2",
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None)."""
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
-        bounds = sliding_window, cu_seq_lens_q, max_length_q
+        bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
         output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds)
         return to_tokens(output, seq_group), None
     if cu_seq_lens_q is None or max_length_q is None:
@@ -96,7 +98,7 @@ def packed_attention(
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):
-        return varlen_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
+        return varlen_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_kernel), None
     lengths = cu_seq_lens_q.diff().tolist()
     # split, not slices: the backward of each slice would fill a tensor of all T tokens
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)

@@ -78,11 +78,10 @@ class TokenLogprobs:
 
     def _own(self, batch: Batch, every_token: bool) -> tuple[TokenShard, Tensor]:
         """This rank's tokens of a micro-batch, and the tokens [N] to score that follow one of them."""
-        wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
-        targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
+        targets = (batch.positions > 0).nonzero().squeeze(-1) if every_token else batch.scored
         part = token_shard_of(batch, ranks_of(self.module))
-        return part, targets[part.owns(targets - 1)]
+        return part, part.owned(targets)
 
     def _score(self, batch: Batch, part: TokenShard, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
         """The columns of the tokens at `targets`: f32 [N] each."""
