@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
@@ -20,7 +21,6 @@ from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import sequences_in_process
-from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import micro_batch_tokens
 from agentrl.training.perf.compiling import compiles
 from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit

@@ -13,7 +13,7 @@ from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.interpreters import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
-from agentrl.engines.sharing import Sharing, sequences, trainer_bytes
+from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter
 
 
@@ -52,17 +52,19 @@ def server_backend(name: str, config: Config, device: torch.device, sharing: Sha
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
+    dtype = server_dtype(config, device)
     settings = ServerSettings(
         python=server_python(name, rollout),
         model=base,
         device=device.type,
-        dtype=server_dtype(config, device),
+        dtype=dtype,
         max_model_len=model_length(config),
         max_num_seqs=sequences(config, sharing),
         seed=rollout.seed,
         tensor_parallel=rollout.tensor_model_parallel_size,
         memory_fraction=rollout.gpu_memory_utilization,
         trainer_bytes=trainer_bytes(config, sharing),
+        needed_bytes=server_bytes(config, sharing, model_length(config), dtype),
         servers_per_gpu=sharing.per_gpu,
         load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
         eager=rollout.enforce_eager,

@@ -19,7 +19,7 @@ from agentrl.engines.servers.settings import ServerSettings, memory_share
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.sglang.backend import described
 from agentrl.engines.sglang.fast import PACKAGES, fast_flags
-from agentrl.engines.sharing import Sharing, sequences, sequences_in_process, trainer_bytes
+from agentrl.engines.sharing import Sharing, sequences, sequences_in_process, server_bytes, trainer_bytes
 from agentrl.engines.vllm import VLLM
 
 GIB = 1 << 30
@@ -138,18 +138,20 @@ def test_graphs_reach_the_sequences_or_what_fits(sequences: int, memory: int, la
 def fake_python(folder: Path, packages: Path) -> str:
     """An interpreter that finds packages in a folder."""
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    script.write_text(f'#!/bin/sh\nenv > {folder}/env.txt\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     return str(script)
 
 
-def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
+def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray does
     packages = tmp_path / "packages"
     package(packages / "sglang", text="raise SystemExit('imported')")
     host = ask(fake_python(tmp_path, packages), *PACKAGES)
     assert host.packages["sglang"] == packages / "sglang"
     assert host.has("sglang")
     assert not host.has("sgl_kernel")
+    assert "CUDA_VISIBLE_DEVICES" not in (tmp_path / "env.txt").read_text()
 
 
 def test_the_command_line_holds_what_was_found(tmp_path: Path) -> None:
@@ -209,10 +211,10 @@ def test_an_engine_in_the_trainers_process_has_a_size_of_its_own() -> None:
     assert sequences_in_process(config_of(rollout__max_num_seqs=300)) == 300
 
 
-def model_of(folder: Path, size: int) -> str:
+def model_of(folder: Path, size: int, **shape: int) -> str:
     """A folder with a bfloat16 model's configuration, and files of so many bytes."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"}))
+    (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16", **shape}))
     for i in range(2):
         with (folder / f"model-{i}.safetensors").open("wb") as file:
             os.truncate(file.fileno(), size // 2)
@@ -235,6 +237,19 @@ def test_a_sleeping_engine_gets_what_the_trainer_leaves(tmp_path: Path) -> None:
     assert memory_share(replace(shared, memory_fraction=0.7), 80 * GIB) == 0.7
 
 
+def test_it_takes_no_more_than_a_step_needs(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 8, "num_hidden_layers": 4, "num_key_value_heads": 2, "hidden_size": 512}
+    config = config_of(model__path=model_of(tmp_path / "model", 4 * GIB, **shape), rollout__n=8)
+    token = 2 * 4 * 2 * (512 // 8)  # keys and values, layers, heads, width
+    needed = 2 * (2 * GIB + 128 * 1000 * token)
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == needed
+    assert server_bytes(config, Sharing(replicas=2), 1000, "float32") == 4 * (2 * GIB + 64 * 1000 * token)
+    few = replace(SETTINGS, trainer_bytes=0.0, needed_bytes=20.0 * GIB)
+    assert memory_share(few, 80 * GIB) == 0.4  # a fifth more, and 8 GiB
+    assert memory_share(replace(few, needed_bytes=200.0 * GIB), 80 * GIB) == 0.85
+    assert memory_share(replace(few, needed_bytes=1.0), 80 * GIB) == 0.2
+
+
 @pytest.mark.parametrize(
     ("changes", "bytes_a_parameter"),
     [
@@ -251,5 +266,16 @@ def test_what_the_trainer_keeps(tmp_path: Path, changes: dict[str, Any], bytes_a
     assert trainer_bytes(config, Sharing(sleeps=True)) == bytes_a_parameter * (1 << 20)
 
 
-def test_a_model_that_is_not_here_yet_is_unknown() -> None:
-    assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) is None
+@pytest.mark.parametrize("path", ["some/model", "no place at all", None])
+def test_a_model_that_is_not_here_yet_is_unknown(path: str | None) -> None:
+    assert trainer_bytes(config_of(model__path=path), Sharing(sleeps=True)) is None
+
+
+def test_a_downloaded_model_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "models--some--model"
+    (cache / "snapshots").mkdir(parents=True)
+    model_of(cache / "snapshots/abc", 2 << 20)
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) == 14 << 20

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Config, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSSES
 
@@ -232,3 +232,9 @@ def tools_without_turns(rollout: Rollout) -> str | None:
     if multi_turn.enable or rollout.agent.default_agent_loop or not given:
         return None
     return f"{' and '.join(given)} without rollout.multi_turn.enable=true: rows run as single turns"
+
+
+def has_critic(config: Config) -> bool:
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
+    critic = config.critic
+    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

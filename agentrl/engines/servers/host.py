@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,9 +44,11 @@ class Host:
 def ask(python: str, *packages: str) -> Host:
     """Ask an interpreter of this machine; takes about as long as Python's start."""
     command = [python, "-", *packages]  # from stdin: so the path of modules is that of `python -m`, as for the server
+    # Ray hides the GPUs from the actor that starts a server on them; those of a machine are alike.
+    seeing = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     question = QUESTION.read_bytes()
     try:
-        done = subprocess.run(command, input=question, capture_output=True, timeout=TIMEOUT, check=True)
+        done = subprocess.run(command, input=question, capture_output=True, timeout=TIMEOUT, check=True, env=seeing)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         log.debug("%s does not say what it has: %s", python, error)
