@@ -8,8 +8,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.training.micro_batches import MicroBatching
-from agentrl.training.model.attention import is_packed
-from agentrl.training.model.varlen import attention_kernel
+from agentrl.training.model.attention import is_packed, kernel_of
 from agentrl.training.optimizer import MOMENTS
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local, unwrapped
@@ -89,6 +88,6 @@ def description(policy: Any) -> str:
     sizes, model = policy.micro_batching, unwrapped(policy.module)
     size = f"{sizes.max_tokens} tokens" if sizes.max_tokens else f"{sizes.max_sequences} sequences"
     implementation = model.config.get_text_config()._attn_implementation
-    attention = attention_kernel(policy.device) if is_packed(model) else implementation
+    attention = kernel_of(model.config, policy.device) if is_packed(model) else implementation
     parts = [f"passes of {size}", "compiled" if runs_compiled(policy.module) else "not compiled"]
     return ", ".join([*parts, f"attention {attention}", f"head {policy.score.kernels or 'of the model'}"])

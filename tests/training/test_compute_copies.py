@@ -49,7 +49,7 @@ def trained(make, monkeypatch, *, copies: bool, dtype=torch.bfloat16, steps: int
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_an_update_is_that_of_autocast(kind, monkeypatch) -> None:
-    mine, metrics, after, policy = trained(MODELS[kind], monkeypatch, copies=True)
+    mine, metrics, after, _ = trained(MODELS[kind], monkeypatch, copies=True)
     theirs, wanted, wanted_after, plain = trained(MODELS[kind], monkeypatch, copies=False)
     assert not hasattr(plain.module, "compute_copies")
     assert mine.keys() == theirs.keys()
