@@ -12,7 +12,7 @@ from agentrl.training.perf.compiling import compile_blocks, compiles, uncompiled
 from tests.training.tiny import CPU, random_batch, tiny
 
 # One sequence each: attention is a call per sequence on a CPU, and each number of them another graph.
-BATCHES = [random_batch([n]) for n in (9, 12, 20)]
+BATCHES = [random_batch([n]) for n in (9, 20)]
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def policy_of(module) -> PolicyActor:
 
 def test_compiled_blocks_compute_the_same(counter) -> None:
     plain, compiled = policy_of(tiny(num_hidden_layers=1)), policy_of(compile_blocks(tiny(num_hidden_layers=1)))
-    assert counter.frame_count == 0  # the probe of the output layer compiles nothing
+    with uncompiled():
+        compiled.logprobs(BATCHES[0])
+    assert counter.frame_count == 0  # nor did the probe of the output layer compile anything
     graphs = []
     for batch in BATCHES:
         assert compiled.update(batch) == pytest.approx(plain.update(batch), rel=1e-4)
@@ -38,15 +40,6 @@ def test_compiled_blocks_compute_the_same(counter) -> None:
         graphs.append(counter.frame_count)
     assert compiled.module.compiled.works
     assert graphs[0] == graphs[-1] > 0
-
-
-def test_uncompiled_compiles_nothing(counter) -> None:
-    policy = policy_of(compile_blocks(tiny(num_hidden_layers=1)))
-    with uncompiled():
-        policy.logprobs(BATCHES[0])
-    assert counter.frame_count == 0
-    policy.logprobs(BATCHES[0])
-    assert counter.frame_count > 0
 
 
 def test_a_block_that_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog) -> None:
