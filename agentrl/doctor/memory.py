@@ -20,7 +20,7 @@ from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
 from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import micro_batch_tokens
-from agentrl.training.perf.compiling import compiles
+from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit
 
 GIB = 1 << 30

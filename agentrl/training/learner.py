@@ -28,7 +28,7 @@ from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.passes import description, fit_passes
-from agentrl.training.perf.compiling import compiles
+from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching

@@ -8,7 +8,8 @@ from torch._dynamo.testing import CompileCounter
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training.perf.compiling import compile_blocks, compiles, uncompiled
+from agentrl.training.perf.compiled_block import compile_blocks, compiles
+from agentrl.training.perf.compiling import uncompiled
 from tests.training.tiny import CPU, random_batch, tiny
 
 # One sequence each: attention is a call per sequence on a CPU, and each number of them another graph.

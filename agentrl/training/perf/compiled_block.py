@@ -1,9 +1,6 @@
 """Compile a model's transformer blocks with torch.compile; a block that cannot be compiled runs as it is."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,8 +8,6 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 log = logging.getLogger(__name__)
-
-UNCOMPILED: ContextVar[bool] = ContextVar("uncompiled", default=False)
 
 
 def compiles(chosen: bool | None, device: torch.device) -> bool:
@@ -29,16 +24,6 @@ def compile_blocks(module: Any) -> Any:
         block._compiled_call_impl = CompiledBlock(block, compiled)
     module.compiled = compiled
     return module
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Compiled blocks run uncompiled in this thread while the body runs: for a few passes, compiling takes longer."""
-    token = UNCOMPILED.set(True)
-    try:
-        yield
-    finally:
-        UNCOMPILED.reset(token)
 
 
 class Compiled:
@@ -65,7 +50,7 @@ class CompiledBlock:
         self.call: Any = torch.compile(block._call_impl, dynamic=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if UNCOMPILED.get() or not self.compiled.works:
+        if not self.compiled.works:
             return self.block._call_impl(*args, **kwargs)
         try:
             return self.call(*args, **kwargs)
