@@ -58,7 +58,7 @@ class Trainer:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
         self.tracker.written()
         with self.tracker.phase("save"):
-            self.checkpoints.save(step, last=last)
+            self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
 
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""

@@ -72,8 +72,8 @@ class LocalRuntime:
         if self.sleeps:
             self.learner.offload_parameters()
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        self.learner.save(folder, step, state, last)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        self.learner.save(folder, step, state, last, model_only)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         return self.learner.load(path)

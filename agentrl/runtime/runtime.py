@@ -37,8 +37,8 @@ class Runtime(RolloutWorkers, Protocol):
     def publish_weights(self, version: int) -> None:
         """Give the engine the current weights as `version`."""
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones.
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones. `model_only`: see `Learner.save`.
 
         Writing may continue after the return, except for the `last` one.
         """

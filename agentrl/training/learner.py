@@ -18,7 +18,7 @@ from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_processor, load_tokenizer, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.saving import Saver, chosen
+from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.critic import ValueCritic
 from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like
 from agentrl.training.model.export import write_model
@@ -29,10 +29,12 @@ from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.passes import description, fit_passes
 from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
 from agentrl.training.trainable import Trainable
+from agentrl.training.warm_up import warm_up
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,16 @@ class Learner:
             ranks=self.ranks,
             balance=self.config.trainer.balance_batch,
         )
+
+    def warm_up(self) -> None:
+        """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
+        data, actor = self.config.data, self._require_actor()
+        longest = data.max_prompt_length + data.max_response_length
+        one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
+        policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
+        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores)
+        if self.critic is not None:
+            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
@@ -153,9 +165,12 @@ class Learner:
         """The current training step, by the optimizer's schedule."""
         return (self.critic or self._require_actor()).optimizer.schedule_step + 1
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
-        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns."""
-        contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True, model_only: bool = False) -> None:
+        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns.
+
+        `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
+        contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
+        critic = self.config.critic
         own = {"critic": critic.checkpoint.save_contents}
         mine = {
             name: chosen(trainable.state_dict(), own.get(name) or contents)
@@ -170,6 +185,7 @@ class Learner:
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
+        check_resumable(path, state)
         contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
         own = {"critic": critic.checkpoint.load_contents}
         for name, trainable in self._trainables().items():
@@ -183,7 +199,8 @@ class Learner:
 
     def score(self, ids: list[int]) -> torch.Tensor:
         """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
-        return score_tokens(self.module, ids, self.device)
+        with uncompiled():  # a few tokens do not pay for compiling
+            return score_tokens(self.module, ids, self.device)
 
     def offload_parameters(self) -> None:
         """Move the policy's parameters to CPU memory, with `param_offload`; `compute_logprobs` moves them back."""

@@ -84,8 +84,8 @@ class RayRuntime:
         if self.sleeps:
             self.ranks.call("call", "rest")
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        self.ranks.call("call", "save", folder.absolute(), step, state, last)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        self.ranks.call("call", "save", folder.absolute(), step, state, last, model_only)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())

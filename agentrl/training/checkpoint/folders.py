@@ -119,6 +119,11 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
     return step, join(state, TensorFiles(path))
 
 
+def has_weights(path: Path) -> bool:
+    """Whether a checkpoint has the model in Hugging Face format."""
+    return any((path / HUGGINGFACE).glob("*.safetensors"))
+
+
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint of the folder, or None. Changes nothing: a run may be writing there."""
     steps = visible(folder)

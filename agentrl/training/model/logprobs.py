@@ -21,6 +21,7 @@ from agentrl.training.model.float32_head import Float32Linear
 from agentrl.training.model.media import inputs
 from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.device import as_autocast
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
@@ -49,7 +50,7 @@ class TokenLogprobs:
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
-        with torch.no_grad():  # so that a sharded model reshards its parameters after it
+        with torch.no_grad(), uncompiled():  # without gradients a sharded model reshards its parameters after it
             self.linear_head: bool = self.kernels is not None and run_gathered(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
