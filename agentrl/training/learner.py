@@ -282,7 +282,11 @@ class Learner:
             self.ranks,
             fsdp_config,
             device=self.device,
-            compiled=compiles(actor.use_torch_compile if compiled is None else compiled, self.device),
+            compiled=compiles(
+                actor.use_torch_compile if compiled is None else compiled,
+                self.device,
+                fused=self.config.model.use_liger,
+            ),
         )
 
     def _require_actor(self) -> PolicyActor:

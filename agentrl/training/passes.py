@@ -25,7 +25,8 @@ def fit_passes(config: Config, trainables: list[Trainable], others: list[Any], r
     room = free_memory(device) - sum(moment_bytes(t) for t in trainables)
     longest = ceil(longest_sequence(config) / ranks.seq_world)
     for trainable in trainables:
-        fitting = tokens_that_fit(room - pass_bytes(trainable), token_bytes(config, trainable.module), longest)
+        left, each = room - pass_bytes(trainable), token_bytes(trainable.module)
+        fitting = tokens_that_fit(left, each, longest, alone=ranks.world == 1)
         set_pass_tokens(trainable, min(ranks.gather(fitting)))
     for other in others:
         set_pass_tokens(other, trainables[0].micro_batching.max_tokens)
@@ -45,7 +46,7 @@ def longest_sequence(config: Config) -> int:
     return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
-def token_bytes(config: Config, module: Any) -> float:
+def token_bytes(module: Any) -> float:
     """Bytes of activations per token of a pass of `module`."""
     parameters = dict(module.named_parameters())
     shape = shape_of(module.config, (n for n, p in parameters.items() if p.requires_grad), parameters)

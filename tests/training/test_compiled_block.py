@@ -61,3 +61,4 @@ def test_a_gpu_compiles_by_default() -> None:
     assert [compiles(None, torch.device(kind)) for kind in ("cuda", "cpu")] == [True, False]
     assert [compiles(chosen, torch.device("cuda")) for chosen in (True, False)] == [True, False]
     assert compiles(True, CPU)
+    assert not compiles(None, torch.device("cuda"), fused=True)

@@ -75,9 +75,9 @@ def test_log_probs_too() -> None:
 
 
 def test_tokens_that_fit() -> None:
-    assert tokens_that_fit(11 * GIB, 1e6, 100) == int(10 * GIB * 0.85 / 1e6) // 1024 * 1024
-    assert tokens_that_fit(1000 * GIB, 1e6, 100) == MOST
-    assert tokens_that_fit(0.0, 1e6, 3000) == 3000  # a sequence cannot be split
+    assert tokens_that_fit(11 * GIB, 1e6, 100, alone=True) == int(10 * GIB * 0.85 / 1e6) // 1024 * 1024
+    assert tokens_that_fit(1000 * GIB, 1e6, 100, alone=True) == MOST
+    assert tokens_that_fit(0.0, 1e6, 3000, alone=False) == 3000  # a sequence cannot be split
 
 
 def test_activations_by_what_is_kept() -> None:

@@ -130,4 +130,4 @@ class Actor:
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
     use_torch_compile: bool | None = None
-    """Compile each transformer block, of the critic too; null: on a GPU, not on a CPU."""
+    """Compile each transformer block, of the critic too; null: on a GPU, without `model.use_liger`."""

@@ -10,9 +10,9 @@ from torch._dynamo.exc import TorchDynamoException
 log = logging.getLogger(__name__)
 
 
-def compiles(chosen: bool | None, device: torch.device) -> bool:
-    """Whether blocks are compiled on `device`: as chosen; None: on a GPU."""
-    return device.type == "cuda" if chosen is None else chosen
+def compiles(chosen: bool | None, device: torch.device, *, fused: bool = False) -> bool:
+    """Whether blocks are compiled on `device`: as chosen; None: on a GPU, unless another package has `fused` them."""
+    return device.type == "cuda" and not fused if chosen is None else chosen
 
 
 def compile_blocks(module: Any) -> Any:
