@@ -22,7 +22,7 @@ from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import sequences_in_process
 from agentrl.training.micro_batches import micro_batch_tokens
-from agentrl.training.perf.compiling import compiles
+from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit
 
 GIB = 1 << 30
@@ -113,23 +113,25 @@ def parts(
         )
     left = None if room is None else room - sum(found.values()) + found["logits"]
     per_token = _per_token(config, size, narrow, device)
-    found["activations"] = _tokens(config, device, left, per_token, 4.0 * size.head) * per_token + 4.0 * size.head
+    found["activations"] = _tokens(config, device, left, per_token, size, processes) * per_token + 4.0 * size.head
     return {name: value / GIB for name, value in found.items()}
 
 
-def _tokens(config: Config, device: torch.device, room: float | None, per_token: float, head: float) -> int:
+def _tokens(
+    config: Config, device: torch.device, room: float | None, per_token: float, size: Size, processes: int
+) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
     if not actor.use_dynamic_bsz:
         return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
     if actor.ppo_max_token_len_per_gpu is None and device.type == "cuda" and room is not None:
-        return tokens_that_fit(room - head, per_token, longest)
+        return tokens_that_fit(room - 4.0 * size.head, per_token, longest, alone=processes == 1)
     return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
 def _per_token(config: Config, size: Size, narrow: bool, device: torch.device) -> float:
     """Bytes that the backward pass needs of a token."""
-    compiled = compiles(config.actor.use_torch_compile, device)
+    compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
     checkpointing = config.model.enable_gradient_checkpointing
     return activation_bytes(size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing)
 

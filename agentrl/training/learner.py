@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.checks.algorithm import has_critic
+from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
@@ -28,7 +28,8 @@ from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.passes import description, fit_passes
-from agentrl.training.perf.compiling import compiles, uncompiled
+from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
@@ -83,8 +84,6 @@ class Learner:
 
     def warm_up(self) -> None:
         """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
-        if self.config.trainer.val_only:
-            return
         data, actor = self.config.data, self._require_actor()
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
@@ -283,10 +282,20 @@ class Learner:
             self.ranks,
             fsdp_config,
             device=self.device,
-            compiled=compiles(actor.use_torch_compile if compiled is None else compiled, self.device),
+            compiled=compiles(
+                actor.use_torch_compile if compiled is None else compiled,
+                self.device,
+                fused=self.config.model.use_liger,
+            ),
         )
 
     def _require_actor(self) -> PolicyActor:
         if self.actor is None:
             raise RuntimeError("call prepare() before training")
         return self.actor
+
+
+def has_critic(config: Config) -> bool:
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
+    critic = config.critic
+    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

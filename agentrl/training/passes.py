@@ -8,8 +8,7 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.training.micro_batches import MicroBatching
-from agentrl.training.model.attention import is_packed
-from agentrl.training.model.varlen import attention_kernel
+from agentrl.training.model.attention import is_packed, kernel_of
 from agentrl.training.optimizer import MOMENTS
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local, unwrapped
@@ -26,7 +25,8 @@ def fit_passes(config: Config, trainables: list[Trainable], others: list[Any], r
     room = free_memory(device) - sum(moment_bytes(t) for t in trainables)
     longest = ceil(longest_sequence(config) / ranks.seq_world)
     for trainable in trainables:
-        fitting = tokens_that_fit(room - pass_bytes(trainable), token_bytes(config, trainable.module), longest)
+        left, each = room - pass_bytes(trainable), token_bytes(trainable.module)
+        fitting = tokens_that_fit(left, each, longest, alone=ranks.world == 1)
         set_pass_tokens(trainable, min(ranks.gather(fitting)))
     for other in others:
         set_pass_tokens(other, trainables[0].micro_batching.max_tokens)
@@ -46,7 +46,7 @@ def longest_sequence(config: Config) -> int:
     return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
-def token_bytes(config: Config, module: Any) -> float:
+def token_bytes(module: Any) -> float:
     """Bytes of activations per token of a pass of `module`."""
     parameters = dict(module.named_parameters())
     shape = shape_of(module.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
@@ -89,6 +89,6 @@ def description(policy: Any) -> str:
     sizes, model = policy.micro_batching, unwrapped(policy.module)
     size = f"{sizes.max_tokens} tokens" if sizes.max_tokens else f"{sizes.max_sequences} sequences"
     implementation = model.config.get_text_config()._attn_implementation
-    attention = attention_kernel(policy.device) if is_packed(model) else implementation
+    attention = kernel_of(model.config, policy.device) if is_packed(model) else implementation
     parts = [f"passes of {size}", "compiled" if runs_compiled(policy.module) else "not compiled"]
     return ", ".join([*parts, f"attention {attention}", f"head {policy.score.kernels or 'of the model'}"])

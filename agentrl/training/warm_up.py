@@ -34,7 +34,7 @@ def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: b
         return
     random = rng_state()
     batch = dummy_batch(trainable.micro_batching.max_tokens or MOST_TOKENS, longest).to(trainable.device)
-    with computing(module), representative(blocks):
+    with representative(blocks), computing(module):
         module.train()
         trainable.micro_batching.ranks.backward(score(batch)[0].sum())
         _without_gradient(score, batch)  # sequences of advantage 0

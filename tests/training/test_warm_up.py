@@ -46,7 +46,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "varlen_attention", masked_attention)
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scaling: float | None) -> Tensor:
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, scaling: float | None, kernel: str
+) -> Tensor:
     place = torch.arange(q.shape[2])
     owner = torch.bucketize(place, bounds[1:], right=True)
     seen = (owner[:, None] == owner) & (place[:, None] >= place) & (place[:, None] - place < longest)

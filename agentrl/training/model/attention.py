@@ -53,10 +53,19 @@ def is_packed(module: Any) -> bool:
     return bool(module.config.get_text_config()._attn_implementation == PACKED)
 
 
-def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -> dict[str, Any]:
+def kernel_of(config: Any, device: torch.device) -> str:
+    """The attention kernel for a model of this configuration."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return attention_kernel(device, heads, kv_heads, width)
+
+
+def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None, kernel: str = "fa2") -> dict[str, Any]:
     """Arguments of a model's forward that make its one row of tokens packed sequences.
 
-    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row.
+    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row. `kernel`: by `kernel_of`.
     """
     arguments = {"seq_group": seq_group} if seq_group is not None else {}
     return arguments | {
@@ -64,7 +73,7 @@ def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
         "max_length_k": longest,
-        "attention_kernel": attention_kernel(cu_seqlens.device),  # chosen here: a compiled block takes it as it is
+        "attention_kernel": kernel,  # chosen outside the blocks: compiled ones take it as a constant
         # With a 4-D mask transformers builds none of its own; packed attention ignores it.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=cu_seqlens.device),
         "use_cache": False,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.batch import Batch
-from agentrl.training.model.attention import is_packed, packing_arguments
+from agentrl.training.model.attention import is_packed, kernel_of, packing_arguments
 from agentrl.training.model.chunked import ChunkedLogprobs
 from agentrl.training.model.float32_head import Float32Linear
 from agentrl.training.model.media import inputs
@@ -131,7 +131,9 @@ def run(network: Any, batch: Batch, part: TokenShard, forward: Callable[..., Ten
     """
     if is_packed(network):
         positions, seen = inputs(network, batch, part.ids, part.positions)
-        return forward(part.ids, positions, **seen, **packing_arguments(part.cu_seqlens, part.longest, part.group))
+        kernel = kernel_of(network.config, part.ids.device)
+        packing = packing_arguments(part.cu_seqlens, part.longest, part.group, kernel)
+        return forward(part.ids, positions, **seen, **packing)
     return torch.cat([_alone(network, batch.select([i]), forward) for i in range(batch.num_sequences)])
 
 

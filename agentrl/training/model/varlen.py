@@ -5,13 +5,17 @@ and FlashAttention 4 (`pip install flash-attn-4`) are about twice as fast, and a
 """
 
 import inspect
+import logging
 from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from agentrl.training.model import varlen_cudnn, varlen_fa4
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD_DIM = 256
 NEWER_HEAD_DIM = 128
@@ -20,8 +24,10 @@ NEWER_NUMBERS = 2**31
 """Numbers of queries from which on their offsets would overflow."""
 NEWER_GPUS = (9, 10)
 """Compute capabilities of the newer kernels: Hopper, Blackwell."""
+AGREES = 0.02
+"""Largest relative difference between bfloat16 and float32 attention."""
 NEWER = {"cudnn": varlen_cudnn, "fa4": varlen_fa4}
-"""By name; the first that can be imported is taken."""
+"""By name; the first that is installed and right is taken."""
 
 
 def _parameters() -> frozenset[str]:
@@ -44,11 +50,45 @@ def varlen_fits(query: Tensor) -> bool:
 
 
 @cache
-def attention_kernel(device: torch.device) -> str:
-    """The name of the kernel on a device: one of NEWER, or fa2."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] not in NEWER_GPUS:
+def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
+    """The name of the kernel on a device for attention of this shape: one of NEWER, or fa2."""
+    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in NEWER_GPUS
+    if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
-    return next((name for name, kernel in NEWER.items() if kernel.installed()), "fa2")
+    return next((name for name, kernel in NEWER.items() if _works(name, kernel, device, heads, kv_heads, width)), "fa2")
+
+
+def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
+    """Whether a kernel is installed, and agrees with PyTorch on a few sequences."""
+    if not kernel.installed():
+        return False
+    try:
+        gap = disagreement(kernel, device, heads, kv_heads, width)
+    except Exception as error:  # another package, of any version
+        gap, reason = 1.0, str(error).strip().splitlines()[:1]
+    else:
+        reason = [f"it differs from PyTorch by {gap:.1%}"]
+    if gap > AGREES:
+        log.warning("attention by %s is not used: %s", name, *reason)
+    return gap <= AGREES
+
+
+@torch.enable_grad()
+def disagreement(kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> float:
+    """The largest relative difference of a kernel's output and gradients from those of float32 attention."""
+    draw, lengths = torch.Generator().manual_seed(0), [70, 1, 200, 33]
+    bounds = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(device, torch.int32)
+    shapes = [(sum(lengths), n, width) for n in (heads, kv_heads, kv_heads, heads)]
+    q, k, v, gradient = (torch.randn(shape, generator=draw).to(device, torch.bfloat16) for shape in shapes)
+    with torch.autocast(device.type, enabled=False):
+        output, lse = kernel.forward(q, k, v, bounds, max(lengths), width**-0.5)
+        found = output, *kernel.backward(gradient, q, k, v, bounds, output, lse, max(lengths), width**-0.5)
+        leaves = [x.float().requires_grad_() for x in (q, k, v)]
+        parts = zip(*(x.transpose(0, 1)[None].split(lengths, dim=2) for x in leaves), strict=True)
+        alone = [F.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True) for part in parts]
+        exact = torch.cat(alone, dim=2)[0].transpose(0, 1)
+        wanted = exact, *torch.autograd.grad(exact, leaves, gradient.float())
+    return max(float((f.float() - w).detach().norm() / w.detach().norm()) for f, w in zip(found, wanted, strict=True))
 
 
 def varlen_attention(
@@ -58,8 +98,7 @@ def varlen_attention(
     [1, T, heads, D]."""
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-    fits = q.shape[-1] <= NEWER_HEAD_DIM and q.shape[-1] % 8 == 0 and q.numel() < NEWER_NUMBERS
-    if kernel == "fa2" or not fits:
+    if kernel == "fa2" or q.numel() >= NEWER_NUMBERS:
         output = _flash_attention_2(q, k, v, cu_seqlens, longest, scale)
     else:
         output = torch.ops.agentrl.varlen(q, k, v, cu_seqlens, longest, scale, kernel)[0]

@@ -12,7 +12,7 @@ from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
-from agentrl.training.perf.compiling import compile_blocks
+from agentrl.training.perf.compiled_block import compile_blocks
 
 ROOM = 0.2
 """Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""

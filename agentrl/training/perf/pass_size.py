@@ -10,8 +10,9 @@ import torch
 MOST = 65536
 """Tokens from which on a larger pass is no faster."""
 ROUND = 1024
-USED = 0.85
-"""Share of the free memory that a pass may take: fragments, kernels' workspaces and images are not in the estimate."""
+USED = {True: 0.85, False: 0.75}
+"""Share of the free memory that a pass may take: fragments, kernels' workspaces and images are not in the estimate. By
+whether the process is alone, so that a pass which does not fit can be split."""
 COMPILED = 0.55
 """Share of a block's activations that stay when it is compiled."""
 UNITS = 2
@@ -69,9 +70,9 @@ def activation_bytes(shape: Shape, *, narrow: bool, compiled: bool, checkpointin
     return 4.0 * shape.layers * shape.hidden + block if checkpointing else shape.kept * block
 
 
-def tokens_that_fit(room: float, per_token: float, longest: int) -> int:
+def tokens_that_fit(room: float, per_token: float, longest: int, *, alone: bool) -> int:
     """Tokens of a pass in `room` bytes; at least the `longest` sequence, which cannot be split."""
-    fitting = int(max(room - CHUNK, 0.0) * USED / per_token)
+    fitting = int(max(room - CHUNK, 0.0) * USED[alone] / per_token)
     return max(min(fitting // ROUND * ROUND, MOST), longest)
 
 
