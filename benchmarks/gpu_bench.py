@@ -78,11 +78,20 @@ class Bench:
         wait_until_free()
 
     def finish(self) -> None:
-        """Ask for the estimates of all runs."""
+        """The figures that need all columns: each loop over the best server, and the estimates of all runs."""
+        if len(self.columns) > 1:
+            for load in self.args.loads:
+                self._compare(load)
         left = self.end - time.time()
         if self.asked and left > 0 and not gpu_training.STOPPED.is_set():
             for name, guess in gpu_training.estimates(self.asked, min(left, 60.0)).items():
                 self._keep("train", name, {"peak by agentrl doctor, GiB": guess})
+
+    def _compare(self, load: str) -> None:
+        """A load's loop in each column over the fastest server without it."""
+        loops, servers = (self.figures.get(f"rollout: {load} {name}", {}) for name in ("tokens/s", "bare tokens/s"))
+        for name, speed in loops.items():
+            self._keep("rollout", name, {f"{load} over best bare": speed / max(servers.values())})
 
     def _keep(self, part: str, name: str, found: dict[str, Any]) -> None:
         for row, value in found.items():
