@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
-from agentrl.training.learner import has_critic
 from agentrl.training.micro_batches import micro_batch_tokens
 
 GIB = 1 << 30
