@@ -6,7 +6,6 @@ Each line is [seconds since the epoch, phase], "" where one ends and none contin
 
 import importlib.util
 import json
-import os
 import runpy
 import sys
 import time
