@@ -13,10 +13,8 @@ from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.interpreters import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
-from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter
-from agentrl.training.model.loading import load_model
 
 
 def model_length(config: Config) -> int:
@@ -89,6 +87,9 @@ def server_backend(name: str, config: Config, device: torch.device, sharing: Sha
 def sent_adapter(config: Config) -> AdapterSpec:
     """Rank and layers of the policy's adapter, read from a model without weights. Raises UserError for one that
     engines do not serve."""
+    from agentrl.engines.servers.weights.adapter import AdapterWeights  # both take seconds to import
+    from agentrl.training.model.loading import load_model
+
     weight_sync = config.rollout.weight_sync
     if weight_sync not in ("auto", "files"):
         raise UserError(f"rollout.weight_sync={weight_sync} sends whole weights, model.lora_merge=false none: drop one")

@@ -133,10 +133,14 @@ class Scheduler:
             log.debug("%s: %s", trajectory.key, mismatches)
 
     def _mismatch(self, trajectory: Trajectory, ledger: Ledger, turns: Sequence[int]) -> str:
-        """The difference between a ledger and the template's rendering up to its last turn; "" without one."""
+        """The difference between a ledger and the template's rendering up to its last turn; "" without one.
+
+        Only the first sample of a group is traced: tracing may cost more than the conversation itself.
+        """
         last = ledger.turns[-1]
         messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
-        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas)
+        trace = trajectory.sample == 0
+        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas, trace=trace)
         return "" if mismatch is None else str(mismatch)
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:

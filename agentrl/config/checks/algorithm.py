@@ -196,6 +196,12 @@ def needs_critic(estimator: str) -> bool:
     return "values" in ADVANTAGES.keywords(estimator, ESTIMATOR)
 
 
+def has_critic(config: Config) -> bool:
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
+    critic = config.critic
+    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
+
+
 def compares_in_groups(estimator: str) -> bool:
     """Whether an estimator gives 0 where a prompt has one answer. Raises UserError for one that is not there."""
     return bool(ADVANTAGES.mark(estimator, "grouped", ESTIMATOR))
@@ -232,9 +238,3 @@ def tools_without_turns(rollout: Rollout) -> str | None:
     if multi_turn.enable or rollout.agent.default_agent_loop or not given:
         return None
     return f"{' and '.join(given)} without rollout.multi_turn.enable=true: rows run as single turns"
-
-
-def has_critic(config: Config) -> bool:
-    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
-    critic = config.critic
-    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 import torch
 
+from agentrl.config.processes import sampling_per_node
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.backends import model_length, server_backend
@@ -21,7 +22,6 @@ from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.sharing import Sharing
-from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
 from agentrl.runtime.ray.remote_server import RemoteServer, ServerWorker
