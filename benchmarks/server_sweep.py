@@ -102,10 +102,10 @@ def rows(best: str, concurrent: int) -> list[Row]:
     fast |= {"cuda_graph_bs_decode": graph_sizes(concurrent, 0)}
     short = {"cuda_graph_bs_prefill": [32, 64, 128, 256, 512]}
     return [
-        Row(f"{best}, requests read every 8 steps", fast | NO_PREFILL_GRAPHS | {"scheduler_recv_interval": 8}),
-        Row(f"{best}, every 8, short prefill graphs", fast | short | {"scheduler_recv_interval": 8}),
-        Row(f"{best}, every 20 steps", fast | NO_PREFILL_GRAPHS | {"scheduler_recv_interval": 20}),
-        Row(f"{best}, every step", fast | NO_PREFILL_GRAPHS, profiled=True),
+        Row(f"{best}, agentrl's choice", fast | short, profiled=True),
+        Row(f"{best}, requests read every 8 steps", fast | short | {"scheduler_recv_interval": 8}),
+        Row(f"{best}, no prefill graphs", fast | NO_PREFILL_GRAPHS),
+        Row(f"{best}, no prefill graphs, every 8", fast | NO_PREFILL_GRAPHS | {"scheduler_recv_interval": 8}),
         Row("triton, graphs as SGLang chooses", triton | NO_PREFILL_GRAPHS),
     ]
 
