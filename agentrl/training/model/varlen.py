@@ -85,7 +85,7 @@ def disagreement(kernel: Any, device: torch.device, heads: int, kv_heads: int, w
         found = output, *kernel.backward(gradient, q, k, v, bounds, output, lse, max(lengths), width**-0.5)
         leaves = [x.float().requires_grad_() for x in (q, k, v)]
         parts = zip(*(x.transpose(0, 1)[None].split(lengths, dim=2) for x in leaves), strict=True)
-        alone = [F.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True) for part in parts]
+        alone = [F.scaled_dot_product_attention(x, y, z, is_causal=True, enable_gqa=True) for x, y, z in parts]
         exact = torch.cat(alone, dim=2)[0].transpose(0, 1)
         wanted = exact, *torch.autograd.grad(exact, leaves, gradient.float())
     return max(float((f.float() - w).detach().norm() / w.detach().norm()) for f, w in zip(found, wanted, strict=True))

@@ -28,7 +28,7 @@ def representative(blocks: list[nn.Module]) -> Iterator[None]:
     A pass then has the memory of a few blocks, and compiles as much as a whole one.
     """
     first = _first_of_each_kind(blocks)
-    calls = {block: block._compiled_call_impl for block in blocks}
+    calls: dict[nn.Module, Any] = {block: block._compiled_call_impl for block in blocks}
     skip = _Skip()
     try:
         for block in blocks:  # no hooks: compiled code depends on those
