@@ -76,7 +76,7 @@ def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: i
 @torch.enable_grad()
 def disagreement(kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> float:
     """The largest relative difference of a kernel's output and gradients from those of float32 attention."""
-    draw, lengths = torch.Generator().manual_seed(0), [70, 1, 200, 33]
+    draw, lengths = torch.Generator().manual_seed(0), [70, 1, 200, 33, 9]
     bounds = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(device, torch.int32)
     shapes = [(sum(lengths), n, width) for n in (heads, kv_heads, kv_heads, heads)]
     q, k, v, gradient = (torch.randn(shape, generator=draw).to(device, torch.bfloat16) for shape in shapes)
