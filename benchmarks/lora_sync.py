@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from engine_gpu import SGLANG, console
+from gpu_parts import SGLANG, console, mean, run_arguments
 from rich.table import Table
-from sglang_gpu import mean, run_arguments
 
 from agentrl.config.schema import Model
 from agentrl.engines.servers.weights import PolicyWeights

@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from engine_gpu import SGLANG, console
+from gpu_parts import SGLANG, console, mean, run_arguments
 from rich.table import Table
-from sglang_gpu import common, mean, run_arguments
+from sglang_gpu import common
 
 from agentrl.tracking import read_metrics
 

@@ -19,14 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_gpu import SGLANG, console, large_model, report, show
-from sglang_gpu import mean, run_arguments
+from gpu_parts import REWARD, SGLANG, console, large_model, mean, median, report, run_arguments, show
 
 from agentrl.config import compose
 from agentrl.tracking import read_metrics
 from agentrl_sandbox.isolation import descendants
 
-REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return sum(map(ord, solution_str)) % 11 / 10\n"
 PLACES = {
     "alone": [],
     "colocated": ["trainer.n_gpus_per_node={gpus}"],
@@ -139,21 +137,20 @@ def figures(place: str, lines: list[dict[str, Any]]) -> None:
     train = [line for line in lines if "time/rollout" in line]
     usual = train[1:] or train
     report(f"{place}: steps", " ".join(f"{line['step']:.0f}" for line in train))
-    report(f"{place}: s a step", ", ".join(f"{phase} {median(usual, f'time/{phase}'):.3f}" for phase in PHASES))
+    report(
+        f"{place}: s a step",
+        ", ".join(
+            f"{phase} {median(x[f'time/{phase}'] for x in usual if f'time/{phase}' in x):.3f}" for phase in PHASES
+        ),
+    )
     report(f"{place}: sync, share of a step", f"{mean(x['time/sync'] / x['time/step'] for x in usual):.3f}")
     report(f"{place}: tokens a step", f"{mean(x['batch/tokens'] for x in usual):.0f}")
     if "perf/update_mfu" in usual[-1]:
-        report(f"{place}: update's MFU", f"{median(usual, 'perf/update_mfu'):.3f}")
+        report(f"{place}: update's MFU", f"{median(x['perf/update_mfu'] for x in usual):.3f}")
     gaps = [f"{name} {max(x[f'rollout_gap/{name}'] for x in train):.4f}" for name in ("mean", "p99", "k3")]
     report(f"{place}: largest gap to the trainer", ", ".join(gaps))
     report(f"{place}: ledger violations", str(int(sum(x["rollout/ledger_violations"] for x in train))))
     report(f"{place}: success", " ".join(f"{x['rollout/success']:.2f}" for x in train if "rollout/success" in x))
-
-
-def median(lines: list[dict[str, Any]], name: str) -> float:
-    """Over the steps that have it."""
-    values = sorted(line[name] for line in lines if name in line)
-    return values[len(values) // 2] if values else 0.0
 
 
 def memory(words: list[str], lines: list[dict[str, Any]]) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/sglang_gpu.py --data DATA --model MODEL
 
 DATA: a folder with rows (`agentrl data arithmetic`); MODEL: a chat model after `agentrl sft --config-name demo_sft`.
-engine_gpu.py measures the engine's throughput, weights and memory.
+engine_gpu.py measures the engine's weights and memory, one_gpu.py its throughput.
 """
 
 import argparse
@@ -15,9 +15,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from engine_gpu import SGLANG, console, report, show
+from gpu_parts import SGLANG, console, mean, report, run_arguments, show
 
 from agentrl.tracking import read_metrics
 
@@ -106,23 +105,6 @@ def read_demo(run: Path, args: argparse.Namespace, killed: int) -> None:
         whole = f"{len(records)} of {args.prompts * args.group} trajectories, {len(set(map(str, keys)))} different"
         gap = f"gap {hit[0]['rollout_gap/mean']:.4f}, violations {hit[0]['rollout/ledger_violations']:.0f}"
         report(f"step {killed}, server killed", f"{hit[0]['time/step']:.1f} s; {whole}; {gap}")
-
-
-def mean(values: Any) -> float:
-    values = list(values)
-    return sum(values) / max(len(values), 1)
-
-
-def run_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
-    """The arguments of every benchmark that trains: task, folder, size, settings."""
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, help="where runs and logs go (default: a temporary folder)")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--memory", type=float, default=0.4)
-    parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--set", nargs="*", default=[], help="more settings")
 
 
 def main() -> None:

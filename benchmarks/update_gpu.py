@@ -21,44 +21,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_parts import SHAPES, mixed_batch
 from rich.console import Console
 from rich.table import Table
 from torch import multiprocessing
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.config.schema.fsdp import FsdpConfig
-from agentrl.training import Batch, PolicyActor, pack_ledgers
+from agentrl.training import Batch, PolicyActor
 from agentrl.training.model.attention import use_packed_attention
 from agentrl.training.model.liger import use_liger_kernels
 from agentrl.training.parallel.process_group import join_ranks, leave_ranks
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import load_on_ranks
 from agentrl.training.perf.flops import model_flops, peak_flops
-
-SHAPES = {
-    "qwen3-1.7b": {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
-        "max_position_embeddings": 40960,
-    },
-    "tiny": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "vocab_size": 500,
-        "tie_word_embeddings": True,
-    },
-}
 
 
 def main() -> None:
@@ -148,7 +124,8 @@ def member(rank: int, way: str, gpus: int, port: int, args: argparse.Namespace, 
 def measure(way: str, ranks: Ranks, device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
     """Median seconds of a step, tokens/s, MFU, peak memory, and the first step's gradient norm."""
     config = model_config(args)
-    batch = sequences(args, ranks.world, config.vocab_size).to(device)
+    lengths = args.min_tokens, args.max_tokens
+    batch = mixed_batch(args.step_tokens * ranks.world, lengths, config.vocab_size).to(device)
     step = WAYS[way](config, batch, ranks, device, args)
     norm = step()
     seconds = [timed(step, device) for _ in range(args.steps)]
@@ -205,24 +182,6 @@ def model(config: Any, device: torch.device, args: argparse.Namespace) -> Any:
     if args.way in args.checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return module.eval()
-
-
-def sequences(args: argparse.Namespace, world: int, vocabulary: int) -> Batch:
-    """Random sequences, half prompt and half model tokens, with random advantages."""
-    from agentrl.trajectory.ledger import Ledger
-
-    draw = torch.Generator().manual_seed(0)
-    ledgers: list[Ledger] = []
-    while sum(map(len, ledgers)) < args.step_tokens * world:
-        length = int(torch.randint(args.min_tokens, args.max_tokens + 1, (), generator=draw))
-        ids = torch.randint(vocabulary, (length,), generator=draw).tolist()
-        ledger = Ledger()
-        ledger.append_prompt(ids[: length // 2])
-        ledger.append_model(ids[length // 2 :], [-1.0] * (length - length // 2), turn=0, version=0)
-        ledgers.append(ledger)
-    batch = pack_ledgers(ledgers, group=[0] * len(ledgers))
-    batch.advantages = torch.randn(batch.num_tokens, generator=draw) * batch.mask
-    return batch
 
 
 def agentrl_step(

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
-from agentrl.training.learner import has_critic
+from agentrl.engines.servers.settings import UNKNOWN_SHARE
+from agentrl.engines.sharing import sequences_in_process
 from agentrl.training.micro_batches import micro_batch_tokens
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit
@@ -107,7 +109,7 @@ def parts(
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
         found["hf engine's cache"] = (
-            2.0 * rollout.max_num_seqs * model_length(config) * size.shape.layers * size.shape.keys * stored
+            2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
         )
     left = None if room is None else room - sum(found.values()) + found["logits"]
     per_token = _per_token(config, size, narrow, device)
@@ -138,15 +140,16 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     """The estimate against the device."""
     size = size_of(config)
     have = device_memory(device) / GIB
-    rollout = config.rollout
+    rollout, share = config.rollout, config.rollout.gpu_memory_utilization
     server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
-    room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have
+    room = have * (1 - (share or UNKNOWN_SHARE)) if server and not rollout.free_cache_engine else have
     found = parts(config, size, processes, device, room * GIB)
     listed = ", ".join(f"{name} {_gib(value)}" for name, value in found.items())
     trained = "" if size.trained == size.parameters else f", {size.trained / 1e6:.1f}M of them trained"
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(sum(found.values()))}: {listed}"
     if server:
-        text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
+        asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
+        text += f"; the engine asks for {asks}"
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     # Passes of a size that fits are judged by the smallest, of the longest sequence.
     need = sum(parts(config, size, processes, device, 0.0).values())

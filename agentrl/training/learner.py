@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.checks.algorithm import needs_critic
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
@@ -140,6 +140,7 @@ class Learner:
             None if critic_only else self._require_actor(),
         ]
         metrics: dict[str, float] = {}
+        self._fit_passes()
         with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
             for trainable in filter(None, trainables):
                 spent(trainable.flops(batch))
@@ -293,9 +294,3 @@ class Learner:
         if self.actor is None:
             raise RuntimeError("call prepare() before training")
         return self.actor
-
-
-def has_critic(config: Config) -> bool:
-    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
-    critic = config.critic
-    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

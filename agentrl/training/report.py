@@ -5,8 +5,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.kl import k3
 from agentrl.training.batch import Batch
+from agentrl.training.gap import gap_metrics
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 
@@ -107,9 +107,6 @@ class PolicyReport(Report):
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
-        if self._ranks.world > 1:
-            mine = [(gap[drawn].cpu(), drawn[drawn].cpu()) for gap, drawn in self._gaps]
-            self._gaps = [gap for gaps in self._ranks.gather(mine) for gap in gaps]
         if self._rejected is not None:
             self._rejected = torch.tensor(sum(self._ranks.gather(int(self._rejected))))
 
@@ -127,29 +124,10 @@ class PolicyReport(Report):
         if not float(self._scored):
             return metrics
         means = {_metric(name): value for name, value in self.means("pg_loss").items()}
-        return metrics | means | self._gap_metrics()
-
-    def _gap_metrics(self) -> dict[str, float]:
-        """The gap between the trainer's and the engine's log-probs over model tokens, in nats.
-
-        `k3` estimates KL(engine || trainer), because the engine sampled the tokens.
-        """
         gap = torch.cat([gap[drawn] for gap, drawn in self._gaps])
-        size = gap.abs()
-        return {
-            "rollout_gap/mean": float(size.mean()),
-            "rollout_gap/max": float(size.max()),
-            "rollout_gap/p99": _quantile(size, 0.99),
-            "rollout_gap/k3": float(k3(-gap).mean()),
-        }
+        return metrics | means | gap_metrics(gap, self._ranks)
 
 
 def _metric(name: str) -> str:
     """The metric's name of a detail; a user's loss may have details of its own."""
     return NAMES.get(name, name if "/" in name else f"actor/{name}")
-
-
-def _quantile(values: Tensor, q: float) -> float:
-    """The nearest-rank quantile; torch.quantile has a limit of 16 million entries."""
-    rank = max(1, min(values.numel(), round(q * values.numel() + 0.5)))
-    return float(values.kthvalue(rank).values)

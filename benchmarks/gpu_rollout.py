@@ -1,0 +1,238 @@
+"""agentrl's loop over an engine, and the same requests without the loop: a part of one_gpu.py.
+
+    python benchmarks/gpu_rollout.py SPEC.json
+
+Each load is CONCURRENTxTURNSxTOKENS, 512x4x128 for example: so many conversations at once, each of so many turns of
+exactly so many tokens (with ~ at the end: half to three halves of it), with a tool that answers at once. The spec names
+the settings, the loads and the file for the figures.
+"""
+
+import asyncio
+import dataclasses
+import json
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from gpu_parts import bandwidth, least_seconds, median, model_bytes
+
+from agentrl.config import compose
+from agentrl.core.resources import share
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.runtime import LocalRuntime
+from agentrl.trajectory.row import Row
+
+TOOL = '''
+from agentrl.tools import function_tool
+
+
+@function_tool
+async def note(text: str) -> str:
+    """Take a note.
+
+    Args:
+        text: What to note.
+    """
+    return "noted: " + text
+'''
+CALL = '\n<tool_call>{"name": "note", "arguments": {"text": "one"}}</tool_call><|im_end|>'
+TEMPLATE = "configs/templates/chatml_tools_terse.jinja"
+PROMPT = 256
+"""About so many tokens of a first prompt, with the tool's schema."""
+WARM_UP = 48
+"""New tokens a turn, at least, of the conversations before the timed ones: kernels are compiled, connections made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """So many conversations at once, each of so many turns of so many tokens."""
+
+    concurrent: int
+    turns: int
+    new: int
+    vary: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Load":
+        """From 512x4x128, or 512x4x128~ for lengths that vary."""
+        concurrent, turns, new = map(int, text.rstrip("~").split("x"))
+        return cls(concurrent, turns, new, text.endswith("~"))
+
+    def length(self, key: str, turn: int) -> int:
+        """New tokens of a turn."""
+        if not self.vary:
+            return self.new
+        return random.Random(f"{key} {turn}").randint(self.new // 2, self.new * 3 // 2)
+
+
+class Scripted:
+    """Samples on the real engine, and returns a tool call of the same length to the loop.
+
+    So the work is fixed in advance, and every part of agentrl's loop still runs. `asked` stores the requests: prompt,
+    new tokens.
+    """
+
+    def __init__(self, engine: Any, encode: Any, load: Load) -> None:
+        self.engine, self.load = engine, load
+        self.call, self.last, self.filler = encode(CALL), encode(" That is all.<|im_end|>"), encode(" so")[0]
+        self.asked: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
+
+    def open(self, key: str) -> None:
+        self.engine.open(key)
+
+    def release(self, key: str) -> None:
+        self.engine.release(key)
+
+    async def generate(self, ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
+        length = self.load.length(key, len(self.asked[key]))
+        self.asked[key].append((ids, length))
+        fixed = dataclasses.replace(sampling, max_new_tokens=length, ignore_eos=True)
+        got = await self.engine.generate(ids, fixed, key=key)
+        assert len(got.token_ids) == length
+        said = self.call if len(self.asked[key]) < self.load.turns else self.last
+        assert len(said) <= length, "turns are too short for a tool call"
+        said = [self.filler] * (length - len(said)) + said
+        return dataclasses.replace(got, token_ids=said, finish_reason="stop", versions=())
+
+
+Asked = Sequence[Sequence[tuple[list[int], int]]]
+"""The requests of each conversation: prompt, new tokens."""
+
+
+class Bench:
+    """A runtime and its engine under the loads."""
+
+    def __init__(self, runtime: LocalRuntime, engine_name: str) -> None:
+        self.runtime, self.engine_name = runtime, engine_name
+        self.engine: Any = runtime.engine
+
+    def loop(self, load: Load) -> tuple[float, Asked]:
+        """Seconds of agentrl's loop, and the requests that it made."""
+        self.runtime.publish_weights(0)  # empties the server's cache
+        scripted: Any = Scripted(self.engine, self._encode, load)
+        scheduler = self.runtime.rollouts.scheduler
+        scheduler.max_concurrent = load.concurrent
+        scheduler.env = dataclasses.replace(self.runtime.rollouts.env, engine=scripted)
+        rows = [self._row(i) for i in range(load.concurrent)]
+        start = time.perf_counter()
+        done = self.runtime.runner.run(scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
+        seconds = time.perf_counter() - start
+        assert all(t.turns == load.turns for t in done), "a trajectory went astray"
+        return seconds, list(scripted.asked.values())
+
+    def bare(self, asked: Asked) -> float:
+        """Seconds of the same requests without the loop, all conversations at once."""
+        self.runtime.publish_weights(0)
+        if self.engine_name == "hf":
+            return self.runtime.runner.run(in_process(self.engine, asked))
+        return self.runtime.runner.run(over_http(self.engine_name, self.engine.pool.replicas[0].url, asked))
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.runtime.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _row(self, i: int) -> Row:
+        words = " so" * (PROMPT - 110)
+        return Row(f"row:{i}", [{"role": "user", "content": f"Number {i}.{words}"}])
+
+
+async def in_process(engine: Any, asked: Asked) -> float:
+    """Seconds of the requests on an engine of this process."""
+
+    async def one(key: str, chain: Sequence[tuple[list[int], int]]) -> None:
+        for ids, new in chain:
+            await engine.generate(ids, Sampling(new, ignore_eos=True), key=key)
+        engine.release(key)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one(str(i), chain) for i, chain in enumerate(asked)))
+    return time.perf_counter() - start
+
+
+async def over_http(engine: str, url: str, asked: Asked) -> float:
+    """Seconds of the requests on a server."""
+    timeout = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+
+        async def one(chain: Sequence[tuple[list[int], int]]) -> None:
+            for ids, new in chain:
+                path, body = request(engine, ids, new)
+                async with session.post(url + path, json=body) as response:
+                    assert response.status == 200, await response.text()
+                    await response.json()
+
+        start = time.perf_counter()
+        await asyncio.gather(*map(one, asked))
+        return time.perf_counter() - start
+
+
+def request(engine: str, ids: list[int], new: int) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request."""
+    if engine == "sglang":
+        sampling = {"max_new_tokens": new, "ignore_eos": True, "temperature": 1.0}
+        return "/generate", {"input_ids": ids, "return_logprob": True, "sampling_params": sampling}
+    drawn = {"max_tokens": new, "ignore_eos": True, "temperature": 1.0, "logprobs": 0}
+    names = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    return "/v1/completions", {"model": "policy", "prompt": ids, **drawn, **names}
+
+
+def settings(spec: dict[str, Any], folder: Path) -> list[str]:
+    """The settings of a runtime for all loads."""
+    loads = [Load.parse(text) for text in spec["loads"]]
+    (folder / "note.py").write_text(TOOL)
+    longest = max(load.turns * (load.new * (2 if load.vary else 1) + 64) for load in loads)
+    return [
+        f"trainer.default_local_dir={folder / 'run'}",
+        f"model.chat_template={share() / TEMPLATE}",
+        f"data.max_prompt_length={2 * PROMPT}",
+        f"data.max_response_length={longest}",
+        "rollout.multi_turn.enable=true",
+        f"rollout.multi_turn.function_tool_path={folder / 'note.py'}",
+        f"rollout.max_num_seqs={max(load.concurrent for load in loads)}",
+        *spec["settings"],
+    ]
+
+
+def measure(bench: Bench, load: Load, repeats: int, costs: tuple[int, int, float]) -> dict[str, float]:
+    """Tokens/s of both, their ratio, and that of the loop to the limit of the memory."""
+    warm_up = dataclasses.replace(load, new=max(WARM_UP, load.new // 8), vary=False)
+    bench.bare(bench.loop(warm_up)[1])
+    pairs = [((loop := bench.loop(load))[0], bench.bare(loop[1]), loop[1]) for _ in range(repeats)]
+    ours, theirs = (median(pair[i] for pair in pairs) for i in (0, 1))
+    chains = [[(len(ids), new) for ids, new in chain] for chain in pairs[-1][2]]
+    tokens, least = sum(new for chain in chains for _, new in chain), least_seconds(chains, load.concurrent, *costs)
+    return {
+        "tokens/s": tokens / ours,
+        "bare tokens/s": tokens / theirs,
+        "over bare": theirs / ours,
+        "over limit": least / ours,
+        "bare over limit": least / theirs,
+    }
+
+
+def main() -> None:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    folder, out = Path(spec["folder"]), Path(spec["out"])
+    begun = time.perf_counter()
+    runtime = LocalRuntime(compose(settings(spec, folder), checks=()))
+    found: dict[str, float] = {}
+    try:
+        costs = (*model_bytes(runtime.learner.module.config), spec.get("bandwidth") or bandwidth(runtime.device))
+        found |= {"bandwidth GB/s": costs[2] / 1e9}
+        runtime.publish_weights(0)
+        found["start"] = time.perf_counter() - begun
+        for text in spec["loads"]:
+            figures = measure(Bench(runtime, spec["engine"]), Load.parse(text), spec["repeats"], costs)
+            found |= {f"{text} {name}": value for name, value in figures.items()}
+            out.write_text(json.dumps(found))
+    finally:
+        runtime.close()
+
+
+if __name__ == "__main__":
+    main()
