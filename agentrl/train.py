@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from agentrl.config.schema import Config
 from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.data.splits import Splits
+from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.sampler import Sampler
 from agentrl.rollout.validation import Validation
@@ -22,9 +23,9 @@ from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
 
 
-def train(config: Config, parts: Parts = NO_PARTS) -> None:
-    """Run `config` from its start or its last checkpoint; `parts`: objects in place of files. Raises UserError."""
-    with closing(open_runtime(config, parts)) as runtime, open_trainer(config, runtime, parts) as trainer:
+def train(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
+    """Run `config` from its start or its last checkpoint. `parts`, `start`: as in `open_runtime`. Raises UserError."""
+    with closing(open_runtime(config, parts, start)) as runtime, open_trainer(config, runtime, parts) as trainer:
         for _ in trainer.steps():
             pass
 
@@ -58,7 +59,7 @@ class Trainer:
         """Write the checkpoint of `step`, after its trajectories; the `last` one is on the disk when this returns."""
         self.tracker.written()
         with self.tracker.phase("save"):
-            self.checkpoints.save(step, last=last)
+            self.checkpoints.save(step, last=last, finished=step == self.splits.total_steps)
 
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""
@@ -90,8 +91,9 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     advantages = advantages_of(config)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
-    with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
+    with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
         advantages.on_advantages = tracker.trained
+        tracker.started(runtime.start_times.metrics())
         stop = StopRequest(lambda: tracker.view.note(STOPPING))
         observed = TrackedRuntime(runtime, tracker, stop)
         sampler = Sampler(config, observed, splits.train, tracker)

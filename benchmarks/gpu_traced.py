@@ -6,7 +6,6 @@ Each line is [seconds since the epoch, phase], "" where one ends and none contin
 
 import importlib.util
 import json
-import os
 import runpy
 import sys
 import time
@@ -56,5 +55,5 @@ class Trace:
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, Trace(sys.argv.pop(1)))  # type: ignore[arg-type]
-    sys.path[0] = os.getcwd()  # as `python -m agentrl` has it
+    del sys.path[0]  # the version that PYTHONPATH names comes first, not this script's folder
     runpy.run_module("agentrl", run_name="__main__", alter_sys=True)

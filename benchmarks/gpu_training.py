@@ -228,7 +228,7 @@ def estimates(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], l
     """GiB on the GPU by `agentrl doctor`, by name of a run; its words and its environment. All are asked at once."""
     asked = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "agentrl", "doctor", "--no-conversation", *words],
+            [sys.executable, "-P", "-m", "agentrl", "doctor", "--no-conversation", *words],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ class FixedSpeedEngine:
 
     def release(self, key: str) -> None: ...
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str) -> Generation:
+    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         ids = self.scripts[key][self.turn[key]]
         self.turn[key] += 1
         async with self.slots:

@@ -39,6 +39,30 @@ def latest(starts: Tensor) -> Tensor:
     return torch.where(starts, indices, 0).cummax(0).values
 
 
+def discounted_sums(values: Tensor, owner: Tensor, discount: float) -> Tensor:
+    """Sum of each entry and the later ones of its owner, discounted once an entry: like `values` [N].
+
+    `owner` [N] has equal ones together. After pass k an entry has the sum of the 2^k entries from it on, so the passes
+    grow with the logarithm of the longest owner.
+    """
+    sums, reach = values.clone(), 1
+    longest = int(owner.unique_consecutive(return_counts=True)[1].max()) if owner.numel() else 0
+    while reach < longest and discount:
+        sums[:-reach] += torch.where(owner[:-reach] == owner[reach:], discount * sums[reach:], 0.0)
+        discount, reach = discount**2, 2 * reach
+    return sums
+
+
+def numbers_within(owner: Tensor) -> Tensor:
+    """The number of earlier entries with the same owner: int64 like `owner` [N]."""
+    order = owner.argsort(stable=True)
+    counts = owner[order].unique_consecutive(return_counts=True)[1]
+    first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    numbers = torch.empty_like(order)
+    numbers[order] = torch.arange(owner.numel(), device=owner.device) - first
+    return numbers
+
+
 def dense(ids: Tensor) -> tuple[Tensor, int]:
     """Renumber arbitrary ids 0..n-1 in ascending order: (int64 like `ids`, n)."""
     unique, index = ids.unique(return_inverse=True)

@@ -126,7 +126,7 @@ class Chat:
                 "(ChatML models) or to one that renders `tools`"
             )
         try:
-            return self.template.encode_prompt(self.template.render(messages, tools, generation=True))
+            return self.template.prompt(messages, tools)
         except TemplateRefusal as error:
             raise UserError(f"model.chat_template cannot show this conversation: {error}") from error
 
@@ -218,14 +218,16 @@ class Chat:
         """The text that the template writes around the turns of a conversation that begins with `history`."""
         return self._segmenter_for(history, tools).base
 
-    def check_trajectory(self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None) -> Mismatch | None:
+    def check_trajectory(
+        self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None, *, trace: bool = True
+    ) -> Mismatch | None:
         """Compare a whole ledger with the template's render of the messages up to the last assistant turn.
 
-        The report names the turns that read differently. None when all agree, or when the mode is "disable".
+        The report names the turns that read differently; without `trace`, which renders the conversation twice a
+        turn to find them, it has the first difference alone. None when all agree, or when the mode is "disable".
         """
-        return checking.check_trajectory(
-            self.template, self.base_for(messages, tools), messages, ids, tools, self.check
-        )
+        base = self.base_for(messages, tools)
+        return checking.check_trajectory(self.template, base, messages, ids, tools, self.check, trace=trace)
 
     @property
     def looks_back(self) -> bool:

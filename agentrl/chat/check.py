@@ -26,8 +26,8 @@ MOST = 8
 class Mismatch:
     """A difference between ledger and template."""
 
-    message: int
-    """Index of the message that reads differently."""
+    message: int | None
+    """Index of the message that reads differently; None: not looked for."""
     role: str
     rewritten_by: int | None
     """Index of the later message that changed its rendering; None: it was never rendered as in the ledger."""
@@ -43,13 +43,20 @@ class Mismatch:
         return text if len(self.more) + 1 < MOST else f"{text}; perhaps more"
 
     def _text(self) -> str:
-        what = f"message {self.message} ({self.role})"
+        what = "the conversation" if self.message is None else f"message {self.message} ({self.role})"
         why = "differs" if self.rewritten_by is None else f"was rewritten by message {self.rewritten_by}"
         return f"{what} {why}: the template shows {self.expected!r}, the ledger has {self.actual!r}"
 
 
 def check_trajectory(
-    template: Template, base: FixedBase, messages: Sequence[Message], ids: Sequence[int], tools: Tools, mode: str
+    template: Template,
+    base: FixedBase,
+    messages: Sequence[Message],
+    ids: Sequence[int],
+    tools: Tools,
+    mode: str,
+    *,
+    trace: bool = True,
 ) -> Mismatch | None:
     """The whole conversation; see `Chat.check_trajectory`."""
     if mode == "disable":
@@ -59,7 +66,7 @@ def check_trajectory(
     def render(count: int) -> str:
         return template.comparable(template.render(messages[:count], tools))
 
-    return _compare(Comparison(render, messages[:end], template.comparable(template.decode(ids)), mode), base)
+    return _compare(Comparison(render, messages[:end], template.comparable(template.decode(ids)), mode), base, trace)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class Comparison:
             return ""
 
 
-def _compare(comparison: Comparison, base: FixedBase) -> Mismatch | None:
+def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch | None:
     last = len(comparison.messages) - 1
     try:
         expected = comparison.render(last + 1)
@@ -104,8 +111,16 @@ def _compare(comparison: Comparison, base: FixedBase) -> Mismatch | None:
         )
     # After the last turn the template may write more than the stop token, or (GLM) not even that.
     expected, actual = base.split_end(expected)[0], base.split_end(comparison.actual)[0]
+    if not trace:
+        return None if comparison.equal(expected, actual) else _untraced(comparison, expected, actual)
     found = list(islice(_differences(comparison, base, expected, actual), MOST))
     return replace(found[0], more=tuple(found[1:])) if found else None
+
+
+def _untraced(comparison: Comparison, expected: str, actual: str) -> Mismatch:
+    """The first difference, without its message."""
+    at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
+    return Mismatch(None, "", None, _excerpt(expected, at), _excerpt(actual, at_actual))
 
 
 def _differences(comparison: Comparison, base: FixedBase, expected: str, actual: str) -> Iterator[Mismatch]:
@@ -118,7 +133,7 @@ def _differences(comparison: Comparison, base: FixedBase, expected: str, actual:
         end, end_actual = base.next_end(expected, at), base.next_end(actual, at_actual)
         if end is None or end_actual is None:
             return
-        start, actual = found.message, expected[:end] + actual[end_actual:]
+        start, actual = found.message or 0, expected[:end] + actual[end_actual:]
 
 
 def _mismatch(comparison: Comparison, expected: tuple[str, int], actual: tuple[str, int], start: int) -> Mismatch:

@@ -56,7 +56,7 @@ class Template:
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
         self.shows_calls = self._probe_calls()
-        self._encoded = lru_cache(maxsize=PROMPTS)(lambda text: tuple(self.encode(text)))
+        self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
         """The conversation as text, its media drawn out. Raises TemplateRefusal when the template cannot show it."""
@@ -94,9 +94,16 @@ class Template:
                 return ids[len(lead) :]
         return self.encode(text)
 
-    def encode_prompt(self, text: str) -> list[int]:
-        """`encode` for text that comes again: a group of trajectories begins with one prompt."""
-        return list(self._encoded(text))
+    def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
+        """Ids of the messages and the generation prompt, remembered: a group of trajectories begins with one prompt.
+
+        Raises TemplateRefusal.
+        """
+        try:
+            key = json.dumps([list(messages), tools])
+        except (TypeError, ValueError):  # images, or what a user put there
+            return list(self._prompt(messages, tools))
+        return list(self._prompts(key))
 
     def encode_after(self, last: int, text: str) -> list[int]:
         """Ids of `text` as they follow the token `last`, which is not re-encoded itself.
@@ -203,6 +210,9 @@ class Template:
                     return True
         self._content_with_calls, self._arguments_as_text = "", False
         return False
+
+    def _prompt(self, messages: Sequence[Message], tools: Tools) -> tuple[int, ...]:
+        return tuple(self.encode(self.render(messages, tools, generation=True)))
 
     def _normalised(self, message: Message) -> Message:
         """Parquet fills absent keys with None and OpenAI sends arguments as JSON text; templates choke on both."""

@@ -1,9 +1,13 @@
 """`agentrl train`: train a model with reinforcement learning, with tools, over several turns."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
 from agentrl.cli.sweep import add_sweep_argument, sweep
+
+if TYPE_CHECKING:
+    from agentrl.config.schema import Config
 
 HELP = "train a model with reinforcement learning, with tools, over several turns"
 
@@ -39,11 +43,21 @@ def run(args: argparse.Namespace) -> int:
     from agentrl.doctor.preflight import preflight_training
 
     print_notes(preflight_training(config))
-    from agentrl.train import train
     from agentrl.training.checkpoint.run_start import supervise
 
     supervise(train, config, "trainer.default_local_dir")
     return 0
+
+
+def train(config: "Config") -> None:
+    """Launch the servers, then import the rest of the program, which takes seconds, and train."""
+    from agentrl.engines.starting import starting
+    from agentrl.tracking.start_times import StartTimes, process_age
+
+    with starting(config, StartTimes(process_age())) as start:
+        from agentrl.train import train
+
+        train(config, start=start)
 
 
 def print_help() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 def write_atomic(path: Path, chunks: Iterable[str]) -> None:
     """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = draft_of(path, os.getpid())
     try:
         # No newline translation: what is written must be what a later run would write.
         with draft.open("w", encoding="utf-8", newline="") as file:
@@ -18,3 +18,8 @@ def write_atomic(path: Path, chunks: Iterable[str]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def draft_of(path: Path, pid: int) -> Path:
+    """Where process `pid` writes before it replaces `path`: what is left of a process that was killed."""
+    return path.with_name(f".{path.name}.{pid}.tmp")

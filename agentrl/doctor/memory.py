@@ -6,21 +6,24 @@ Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what 
 """
 
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.engines.backends import model_length
 from agentrl.engines.launching import engine_name, in_process
-from agentrl.training.learner import has_critic
+from agentrl.engines.servers.settings import UNKNOWN_SHARE
+from agentrl.engines.sharing import sequences_in_process
 from agentrl.training.micro_batches import micro_batch_tokens
+from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit
 
 GIB = 1 << 30
 MASTER = 4
@@ -29,10 +32,6 @@ TIGHT = 0.85
 """Share of the device's memory from which on an estimate is too close to call."""
 
 
-COMPILED = 0.55
-"""Share of a block's activations that stay when it is compiled."""
-UNITS = 2
-"""Blocks of a sharded model that are whole at one time."""
 CHUNKS = {"cpu": 0.375, "cuda": 1.0}
 """GiB of logits, and what is made of them, at one time."""
 LIBRARIES = {"cpu": 0.45, "cuda": 0.0}
@@ -45,17 +44,7 @@ class Size:
 
     parameters: int
     trained: int
-    layers: int
-    kept: int
-    """Layers that the backward pass reaches."""
-    hidden: int
-    inner: int
-    """Width of the feed-forward layers, of all the experts that a token meets."""
-    queries: int
-    keys: int
-    """Numbers per token and layer: queries, and keys (as many as values)."""
-    normed: bool
-    """Whether queries and keys have norms of their own."""
+    shape: Shape
     head: int
     """Numbers in the output layer, where that is trained."""
 
@@ -77,34 +66,21 @@ def size_of(config: Config) -> Size:
             module = new_adapter(module, model) if model.lora_rank and saved is None else module
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"model.path: {model.path} is no model: {first_line(error)}") from error
-    shape = shape.get_text_config()
-    heads, layers = shape.num_attention_heads, shape.num_hidden_layers
-    width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
-    experts = getattr(shape, "num_experts_per_tok", None) or 1
-    inner = getattr(shape, "moe_intermediate_size", None) or getattr(shape, "intermediate_size", None)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    text = shape.get_text_config()
     return Size(
         parameters=parameters,
         trained=sum(p.numel() for p in trained.values()),
-        layers=layers,
-        kept=layers - _first_trained(trained),
-        hidden=shape.hidden_size,
-        inner=experts * (inner or 4 * shape.hidden_size),
-        queries=heads * width,
-        keys=(getattr(shape, "num_key_value_heads", None) or heads) * width,
-        normed=any("q_norm" in name for name, _ in module.named_parameters()),
-        head=0 if model.lora_rank else shape.vocab_size * shape.hidden_size,
+        shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
+        head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
     )
 
 
-def _first_trained(names: Iterable[str]) -> int:
-    """Number of the first layer with something to train; 0 where the embeddings have."""
-    numbers = [re.search(r"\.layers\.(\d+)\.", name) for name in names]
-    return min((int(found[1]) if found else 0 for found in numbers), default=0)
-
-
-def parts(config: Config, size: Size, processes: int, device: torch.device) -> dict[str, float]:
-    """GiB by what they are for, on each of so many processes that share the model."""
+def parts(
+    config: Config, size: Size, processes: int, device: torch.device, room: float | None = None
+) -> dict[str, float]:
+    """GiB by what they are for, on each of so many processes that share the model. `room`: bytes in which passes take
+    the size that fits, where no key sets it; None: the default size."""
     model, actor, kind = config.model, config.actor, device.type
     each = BYTES[model.dtype]
     frozen = size.parameters if model.lora_rank else 0
@@ -114,14 +90,13 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
         "weights": (frozen * each + size.trained * MASTER) / processes,
         "gradients": size.trained * MASTER / processes,
         "AdamW": 2 * size.trained * MASTER / processes,
-        "activations": _tokens(config, device) * _per_token(config, size, narrow) + 4.0 * size.head,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:
         found["Python and its libraries"] = LIBRARIES[kind] * GIB
     gathered = processes == 1 or actor.fsdp_config.reshard_after_forward is not True
     if narrow and stored > 2:
-        found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.layers)
+        found["weights to compute with"] = 2.0 * size.parameters * (1.0 if gathered else UNITS / size.shape.layers)
     if processes > 1 and gathered:
         found["gradients before they are summed"] = 2.0 * size.trained
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
@@ -134,46 +109,50 @@ def parts(config: Config, size: Size, processes: int, device: torch.device) -> d
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
         found["hf engine's cache"] = (
-            2.0 * rollout.max_num_seqs * model_length(config) * size.layers * size.keys * stored
+            2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
         )
+    left = None if room is None else room - sum(found.values()) + found["logits"]
+    per_token = _per_token(config, size, narrow, device)
+    found["activations"] = _tokens(config, device, left, per_token, size, processes) * per_token + 4.0 * size.head
     return {name: value / GIB for name, value in found.items()}
 
 
-def _tokens(config: Config, device: torch.device) -> int:
+def _tokens(
+    config: Config, device: torch.device, room: float | None, per_token: float, size: Size, processes: int
+) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
-    if actor.use_dynamic_bsz:
-        return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
-    return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
+    if not actor.use_dynamic_bsz:
+        return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
+    if actor.ppo_max_token_len_per_gpu is None and device.type == "cuda" and room is not None:
+        return tokens_that_fit(room - 4.0 * size.head, per_token, longest, alone=processes == 1)
+    return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
-def _per_token(config: Config, size: Size, narrow: bool) -> float:
-    """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four."""
-    hidden, inner, keys = (32, 8, 4) if narrow else (36, 16, 8)
-    norms = (6 if narrow else 8) * (size.queries + size.keys) * size.normed
-    block = float(hidden * size.hidden + inner * size.inner + keys * size.keys + norms)
-    if config.actor.use_torch_compile:
-        block *= COMPILED
-    if config.model.enable_gradient_checkpointing:
-        return 4.0 * size.layers * size.hidden + block
-    return size.kept * block
+def _per_token(config: Config, size: Size, narrow: bool, device: torch.device) -> float:
+    """Bytes that the backward pass needs of a token."""
+    compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
+    checkpointing = config.model.enable_gradient_checkpointing
+    return activation_bytes(size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing)
 
 
 def memory(config: Config, device: torch.device, processes: int) -> Iterator[Finding]:
     """The estimate against the device."""
     size = size_of(config)
-    found = parts(config, size, processes, device)
+    have = device_memory(device) / GIB
+    rollout, share = config.rollout, config.rollout.gpu_memory_utilization
+    server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
+    room = have * (1 - (share or UNKNOWN_SHARE)) if server and not rollout.free_cache_engine else have
+    found = parts(config, size, processes, device, room * GIB)
     listed = ", ".join(f"{name} {_gib(value)}" for name, value in found.items())
     trained = "" if size.trained == size.parameters else f", {size.trained / 1e6:.1f}M of them trained"
-    need = sum(found.values())
-    text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(need)}: {listed}"
-    have = device_memory(device) / GIB
-    rollout = config.rollout
-    server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
+    text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(sum(found.values()))}: {listed}"
     if server:
-        text += f"; the engine asks for {rollout.gpu_memory_utilization:.0%} of what is free"
-    room = have * (1 - rollout.gpu_memory_utilization) if server and not rollout.free_cache_engine else have
+        asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
+        text += f"; the engine asks for {asks}"
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
+    # Passes of a size that fits are judged by the smallest, of the longest sequence.
+    need = sum(parts(config, size, processes, device, 0.0).values())
     if need > room:
         yield problem(text, _fix(found))
     elif need > TIGHT * room:

@@ -13,9 +13,8 @@ from agentrl.core.points import ENGINES
 from agentrl.engines.servers import ServerBackend
 from agentrl.engines.servers.interpreters import engine_python
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
-from agentrl.engines.servers.weights.adapter import AdapterWeights
+from agentrl.engines.sharing import Sharing, sequences, server_bytes, trainer_bytes
 from agentrl.training.model.adapter import base_and_adapter
-from agentrl.training.model.loading import load_model
 
 
 def model_length(config: Config) -> int:
@@ -45,29 +44,33 @@ def server_python(name: str, rollout: Rollout) -> str:
     return rollout.engine_python or sys.executable
 
 
-def server_backend(name: str, config: Config, device: torch.device, *, sleeps: bool) -> ServerBackend:
-    """The backend of the engine `name`; `sleeps`: the engine must be able to free its memory. Raises UserError."""
+def server_backend(name: str, config: Config, device: torch.device, sharing: Sharing) -> ServerBackend:
+    """The backend of the engine `name`; `sharing`: where its servers are. Raises UserError."""
     rollout, model = config.rollout, config.model
     if rollout.deterministic and device.type == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
+    dtype = server_dtype(config, device)
     settings = ServerSettings(
         python=server_python(name, rollout),
         model=base,
         device=device.type,
-        dtype=server_dtype(config, device),
+        dtype=dtype,
         max_model_len=model_length(config),
-        max_num_seqs=rollout.max_num_seqs,
+        max_num_seqs=sequences(config, sharing),
         seed=rollout.seed,
         tensor_parallel=rollout.tensor_model_parallel_size,
         memory_fraction=rollout.gpu_memory_utilization,
+        trainer_bytes=trainer_bytes(config, sharing),
+        needed_bytes=server_bytes(config, sharing, model_length(config), dtype),
+        servers_per_gpu=sharing.per_gpu,
         load_format="auto" if adapter and rollout.load_format == "dummy" else rollout.load_format,
         eager=rollout.enforce_eager,
         chunked_prefill=rollout.enable_chunked_prefill,
         max_batched_tokens=rollout.max_num_batched_tokens,
-        sleeps=sleeps,
+        sleeps=sharing.sleeps,
         deterministic=rollout.deterministic,
         log_stats=not rollout.disable_log_stats,
         head_in_float32=model.enable_fp32_lm_head,
@@ -84,6 +87,9 @@ def server_backend(name: str, config: Config, device: torch.device, *, sleeps: b
 def sent_adapter(config: Config) -> AdapterSpec:
     """Rank and layers of the policy's adapter, read from a model without weights. Raises UserError for one that
     engines do not serve."""
+    from agentrl.engines.servers.weights.adapter import AdapterWeights  # both take seconds to import
+    from agentrl.training.model.loading import load_model
+
     weight_sync = config.rollout.weight_sync
     if weight_sync not in ("auto", "files"):
         raise UserError(f"rollout.weight_sync={weight_sync} sends whole weights, model.lora_merge=false none: drop one")

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,9 +26,12 @@ from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
-from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
+from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.training.parallel.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from agentrl.engines.servers.weights.adapter import AdapterWeights
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +85,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
         name,
         KEY,
         module,
-        max_num_seqs=rollout.max_num_seqs,
+        max_num_seqs=sequences_in_process(config),
         max_model_len=model_length(config),
         deterministic=rollout.deterministic,
         **kwargs_of(rollout, name),
@@ -103,10 +107,10 @@ class Servers:
     """How weights get there: adapter, or a name in WEIGHT_TRANSPORTS."""
     sleeps: bool
     """Whether the engine gives its memory back while the policy trains."""
+    launched: float = field(default_factory=time.monotonic)
+    """`time.monotonic()` of their start."""
 
-    def engine(
-        self, module: Any, score: Callable[[list[int]], Tensor], progress: Callable[[str], None]
-    ) -> RemoteEngine:
+    def engine(self, module: Any, score: Callable[[list[int]], Tensor]) -> RemoteEngine:
         """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
         rollout = self.config.rollout
         weights = sent_weights(self.config, module, self.weight_sync, self.device)
@@ -121,7 +125,6 @@ class Servers:
             check=probe_for(rollout, score, module.config.get_text_config().vocab_size),
             scratch=self.scratch,
             router=rollout.router_url,
-            progress=progress,
         )
 
     async def close(self) -> None:
@@ -130,11 +133,13 @@ class Servers:
         self.scratch.remove()
 
 
-SentWeights = PolicyWeights | AdapterWeights
+SentWeights: TypeAlias = "PolicyWeights | AdapterWeights"
 
 
 def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
     """What servers get of `module`: all of it, or, for kind "adapter", its adapter."""
+    from agentrl.engines.servers.weights.adapter import AdapterWeights  # peft: servers start before it is imported
+
     dtype = torch_dtype(server_dtype(config, device))
     return AdapterWeights(module, dtype=dtype) if kind == "adapter" else PolicyWeights(module, dtype=dtype)
 
@@ -144,6 +149,8 @@ def transport(
 ) -> Transport:
     """What carries weights to servers. `kind`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
     `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
+    from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
+
     log.info("weights reach the engine by %s", kind)
     if isinstance(weights, AdapterWeights):
         return AdapterTransport(weights, folder=scratch)
@@ -171,7 +178,9 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     sleeps = bool(gpus) and not apart and rollout.free_cache_engine
-    backend = server_backend(name, config, device, sleeps=sleeps)
+    per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
+    sharing = Sharing(apart=apart, sleeps=sleeps, replicas=len(places), per_gpu=per_gpu)
+    backend = server_backend(name, config, device, sharing)
     servers = Servers(config, device, backend, [], weight_folder(rollout), "", sleeps)
     auto = rollout.weight_sync == "auto" and not backend.adapted
     servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -28,11 +27,7 @@ def solution(trajectory: Trajectory, decode: Callable[[list[int]], str]) -> str:
     """
     turns: dict[int, list[int]] = {}
     for ledger in trajectory.ledgers:
-        here: dict[int, list[int]] = {}
-        for token, source, turn in zip(ledger.ids, ledger.sources, ledger.turns, strict=True):
-            if source == Source.MODEL:
-                here.setdefault(turn, []).append(token)
-        turns = here | turns  # the first to have it wins
+        turns = ledger.turn_ids() | turns  # the first to have it wins
     return "\n".join(decode(turns[turn]).strip() for turn in sorted(turns))
 
 

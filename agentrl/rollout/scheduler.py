@@ -133,10 +133,14 @@ class Scheduler:
             log.debug("%s: %s", trajectory.key, mismatches)
 
     def _mismatch(self, trajectory: Trajectory, ledger: Ledger, turns: Sequence[int]) -> str:
-        """The difference between a ledger and the template's rendering up to its last turn; "" without one."""
+        """The difference between a ledger and the template's rendering up to its last turn; "" without one.
+
+        Only the first sample of a group is traced: tracing may cost more than the conversation itself.
+        """
         last = ledger.turns[-1]
         messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
-        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas)
+        trace = trajectory.sample == 0
+        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas, trace=trace)
         return "" if mismatch is None else str(mismatch)
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
@@ -192,13 +196,18 @@ class ConcurrentJobs:
             self.engine.open(job.key)
         try:
             async with asyncio.TaskGroup() as group:
-                for i in range(self.width):
+                for i in self._first():
                     group.create_task(self._work(i, group))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             for job in self.jobs:
                 self.engine.release(job.key)
+
+    def _first(self) -> list[int]:
+        """The jobs that begin at once: the first of every group before any second, so that the engine has a prompt in
+        its cache when the group's others bring it again."""
+        return sorted(range(self.width), key=lambda i: self.jobs[i].sample)
 
     async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:

@@ -14,13 +14,15 @@ import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
-from agentrl.engines.launching import Servers, engine_in_process, launch
+from agentrl.engines.launching import Servers, engine_in_process
+from agentrl.engines.servers import RemoteEngine
+from agentrl.engines.starting import Start, start_servers
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tracking import Waiting
-from agentrl.training import Batch, device_for
+from agentrl.training import Batch
 from agentrl.training.learner import Learner
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -29,15 +31,20 @@ from agentrl.trajectory.trajectory import Trajectory
 class LocalRuntime:
     """Builds learner and engine. Raises UserError if they do not fit."""
 
-    def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
-        servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
+    def __init__(self, config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
+        """`start`: the servers that are starting already; None: they are launched now."""
+        start = start or start_servers(config)  # first: a server starts while all else is made ready
+        servers, self.start_times = start.take(), start.times
+        self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
         self.runner = LoopRunner()
+        self._starting: tuple[RemoteEngine, float] | None = None
         with ExitStack() as undo:
             undo.callback(self.runner.close)
             if servers is not None:
                 undo.callback(lambda: self.runner.run(servers.close()))
-            self.learner = Learner(config)
+            with self.start_times.phase("model"):
+                self.learner = Learner(config)
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
@@ -45,7 +52,10 @@ class LocalRuntime:
             undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
-        self.learner.prepare(total_steps)
+        with self.start_times.phase("model"):
+            self.learner.prepare(total_steps)
+        with self.start_times.phase("compile"):
+            self.learner.warm_up()
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done, scored=scored)
@@ -66,14 +76,16 @@ class LocalRuntime:
         return self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
+        self._wait_for_servers()
         if self.sleeps:
             torch.cuda.empty_cache()  # the engine's cache needs this memory now
-        self.runner.run(self.engine.update_weights(version))
+        with self.start_times.phase("weights"):
+            self.runner.run(self.engine.update_weights(version))
         if self.sleeps:
             self.learner.offload_parameters()
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        self.learner.save(folder, step, state, last)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        self.learner.save(folder, step, state, last, model_only)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         return self.learner.load(path)
@@ -89,11 +101,22 @@ class LocalRuntime:
         self.runner.close()
 
     def _engine(self, config: Config, servers: Servers | None) -> Engine:
+        """The engine, ready to sample; or one over servers that are still starting."""
         if servers is None:
             engine = engine_in_process(config, self.learner.module)
             self.runner.run(engine.start())
             return engine
-        with Waiting(f"{servers.backend.name} starts") as waiting:
-            remote = servers.engine(self.learner.module, self.learner.score, waiting)
-            self.runner.run(remote.start())
+        remote = servers.engine(self.learner.module, self.learner.score)
+        if remote.check is not None:
+            remote.check = self.start_times.timed("probe", remote.check)
+        self._starting = remote, servers.launched
         return remote
+
+    def _wait_for_servers(self) -> None:
+        """Wait until the servers answer, once."""
+        if self._starting is None:
+            return
+        (remote, launched), self._starting = self._starting, None
+        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
+            self.runner.run(remote.start())
+        self.start_times.served(launched)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from agentrl.config.schema import Config, Rollout, Trainer
+from agentrl.config.processes import processes
+from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.data.splits import Reader, Splits
+from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
 from agentrl.training import load_processor
@@ -12,15 +14,16 @@ from agentrl.training.sft.contract import SftRun
 from agentrl.training.sft.run import Run
 
 
-def open_runtime(config: Config, parts: Parts = NO_PARTS) -> Runtime:
-    """This process alone where that is enough, or else Ray. `parts`: objects in place of files. Raises UserError."""
+def open_runtime(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> Runtime:
+    """This process alone where that is enough, or else Ray. `parts`: objects in place of files; `start`: the servers
+    that are starting already. Raises UserError."""
     if processes(config.trainer, config.rollout) == 1:
         from agentrl.runtime.local import LocalRuntime
 
-        return LocalRuntime(config, parts)
+        return LocalRuntime(config, parts, start)
     from agentrl.runtime.ray import open_on_ray
 
-    return open_on_ray(config, parts)
+    return open_on_ray(config, parts, start)
 
 
 def read_splits(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> Splits:
@@ -41,13 +44,3 @@ def open_sft(config: SftConfig) -> SftRun:
     from agentrl.runtime.ray import open_sft_on_ray
 
     return open_sft_on_ray(config)
-
-
-def processes(trainer: Trainer, rollout: Rollout) -> int:
-    """Processes for training plus processes only for sampling."""
-    return trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * sampling_per_node(trainer, rollout)
-
-
-def sampling_per_node(trainer: Trainer, rollout: Rollout) -> int:
-    """GPUs (on a CPU: processes) of each machine that only samples."""
-    return rollout.n_gpus_per_node or trainer.n_gpus_per_node

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agentrl.rollout.workers import RolloutWorkers
 from agentrl.tracking.run_tracker import Metrics
+from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch
 from agentrl.trajectory.row import Row
 
@@ -18,12 +19,14 @@ class Runtime(RolloutWorkers, Protocol):
 
     tokenizer: Any
     """The policy's."""
+    start_times: StartTimes
+    """Seconds of the start, by cause."""
 
     def prompt_length(self, row: Row) -> int:
         """Number of tokens of a row's first prompt, with its tools."""
 
     def prepare(self, total_steps: int) -> None:
-        """Prepare training for `total_steps` steps in total."""
+        """Prepare training for `total_steps` steps in total. The engine may still be starting."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with old log-probs, reference log-probs and values, each only if the settings need it.
@@ -35,10 +38,10 @@ class Runtime(RolloutWorkers, Protocol):
         """Train on a batch that has advantages."""
 
     def publish_weights(self, version: int) -> None:
-        """Give the engine the current weights as `version`."""
+        """Give the engine the current weights as `version`. The first call waits until the engine has started."""
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones.
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of `step`, with `state`, in `folder`; remove old ones. `model_only`: see `Learner.save`.
 
         Writing may continue after the return, except for the `last` one.
         """

@@ -15,34 +15,66 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.tracking.index import Index, Record
+from agentrl.tracking.packed import (
+    COMPACT,
+    PackedTrajectory,
+    TokenColumns,
+    Values,
+    packed,
+    token_columns,
+    trajectory_head,
+)
 from agentrl.tracking.text import Decode, TokenTexts
-from agentrl.trajectory.ledger import Ledger, Source
-from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.trajectory import Trajectory
 
 LOGPROB_DIGITS = 4
 
-Advantages = Mapping[str, Sequence[Sequence[float]]]
+Advantages = Mapping[str, Sequence[Values]]
 """By trajectory key: one value a token, for each of its ledgers; a ledger that was not trained on has none."""
+
+
+class Unwritable(Exception):
+    """A dump cannot be written; the text is the reason."""
 
 
 def write_trajectories(
     path: Path,
     step: int,
-    trajectories: Sequence[Trajectory],
+    trajectories: Iterable[Trajectory],
     decode: Decode | TokenTexts,
     advantages: Advantages | None = None,
 ) -> None:
     """Write the trajectories of `step` to `path`. `decode` turns token ids into text, special tokens included; as
     TokenTexts it remembers what it has decoded from one dump to the next."""
-    texts, index = _token_texts(decode), Index()
-    write_atomic(path, _lines(step, trajectories, texts, advantages or {}, index))
+    write_packed(path, packed_trajectories(step, trajectories, advantages or {}), _token_texts(decode))
+
+
+def packed_trajectories(
+    step: int, trajectories: Iterable[Trajectory], advantages: Advantages
+) -> Iterator[PackedTrajectory]:
+    """The trajectories for `write_packed`, made one at a time."""
+    return (packed(step, trajectory, advantages.get(trajectory.key, ())) for trajectory in trajectories)
+
+
+def write_packed(path: Path, trajectories: Iterable[PackedTrajectory], texts: TokenTexts) -> None:
+    """Write a dump and its index."""
+    index = Index()
+    write_atomic(path, _lines(trajectories, texts, index))
     index.save(path)
+
+
+def reason(error: Exception) -> str:
+    """Why a dump cannot be written."""
+    if isinstance(error, Unwritable):
+        return str(error)
+    return error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
 def load_trajectories(path: str | Path) -> list[Record]:
@@ -58,53 +90,27 @@ def load_trajectories(path: str | Path) -> list[Record]:
 
 
 def trajectory_record(
-    step: int, trajectory: Trajectory, decode: Decode | TokenTexts, advantages: Sequence[Sequence[float]] = ()
+    step: int, trajectory: Trajectory, decode: Decode | TokenTexts, advantages: Sequence[Values] = ()
 ) -> Record:
     """A trajectory as one JSON-ready dict: first what a person asks for, the token columns last."""
-    row = trajectory.row
     texts = _token_texts(decode)
-    return {
-        "step": step,
-        "key": trajectory.key,
-        "uid": row.uid,
-        "sample": trajectory.sample,
-        "data_source": row.data_source,
-        "reward": trajectory.reward,
-        "reward_extra": trajectory.reward_extra,
-        "outcome": trajectory.outcome.value,
-        "finish": trajectory.finish,
-        "error": trajectory.error,
-        "turns": trajectory.turns,
-        "user_turns": trajectory.user_turns,
-        "turn_rewards": [vars(reward) for reward in trajectory.turn_rewards],
-        "tool_rewards": trajectory.tool_rewards,
-        "interaction_score": trajectory.interaction_score,
-        "ground_truth": row.ground_truth,
-        "prompt": trajectory.messages[: len(row.prompt)] or row.prompt,  # its images as thumbnails
-        "messages": trajectory.messages,
-        "tool_calls": [vars(call) for call in trajectory.tool_calls],
-        "spans": [vars(span) for span in trajectory.spans],
-        "extra": trajectory.extra,
-        "samples": [
-            sample_record(ledger, texts, advantages[i] if i < len(advantages) else ())
-            for i, ledger in enumerate(trajectory.ledgers)
-        ],
-    }
+    samples = [sample_record(columns, texts) for columns in token_columns(trajectory, advantages)]
+    return trajectory_head(step, trajectory) | {"samples": samples}
 
 
-def sample_record(ledger: Ledger, texts: TokenTexts, advantages: Sequence[float] = ()) -> Record:
+def sample_record(tokens: TokenColumns, texts: TokenTexts) -> Record:
     """A ledger as text segments and columns."""
     widths: list[int] = []
-    segments = list(_segments(ledger, texts, widths))
+    segments = list(_segments(tokens, texts, widths))
     columns = {
-        "ids": ledger.ids,
-        "mask": ledger.mask,
-        "logprobs": _rounded(ledger.logprobs),
+        "ids": tokens.ids.tolist(),
+        "mask": tokens.mask.tolist(),
+        "logprobs": _rounded(tokens.logprobs),
         "chars": widths,
     }
-    if advantages:
-        columns["advantages"] = _runs(advantages)
-    return {"prompt_length": ledger.prompt_length, "segments": segments, "columns": columns}
+    if len(tokens.advantages):
+        columns["advantages"] = _runs(tokens.advantages)
+    return {"prompt_length": tokens.prompt_length, "segments": segments, "columns": columns}
 
 
 def token_texts(sample: Record) -> list[str] | None:
@@ -126,64 +132,53 @@ def _token_texts(decode: Decode | TokenTexts) -> TokenTexts:
     return decode if isinstance(decode, TokenTexts) else TokenTexts(decode)
 
 
-def _rounded(values: Sequence[float]) -> list[float]:
-    rounded: list[float] = np.round(np.asarray(values, dtype=np.float64), LOGPROB_DIGITS).tolist()
+def _rounded(values: NDArray[Any]) -> list[float]:
+    rounded: list[float] = np.round(values.astype(np.float64), LOGPROB_DIGITS).tolist()
     return rounded
 
 
-def _runs(values: Sequence[float]) -> list[tuple[int, float]]:
+def _runs(values: NDArray[Any]) -> list[tuple[int, float]]:
     """(how many tokens, their value) in a row: most estimators give a whole turn the same advantage."""
-    rounded = _rounded(values)
-    return [(end - start, rounded[start]) for start, end in _spans(rounded)]
+    rounded = np.round(values.astype(np.float64), LOGPROB_DIGITS)
+    return [(end - start, float(rounded[start])) for start, end in _spans(rounded)]
 
 
-def _spans(*columns: Sequence[float]) -> list[tuple[int, int]]:
+def _spans(*columns: NDArray[Any]) -> list[tuple[int, int]]:
     """The stretches [start, end) over which none of the columns changes."""
-    table = np.array(columns)
-    changes = (table[:, 1:] != table[:, :-1]).any(0).nonzero()[0] + 1
-    return list(pairwise([0, *changes.tolist(), table.shape[1]])) if table.shape[1] else []
+    size = len(columns[0])
+    changes = np.zeros(max(size - 1, 0), dtype=np.bool_)
+    for column in columns:
+        changes |= column[1:] != column[:-1]
+    return list(pairwise([0, *(changes.nonzero()[0] + 1).tolist(), size])) if size else []
 
 
-def _segments(ledger: Ledger, texts: TokenTexts, widths: list[int]) -> Iterator[Record]:
+def _segments(tokens: TokenColumns, texts: TokenTexts, widths: list[int]) -> Iterator[Record]:
     """Runs of tokens that share source, turn and weight version; the characters of each token go to `widths`."""
     before: list[int] = []
-    for start, end in _spans(ledger.sources, ledger.turns, ledger.versions):
-        ids, source, version = ledger.ids[start:end], ledger.sources[start], ledger.versions[start]
-        made_by_model, n = source == Source.MODEL, end - start
+    for start, end in _spans(tokens.sources, tokens.turns, tokens.versions):
+        ids, source = tokens.ids[start:end].tolist(), Source(tokens.sources[start])
+        made_by_model, n = source is Source.MODEL, end - start
         pieces = texts.pieces(ids, before)
         widths.extend(map(len, pieces))
-        mean = math.fsum(ledger.logprobs[start:end]) / n
+        mean = math.fsum(tokens.logprobs[start:end].tolist()) / n
         yield {
-            "source": Source(source).name.lower(),
-            "turn": ledger.turns[start],
+            "source": source.name.lower(),
+            "turn": int(tokens.turns[start]),
             "n": n,
             "mask": int(made_by_model),
-            "version": version if made_by_model else None,
+            "version": int(tokens.versions[start]) if made_by_model else None,
             "logprob": round(mean, LOGPROB_DIGITS) if made_by_model else None,
             "text": "".join(pieces),
         }
         before = ids
 
 
-def _lines(
-    step: int, trajectories: Sequence[Trajectory], texts: TokenTexts, advantages: Advantages, index: Index
-) -> Iterator[str]:
+def _lines(trajectories: Iterable[PackedTrajectory], texts: TokenTexts, index: Index) -> Iterator[str]:
     for trajectory in trajectories:
-        record = trajectory_record(step, trajectory, texts, advantages.get(trajectory.key, ()))
-        line = to_json(record, _plain, separators=(",", ":"))
-        index.add(record, len(line.encode()))
+        samples = [sample_record(columns, texts) for columns in trajectory.samples]
+        line = f'{trajectory.head[:-1]},"samples":{to_json(samples, **COMPACT)}}}'
+        index.add(json.loads(trajectory.head) | {"samples": samples}, len(line.encode()))
         yield line + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Users put what they like into rows, rewards and messages: arrays become lists, strangers their repr."""
-    if isinstance(value, set | frozenset | tuple):
-        return list(value)
-    if isinstance(value, Medium):
-        return value.thumbnail()
-    if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def _parse(path: Path, number: int, line: str) -> Record:

@@ -68,7 +68,7 @@ def passed(trajectory: Trajectory, threshold: float = 1.0) -> bool:
 
 def is_wall_clock(name: str) -> bool:
     """Whether a metric depends on the machine rather than on the run: it differs between two equal runs."""
-    return name.startswith(("time/", "perf/"))
+    return name.startswith(("time/", "perf/", "start/"))
 
 
 def _validation(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:

@@ -12,16 +12,18 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from agentrl.config import to_yaml
 from agentrl.config.schema import Config
 from agentrl.core.plurals import plural
-from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers, write_trajectories
+from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_metrics, open_loggers
+from agentrl.tracking.dump_writer import DumpWriter
+from agentrl.tracking.dumps import reason
 from agentrl.tracking.loggers import ADDS
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.run_summary import closing, dump_file
-from agentrl.tracking.text import TokenTexts
+from agentrl.tracking.start_times import start_line
 from agentrl.tracking.writer import Writer
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -39,9 +41,15 @@ class RunTracker:
     """Context manager around the steps of a run."""
 
     def __init__(
-        self, config: Config, total_steps: int, resume_step: int, decode: Callable[[Sequence[int]], str]
+        self,
+        config: Config,
+        total_steps: int,
+        resume_step: int,
+        decode: Callable[[Sequence[int]], str],
+        tokenizer: Any = None,
     ) -> None:
-        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run."""
+        """`resume_step` is the step of the checkpoint that the run resumes from, 0 for a new run. With the `tokenizer`
+        of `decode` another process can write large dumps."""
         trainer = config.trainer
         self.trainer = trainer
         self.decode = decode
@@ -64,9 +72,10 @@ class RunTracker:
         """Trajectories of the last training step."""
         self._tokens: dict[str, int] = {}
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
-        self._texts = TokenTexts(decode)
+        self._dumps = DumpWriter(decode, tokenizer)
         self._writer = Writer()
         self._unwritten: list[str] = []
+        self._start: Metrics = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -85,6 +94,11 @@ class RunTracker:
         if error is None:
             for piece in closing(self.trainer, self.decode):
                 self.view.show(piece)
+
+    def started(self, metrics: Metrics) -> None:
+        """Show the `start/` metrics, and log them with the first training step."""
+        self._start = metrics
+        self.view.note(start_line(metrics))
 
     def phase(self, name: str, *, tokens: int = 0) -> AbstractContextManager[None]:
         """Time the body; `tokens` gives a rate."""
@@ -113,6 +127,8 @@ class RunTracker:
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
+        if step > self._begun:
+            metrics, self._start = metrics | self._start, {}
         self._tokens.clear()
         self.loggers.log(step, metrics)
         self.records.append({"step": step} | metrics)
@@ -153,15 +169,15 @@ class RunTracker:
     def _write(self, file: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
         """Runs in the writer's thread. A full disk, or a user's object that cannot be written, must not end a run."""
         try:
-            write_trajectories(file, step, trajectories, self._texts, advantages)
+            self._dumps.write(file, step, trajectories, advantages)
         except Exception as error:
-            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self._unwritten.append(f"{file} cannot be written: {reason}")
+            self._unwritten.append(f"{file} cannot be written: {reason(error)}")
             if len(self._unwritten) == 1:
                 log.warning("%s; %s", self._unwritten[0], GOES_ON)
 
     def _close_writer(self) -> None:
-        self._writer.close()
+        with self._dumps:
+            self._writer.close()
         if self._unwritten:
             self.view.note(
                 f"{plural(len(self._unwritten), 'dump')} could not be written; the first: {self._unwritten[0]}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.algorithms import OptimizerStep, bind_loss, kl_penalty, token_weights
+from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, RolloutCorrection
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
@@ -208,8 +209,8 @@ class PolicyActor(Trainable):
         moving = (mini.advantages != 0) & mini.mask
         if mini.chosen is not None:
             moving = moving | mini.chosen  # their penalty has a gradient even with advantage 0
-        has_gradient = [bool(tokens.any()) for tokens in moving.split(mini.lengths)]
-        return [i for i in everything if has_gradient[i]], [i for i in everything if not has_gradient[i]]
+        counts = sum_by(moving.long(), sequence_of(mini.cu_seqlens), mini.num_sequences).tolist()
+        return [i for i in everything if counts[i]], [i for i in everything if not counts[i]]
 
 
 def actor_micro_batching(actor: Actor, device: torch.device) -> MicroBatching:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import partial
 from math import nan
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from agentrl.algorithms import draw, estimate, kl_controller, kl_penalty, penalise
 from agentrl.algorithms.advantages.scores import trajectory_scores
@@ -17,7 +19,7 @@ from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
 from agentrl.trajectory.trajectory import Trajectory
 
-OnAdvantages = Callable[[Callable[[], dict[str, list[list[float]]]]], object]
+OnAdvantages = Callable[[Callable[[], dict[str, list[NDArray[np.float32]]]]], object]
 """Called with a function that returns the advantages of each ledger, by the trajectory's key."""
 
 

@@ -7,8 +7,11 @@ several where its history was rewritten; those are adjacent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,28 +80,41 @@ class Batch:
         """B."""
         return self.trajectory.numel()
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence."""
-        return self.cu_seqlens.diff().tolist()
+        """Tokens of each sequence. Read from the device once: a read waits for the work that is queued there."""
+        lengths: list[int] = self.cu_seqlens.diff().tolist()
+        return lengths
+
+    @cached_property
+    def scored(self) -> Tensor:
+        """Indices of the model tokens with a token before them, int64 [N]; of the mask at the first use."""
+        return (self.mask & (self.positions > 0)).nonzero().squeeze(-1)
+
+    def read(self) -> "Batch":
+        """The same batch, with `lengths` and `scored` read: a forward pass then never waits for the device."""
+        _ = self.lengths, self.scored
+        return self
 
     def tokens_of(self, sequences: Sequence[int]) -> Tensor:
         """Indices of the tokens of the given sequences, in that order: int64."""
-        bounds = self.cu_seqlens.tolist()
-        chunks = [torch.arange(bounds[i], bounds[i + 1], device=self.ids.device) for i in sequences]
-        return torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.long, device=self.ids.device)
+        bounds = [0, *accumulate(self.lengths)]
+        chunks = [np.arange(bounds[i], bounds[i + 1]) for i in sequences]
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *chunks])).to(self.ids.device)
 
     def select(self, sequences: Sequence[int]) -> "Batch":
         """The given sequences, in the given order. Every column follows."""
         rows = torch.tensor(sequences, dtype=torch.long, device=self.ids.device)
         tokens = self.tokens_of(sequences)
-        lengths = self.lengths
+        lengths = [self.lengths[i] for i in sequences]
         picked = {
             f.name: value[rows if f.name in _PER_SEQUENCE else tokens]
             for f in fields(self)
             if f.name != "cu_seqlens" and (value := getattr(self, f.name)) is not None
         }
-        return replace(self, **picked, cu_seqlens=bounds_of([lengths[i] for i in sequences]).to(self.ids.device))
+        chosen = replace(self, **picked, cu_seqlens=bounds_of(lengths).to(self.ids.device))
+        chosen.lengths = lengths
+        return chosen
 
     def dummy(self) -> "Batch":
         """A dummy batch with the same columns and no trained token: it runs the collectives of a micro-batch."""
@@ -115,8 +131,11 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        moved = {f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        return replace(self, **moved)
+        moved = replace(
+            self, **{f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        )
+        moved.lengths = self.lengths
+        return moved
 
 
 def bounds_of(lengths: Sequence[int]) -> Tensor:

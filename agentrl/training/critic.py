@@ -147,10 +147,12 @@ SAME = 1e-9
 
 def critic_micro_batching(critic: Critic, actor: Actor, device: torch.device) -> MicroBatching:
     """Micro-batches of the critic's update."""
-    budget = micro_batch_tokens(own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu), device)
+    tokens = own(critic.ppo_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu)
+    filled = own(critic.use_dynamic_bsz, actor.use_dynamic_bsz)
     return MicroBatching(
-        budget if own(critic.use_dynamic_bsz, actor.use_dynamic_bsz) else None,
+        micro_batch_tokens(tokens, device) if filled else None,
         own(critic.ppo_micro_batch_size_per_gpu, actor.ppo_micro_batch_size_per_gpu),
+        by_default=filled and tokens is None,
     )
 
 

@@ -4,20 +4,21 @@ Invariant: every rank calls every method in the same order with the same whole b
 whole result. So one process and many run the same program.
 """
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from agentrl.config.checks.algorithm import needs_critic
+from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, device_for, load_model, load_processor, load_tokenizer, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
-from agentrl.training.checkpoint.saving import Saver, chosen
+from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.critic import ValueCritic
 from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like
 from agentrl.training.model.export import write_model
@@ -26,10 +27,16 @@ from agentrl.training.model.logprobs import score_tokens
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
+from agentrl.training.passes import description, fit_passes
+from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
 from agentrl.training.trainable import Trainable
+from agentrl.training.warm_up import warm_up
+
+log = logging.getLogger(__name__)
 
 
 class Learner:
@@ -52,6 +59,7 @@ class Learner:
         self.actor: PolicyActor | None = None
         self.reference: Reference | None = None
         self.critic: ValueCritic | None = None
+        self._fitted = self.device.type != "cuda"
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
@@ -74,11 +82,32 @@ class Learner:
             balance=self.config.trainer.balance_batch,
         )
 
+    def warm_up(self) -> None:
+        """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
+        data, actor = self.config.data, self._require_actor()
+        longest = data.max_prompt_length + data.max_response_length
+        one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
+        policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
+        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores)
+        if self.critic is not None:
+            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True)
+
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
         self._load_parameters()
+        self._fit_passes()
         with self.profiling.phase(self._step, "logprobs"), self.meter.phase("logprobs") as spent:
             return self._computed(batch, spent)
+
+    def _fit_passes(self) -> None:
+        """Choose the sizes of passes at the first step, when an engine that sleeps has given its memory back."""
+        if self._fitted:
+            return
+        self._fitted = True
+        policy = self._require_actor()
+        fit_passes(self.config, list(self._trainables().values()), [self.reference], self.ranks)
+        if self.ranks.first:
+            log.warning("update: %s", description(policy))  # a warning, which is shown
 
     def _computed(self, batch: Batch, spent: Spent) -> Batch:
         actor, penalised = self._require_actor(), self.config.algorithm.use_kl_in_reward
@@ -136,9 +165,12 @@ class Learner:
         """The current training step, by the optimizer's schedule."""
         return (self.critic or self._require_actor()).optimizer.schedule_step + 1
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True) -> None:
-        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns."""
-        contents, critic = self.config.actor.checkpoint.save_contents, self.config.critic
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool = True, model_only: bool = False) -> None:
+        """Write the checkpoint of `step`, with the run's `state`; the `last` one is on disk when this returns.
+
+        `model_only`: only the model in Hugging Face format, unless `save_contents` names the contents."""
+        contents = contents_of(self.config.actor.checkpoint.save_contents, model_only=model_only)
+        critic = self.config.critic
         own = {"critic": critic.checkpoint.save_contents}
         mine = {
             name: chosen(trainable.state_dict(), own.get(name) or contents)
@@ -153,6 +185,7 @@ class Learner:
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, the run's state). Raises UserError."""
         step, state = checkpoints.load(path, ranks=self.ranks)
+        check_resumable(path, state)
         contents, critic = self.config.actor.checkpoint.load_contents, self.config.critic
         own = {"critic": critic.checkpoint.load_contents}
         for name, trainable in self._trainables().items():
@@ -166,7 +199,8 @@ class Learner:
 
     def score(self, ids: list[int]) -> torch.Tensor:
         """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
-        return score_tokens(self.module, ids, self.device)
+        with uncompiled():  # a few tokens do not pay for compiling
+            return score_tokens(self.module, ids, self.device)
 
     def offload_parameters(self) -> None:
         """Move the policy's parameters to CPU memory, with `param_offload`; `compute_logprobs` moves them back."""
@@ -248,16 +282,14 @@ class Learner:
             self.ranks,
             fsdp_config,
             device=self.device,
-            compiled=actor.use_torch_compile if compiled is None else compiled,
+            compiled=compiles(
+                actor.use_torch_compile if compiled is None else compiled,
+                self.device,
+                fused=self.config.model.use_liger,
+            ),
         )
 
     def _require_actor(self) -> PolicyActor:
         if self.actor is None:
             raise RuntimeError("call prepare() before training")
         return self.actor
-
-
-def has_critic(config: Config) -> bool:
-    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
-    critic = config.critic
-    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable

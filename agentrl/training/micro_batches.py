@@ -1,7 +1,8 @@
 """Split a batch into micro-batches, and compute columns for all of its tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +15,18 @@ from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.splitting import micro_batches, rank_shares
 
+NO_ROOM = (
+    "does not fit into the GPU's memory: lower actor.ppo_max_token_len_per_gpu or data.max_response_length, or set "
+    "model.enable_gradient_checkpointing=true"
+)
+
 Score = Callable[[Batch], tuple[Tensor, ...]]
 """Computes columns f32 [T] of a batch."""
 
 
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Default tokens of a micro-batch. A larger one is no faster on a CPU, and takes more memory."""
+"""Default tokens of a micro-batch. A larger one is no faster on a CPU, and takes more memory; on a GPU a run takes as
+many as fit (`passes.fit_passes`)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class MicroBatching:
     ranks: Ranks = ALONE
     hidden: int | None = None
     """The model's hidden size: ranks get equal work; None: an equal number of sequences."""
+    by_default: bool = field(default=False, compare=False)
+    """Whether no key sets `max_tokens`."""
 
     def split(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
         """This rank's micro-batches of the given sequences (None: all), as indices into the batch.
@@ -52,6 +61,13 @@ class MicroBatching:
         mine = parts[self.ranks.data_rank]
         return mine + [[]] * (max(map(len, parts)) - len(mine))
 
+    def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching | None":
+        """Limits under which the fullest micro-batch is split; None where it is a single sequence."""
+        fullest = self.split(batch, sequences)[0]
+        if len(fullest) == 1:
+            return None
+        return replace(self, max_tokens=sum(batch.lengths[i] for i in fullest) // 2)
+
     def _micro_batches(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
         # Sequence-parallel ranks split the tokens of a micro-batch, so it may have `seq_world` times as many.
         tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
@@ -71,8 +87,12 @@ def micro_batching_like(
 ) -> MicroBatching:
     """Micro-batches by tokens, or with `dynamic` off by sequences; None: as in the actor's update."""
     filled = actor.use_dynamic_bsz if dynamic is None else dynamic
-    most = tokens or micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device)
-    return MicroBatching(most if filled else None, sequences or actor.ppo_micro_batch_size_per_gpu)
+    chosen = tokens or actor.ppo_max_token_len_per_gpu
+    return MicroBatching(
+        micro_batch_tokens(chosen, device) if filled else None,
+        sequences or actor.ppo_micro_batch_size_per_gpu,
+        by_default=filled and chosen is None,
+    )
 
 
 def for_ranks(micro_batching: MicroBatching, module: Any, *, ranks: Ranks, balance: bool) -> MicroBatching:
@@ -94,8 +114,33 @@ def micro_batch(batch: Batch, rows: list[int]) -> Batch:
 def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, columns: int) -> Tensor:
     """`score` of every token, computed in micro-batches on all ranks: f32 [columns, T] on each rank."""
     table = torch.zeros(columns, batch.num_tokens, dtype=torch.float32, device=batch.ids.device)
-    for rows in micro_batching.split(batch):
-        scored = torch.stack(score(micro_batch(batch, rows)))
-        if rows:
-            table[:, batch.tokens_of(rows)] = scored
+    smaller: MicroBatching | None = micro_batching
+    while smaller is not None and not fits(partial(_fill, table, score, batch, smaller), smaller.ranks):
+        smaller = smaller.halved(batch)
+    if smaller is None:
+        raise UserError(f"a pass of one sequence of {max(batch.lengths)} tokens {NO_ROOM}")
     return micro_batching.ranks.total(table)
+
+
+def fits(run: Callable[[], None], ranks: Ranks) -> bool:
+    """`run()`; whether the GPU's memory was enough. On several ranks the error is raised: the others compute on."""
+    try:
+        run()
+    except torch.OutOfMemoryError as error:
+        if ranks.world > 1:
+            raise UserError(f"a pass {NO_ROOM}") from error
+        failed = True
+    else:
+        failed = False
+    # Outside the handler, where the error no longer keeps the pass's tensors.
+    if failed and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return not failed
+
+
+def _fill(table: Tensor, score: Score, batch: Batch, micro_batching: MicroBatching) -> None:
+    parts = [(micro_batch(batch, rows).read(), batch.tokens_of(rows)) for rows in micro_batching.split(batch)]
+    for micro, tokens in parts:
+        scored = torch.stack(score(micro))
+        if tokens.numel():
+            table[:, tokens] = scored

@@ -98,8 +98,12 @@ class Optimizer:
         else:
             self.skipped += 1
         self.scale.update(overflow=not isfinite(value))
-        self.adamw.zero_grad(set_to_none=True)
+        self.clear()
         return value
+
+    def clear(self) -> None:
+        """Clear the gradients."""
+        self.adamw.zero_grad(set_to_none=True)
 
     def advance(self) -> None:
         """Move to the schedule's next step."""
@@ -147,6 +151,7 @@ class Optimizer:
         if self.offload:
             move_moments(self.adamw.state, MOMENTS, home=True)
         self.adamw.step()
+        torch.autograd.graph.increment_version(self.parameters)  # the fused kernel leaves that out
         if self.offload:
             move_moments(self.adamw.state, MOMENTS, home=False)
 

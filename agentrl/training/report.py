@@ -5,8 +5,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.kl import k3
 from agentrl.training.batch import Batch
+from agentrl.training.gap import gap_metrics
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 
@@ -58,7 +58,7 @@ class Report:
         """Sum each of `details` [T] over the mask."""
         for name, value in details.items():
             self._sums[name] = self._sums.get(name, 0.0) + torch.where(mask, value.detach().double(), 0.0).sum()
-        self._scored += mask.sum()
+        self._scored = self._scored + mask.sum()
 
     def means(self, *losses: str) -> dict[str, float]:
         """Means per token; of `losses`, whose weights sum to a mini-batch's mean, per mini-batch."""
@@ -87,7 +87,8 @@ class PolicyReport(Report):
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
-        self._gaps: list[Tensor] = []
+        self._gaps: list[tuple[Tensor, Tensor]] = []
+        """Of each micro-batch, f64 [T], and where it counts, bool [T]: selecting would wait for the device."""
         self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
@@ -102,12 +103,10 @@ class PolicyReport(Report):
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
-        self._gaps.append((old.double() - micro.rollout_logprobs.double())[drawn])
+        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn))
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
-        if self._ranks.world > 1:
-            self._gaps = [gap for gaps in self._ranks.gather([gap.cpu() for gap in self._gaps]) for gap in gaps]
         if self._rejected is not None:
             self._rejected = torch.tensor(sum(self._ranks.gather(int(self._rejected))))
 
@@ -125,29 +124,10 @@ class PolicyReport(Report):
         if not float(self._scored):
             return metrics
         means = {_metric(name): value for name, value in self.means("pg_loss").items()}
-        return metrics | means | self._gap_metrics()
-
-    def _gap_metrics(self) -> dict[str, float]:
-        """The gap between the trainer's and the engine's log-probs over model tokens, in nats.
-
-        `k3` estimates KL(engine || trainer), because the engine sampled the tokens.
-        """
-        gap = torch.cat(self._gaps)
-        size = gap.abs()
-        return {
-            "rollout_gap/mean": float(size.mean()),
-            "rollout_gap/max": float(size.max()),
-            "rollout_gap/p99": _quantile(size, 0.99),
-            "rollout_gap/k3": float(k3(-gap).mean()),
-        }
+        gap = torch.cat([gap[drawn] for gap, drawn in self._gaps])
+        return metrics | means | gap_metrics(gap, self._ranks)
 
 
 def _metric(name: str) -> str:
     """The metric's name of a detail; a user's loss may have details of its own."""
     return NAMES.get(name, name if "/" in name else f"actor/{name}")
-
-
-def _quantile(values: Tensor, q: float) -> float:
-    """The nearest-rank quantile; torch.quantile has a limit of 16 million entries."""
-    rank = max(1, min(values.numel(), round(q * values.numel() + 0.5)))
-    return float(values.kthvalue(rank).values)

@@ -3,10 +3,14 @@
 Invariants:
 - the split into micro-batches does not change the loss: token weights are computed for the whole mini-batch;
 - sequences without a gradient get no backward pass, but count in the loss's denominator;
+- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start;
 - the module is in eval mode outside `train_on`.
 """
 
+import logging
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +18,15 @@ from torch import Tensor, nn
 
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
-from agentrl.training.micro_batches import MicroBatching, micro_batch
+from agentrl.training.micro_batches import NO_ROOM, MicroBatching, fits, micro_batch
+from agentrl.training.model.compute_copies import clear_copies, computing, use_compute_copies
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.shards import same_shapes, set_no_sync
 from agentrl.training.perf.flops import flops_of_module
 from agentrl.training.report import Report
 from agentrl.training.splitting import mini_batches
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Trainable:
         self.steps = steps
         self.device = device
         self.cost = flops_of_module(module)
+        use_compute_copies(module)
         self.shuffling = torch.Generator().manual_seed(steps.seed)
 
     def prepare_mini_batch(self, mini: Batch) -> Batch:
@@ -84,10 +92,11 @@ class Trainable:
         """Take all optimizer steps of one batch; the schedule advances by one."""
         steps = self.steps
         self.module.train()
-        for _ in range(steps.epochs):
-            generator = self.shuffling if steps.shuffle else None
-            for rows in mini_batches(batch, steps.prompts, generator=generator):
-                self._optimizer_step(batch.select(rows), report)
+        with computing(self.module):
+            for _ in range(steps.epochs):
+                generator = self.shuffling if steps.shuffle else None
+                for rows in mini_batches(batch, steps.prompts, generator=generator):
+                    self._optimizer_step(batch.select(rows), report)
         self.module.eval()
         self.optimizer.advance()
 
@@ -119,11 +128,32 @@ class Trainable:
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
         trained, others = self.split_by_gradient(mini)
-        parts = self.micro_batching.split(mini, trained)
-        for number, rows in enumerate(parts, start=1):
-            set_no_sync(self.module, number < len(parts))
-            self.micro_batching.ranks.backward(self.loss(micro_batch(mini, rows), report) * self.optimizer.scale.value)
-        for rows in self.micro_batching.split(mini, others):
-            with torch.no_grad():
-                self.loss(micro_batch(mini, rows), report)
+        before = {name: copy(value) for name, value in vars(report).items()}
+        while not fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
+            vars(report).update(before)
+            self._halve_passes(mini, trained or others)
         report.mini_batch(self.optimizer.step() if trained else None)
+
+    def _passes(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> None:
+        """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
+        parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
+        for number, micro in enumerate(parts, start=1):
+            set_no_sync(self.module, number < len(parts))
+            self.micro_batching.ranks.backward(self.loss(micro, report) * self.optimizer.scale.value)
+        with torch.no_grad():
+            for micro in frozen:
+                self.loss(micro, report)
+
+    def _halve_passes(self, mini: Batch, sequences: list[int]) -> None:
+        """Forget the gradients so far; the passes from now on are smaller. Raises UserError where they cannot be."""
+        self.optimizer.clear()
+        clear_copies(self.module)
+        smaller = self.micro_batching.halved(mini, sequences)
+        if smaller is None:
+            raise UserError(f"a pass of one sequence of {max(mini.lengths)} tokens {NO_ROOM}")
+        log.warning("out of GPU memory: passes have at most %d tokens from now on", smaller.max_tokens)
+        self.micro_batching = smaller
+
+    def _micro_batches(self, mini: Batch, sequences: list[int]) -> list[Batch]:
+        # All before the first pass: the device computes without waiting for what is read here.
+        return [micro_batch(mini, rows).read() for rows in self.micro_batching.split(mini, sequences)]

@@ -13,10 +13,14 @@ Text is derived from the ledger, never the reverse: nothing here is ever re-enco
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import compress, islice
+from functools import partial
 from math import isfinite
-from operator import le
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.trajectory.column import BYTE, FLOAT, INT, Column
 from agentrl.trajectory.medium import Medium
 
 
@@ -40,19 +44,30 @@ NO_VERSION = -1
 LOGPROB_SLACK = 1e-3
 
 
+KINDS = {"ids": INT, "mask": BYTE, "logprobs": FLOAT, "sources": BYTE, "turns": INT, "versions": INT}
+
+
 @dataclass
 class Ledger:
-    """Token columns of one training sample: `ids`, `mask`, `logprobs`, `sources`, `turns`, `versions`."""
+    """Token columns of one training sample: `ids`, `mask`, `logprobs`, `sources`, `turns`, `versions`.
 
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    sources: list[int] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    A column reads as a list and takes 1 to 8 bytes a token; a list that is assigned becomes one.
+    """
+
+    ids: Column[int] = field(default_factory=partial(Column, INT))
+    mask: Column[int] = field(default_factory=partial(Column, BYTE))
+    logprobs: Column[float] = field(default_factory=partial(Column, FLOAT))
+    sources: Column[int] = field(default_factory=partial(Column, BYTE))
+    turns: Column[int] = field(default_factory=partial(Column, INT))
+    versions: Column[int] = field(default_factory=partial(Column, INT))
     prompt_length: int = 0
     media: list[Medium] = field(default_factory=list)
     """Images and videos that tokens of the prompt and of observations stand for, in their order."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in KINDS and not isinstance(value, Column):
+            value = Column(KINDS[name], value)
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -65,7 +80,22 @@ class Ledger:
     @property
     def model_tokens(self) -> int:
         """Tokens the model made: what is trained on."""
-        return sum(self.mask)
+        return int(np.count_nonzero(self.mask.numpy()))
+
+    def turn_ids(self) -> dict[int, list[int]]:
+        """The tokens that the model made, by turn."""
+        made = self._made()
+        turns, ids = self.turns.numpy()[made], self.ids.numpy()[made]
+        starts = np.flatnonzero(np.diff(turns, prepend=turns[:1] - 1))
+        parts = np.split(ids, starts[1:])
+        return {int(turns[start]): part.tolist() for start, part in zip(starts, parts, strict=True)} if len(ids) else {}
+
+    def turn_ends(self) -> dict[int, int]:
+        """Where the last token of each of the model's turns is."""
+        made = self._made()
+        turns = self.turns.numpy()[made]
+        last = np.append(turns[1:] != turns[:-1], True)[: len(turns)]
+        return dict(zip(turns[last].tolist(), made[last].tolist(), strict=True))
 
     def append_prompt(self, ids: Sequence[int], media: Sequence[Medium] = ()) -> None:
         """Start the ledger with everything before the model's first token."""
@@ -97,27 +127,27 @@ class Ledger:
             raise LedgerError(f"columns are out of step: lengths {sorted(lengths)}")
         if not self.prompt_length:
             raise LedgerError("the prompt is empty")
-        if not self._plausible():
-            for i, token in enumerate(zip(self.mask, self.sources, self.logprobs, self.versions, strict=True)):
-                self._check_token(i, *token)
-        if not all(map(le, self.turns, islice(self.turns, 1, None))):
+        broken = self._broken()
+        if broken.any():
+            i = int(broken.argmax())
+            self._check_token(i, self.mask[i], self.sources[i], self.logprobs[i], self.versions[i])
+        turns = self.turns.numpy()
+        if (turns[1:] < turns[:-1]).any():
             raise LedgerError("turns go backwards")
 
-    def _plausible(self) -> bool:
-        """Whether every token passes `_check_token`, found out column by column: this runs on every trajectory."""
-        kinds = set(zip(self.mask, self.sources, strict=True))
-        off = [not mask for mask in self.mask]
-        sampled = list(compress(self.logprobs, self.mask))
-        return (
-            all(mask == (source == Source.MODEL) for mask, source in kinds)
-            and self.sources[: self.prompt_length].count(Source.PROMPT) == self.prompt_length
-            and Source.PROMPT not in self.sources[self.prompt_length :]
-            and not any(compress(self.logprobs, off))
-            and set(compress(self.versions, off)) <= {NO_VERSION}
-            and min(compress(self.versions, self.mask), default=0) >= 0
-            and isfinite(sum(sampled))
-            and max(sampled, default=0.0) <= LOGPROB_SLACK
-        )
+    def _broken(self) -> NDArray[np.bool_]:
+        """The tokens that `_check_token` refuses, column by column: this runs on every trajectory."""
+        sources, logprobs, versions = self.sources.numpy(), self.logprobs.numpy(), self.versions.numpy()
+        made, prompt = sources == Source.MODEL, sources == Source.PROMPT
+        sampled = np.isfinite(logprobs) & (logprobs <= LOGPROB_SLACK) & (versions >= 0)
+        other = (logprobs == 0.0) & (versions == NO_VERSION)
+        misplaced = prompt != (np.arange(len(prompt)) < self.prompt_length)
+        broken: NDArray[np.bool_] = (self.mask.numpy() != made) | misplaced | ~np.where(made, sampled, other)
+        return broken
+
+    def _made(self) -> NDArray[np.intp]:
+        """Where the tokens are that the model made."""
+        return np.flatnonzero(self.mask.numpy())
 
     def _check_token(self, i: int, mask: int, source: int, logprob: float, version: int) -> None:
         made_by_model = source == Source.MODEL
@@ -141,8 +171,14 @@ class Ledger:
     ) -> None:
         n = len(ids)
         self.ids.extend(ids)
-        self.mask.extend([int(source == Source.MODEL)] * n)
-        self.logprobs.extend([0.0] * n if logprobs is None else logprobs)
-        self.sources.extend([int(source)] * n)
-        self.turns.extend([turn] * n)
-        self.versions.extend([version] * n if isinstance(version, int) else version)
+        self.mask.repeat(int(source == Source.MODEL), n)
+        if logprobs is None:
+            self.logprobs.repeat(0.0, n)
+        else:
+            self.logprobs.extend(logprobs)
+        self.sources.repeat(int(source), n)
+        self.turns.repeat(turn, n)
+        if isinstance(version, int):
+            self.versions.repeat(version, n)
+        else:
+            self.versions.extend(version)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.algorithms import ADVANTAGES, estimate, reads
-from agentrl.algorithms.advantages.scores import discounted_returns
+from agentrl.algorithms.advantages.scores import discounted_returns, temporal_differences
 from agentrl.core.errors import UserError
 from tests.algorithms.packings import Packing, pack_up, packings, padded, turns_of
 
@@ -119,6 +119,37 @@ def test_returns_are_discounted_per_model_token(packing, gamma):
             expected[i] = sum(gamma**k * reward for k, (_, reward) in enumerate(tokens[place:]))
     columns = packing.rewards, packing.mask, packing.cu_seqlens, packing.trajectory
     torch.testing.assert_close(discounted_returns(*columns, gamma=gamma), expected)
+
+
+def in_a_loop(packing: Packing, values: list[float], gamma: float, lam: float) -> list[float]:
+    """Generalised advantages as their definition reads, a token at a time from the end."""
+    rewards, mask, owners = packing.rewards.tolist(), packing.mask.tolist(), packing.trajectory.tolist()
+    sums, ahead = [0.0] * len(rewards), {}
+    for sequence in reversed(range(len(owners))):
+        earned, following, running = ahead.get(owners[sequence], (0.0, 0.0, 0.0))
+        for t in reversed(packing.spans[sequence]):
+            earned += rewards[t]
+            if mask[t]:
+                running = earned + gamma * following - values[t] + gamma * lam * running
+                sums[t], earned, following = running, 0.0, values[t]
+        ahead[owners[sequence]] = earned, following, running
+    return sums
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)])
+def test_long_uneven_trajectories_equal_the_loop(gamma, lam):
+    generator = torch.Generator().manual_seed(7)
+    lengths, owners = [3000, 1, 2, 700, 50, 1, 1234], [5, 0, 5, 2, 0, 9, 5]  # a trajectory's sequences may lie apart
+    total = sum(lengths)
+    rewards = torch.randn(total, generator=generator)
+    mask = torch.rand(total, generator=generator) < 0.6
+    mask[3000:3003] = False
+    bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    packing = Packing(rewards, mask, bounds, torch.tensor(owners), torch.tensor(owners))
+    values = torch.randn(total, generator=generator)
+    columns = rewards, values, mask, bounds, packing.trajectory
+    expected = torch.tensor(in_a_loop(packing, values.tolist(), gamma, lam))
+    torch.testing.assert_close(temporal_differences(*columns, gamma=gamma, lam=lam), expected, atol=1e-5, rtol=1e-5)
 
 
 @given(packings())

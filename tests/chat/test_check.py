@@ -58,6 +58,38 @@ def test_missing_newline_after_the_end_of_turn_is_found() -> None:
     assert by_name("qwen2_5", "ignore_strippable").check_trajectory(messages, ids[:at] + ids[at + 1 :]) is None
 
 
+def test_untraced_the_verdict_is_the_same_and_nothing_more_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = by_name("qwen3")
+    messages = conversation("thinking, then user")
+    ids = chat.transcript(messages).ids
+    renders = []
+    render = chat.template.render
+    monkeypatch.setattr(chat.template, "render", lambda *args, **kwargs: renders.append(1) or render(*args, **kwargs))
+    found = chat.check_trajectory(messages, ids, trace=False)
+    assert len(renders) == 1
+    traced = chat.check_trajectory(messages, ids)
+    assert found is not None
+    assert traced is not None
+    assert (found.expected, found.actual, found.message, found.more) == (traced.expected, traced.actual, None, ())
+    assert str(found).startswith("the conversation differs: the template shows ")
+    agreeing = [user("x"), answer("Hi.")]
+    assert chat.check_trajectory(agreeing, chat.transcript(agreeing).ids, trace=False) is None
+
+
+def test_a_groups_prompt_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = by_name("qwen2_5")
+    renders = []
+    render = chat.template.render
+    monkeypatch.setattr(chat.template, "render", lambda *args, **kwargs: renders.append(1) or render(*args, **kwargs))
+    first = chat.prompt([user("A prompt of its own.")], TOOLS)
+    first.append(7)  # callers may change what they get
+    again = chat.prompt([user("A prompt of its own.")], TOOLS)
+    assert again == chat.template.encode(render([user("A prompt of its own.")], TOOLS, generation=True))
+    assert len(renders) == 1
+    assert chat.prompt([user("A prompt of its own.")]) != again
+    assert chat.prompt([user("Another.")], TOOLS) != again
+
+
 def test_the_message_names_both_sides() -> None:
     chat = by_name("qwen3")
     messages = conversation("thinking, then user")

@@ -50,6 +50,7 @@ OURS: Mapping[str, str] = {
     "experiment_name": "names",
     "filter_groups.metric": "score is verl's reward",
     "fused_kernel_options": "speed",
+    "gpu_memory_utilization": "null is what a step needs and the trainer leaves",
     "logger": "wandb needs an account",
     "max_num_batched_tokens": "speed",
     "max_num_seqs": "speed",

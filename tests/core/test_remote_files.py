@@ -82,7 +82,7 @@ class Learner:
         self.saver = Saver(trainer, ALONE, background=True)
         self.number = 0
 
-    def save(self, folder, step, state, last):
+    def save(self, folder, step, state, last, model_only):
         self.saver.save(folder, step, state | {"policy": {"number": self.number}}, lambda out: None)
         if last:
             self.saver.wait()

@@ -17,6 +17,7 @@ from agentrl.engines.servers import Http, Replica
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.sglang import SGLang
+from agentrl.engines.sharing import Sharing
 from agentrl.engines.vllm import VLLM
 from tests.engines import tiny
 
@@ -80,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_of(model: Model, **rollout: Any) -> ServerSettings:
     config = Config(model=model, rollout=Rollout(base_url="http://127.0.0.1:1", **rollout))
-    backend: Any = server_backend("vllm", config, torch.device("cpu"), sleeps=False)
+    backend: Any = server_backend("vllm", config, torch.device("cpu"), Sharing())
     return backend.settings
 
 

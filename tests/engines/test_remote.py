@@ -1,6 +1,7 @@
 """What a server may do wrong: a small HTTP server that loses, refuses and delays. No engine is needed."""
 
 import asyncio
+import os
 import resource
 import sys
 import time
@@ -366,6 +367,25 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     trainer.kill()
     wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and list(tmp_path.iterdir()) == [log])
     wait_for(lambda: not folder.parent.exists())
+
+
+WATCHFUL = (
+    "import signal, subprocess, sys; signal.signal(signal.SIGTERM, lambda *_: print('I drain', flush=True)); "
+    "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+    "print('pid', p.pid, flush=True); p.wait(); print('a child crashed', flush=True)"
+)
+
+
+async def test_all_of_a_server_ends_at_the_same_moment_without_a_word(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    server = ServerProcess([sys.executable, "-c", WATCHFUL], {}, log)
+    server.launch()
+    await asyncio.to_thread(wait_for, lambda: "\npid " in log.read_text())
+    child = int(server.tail(1)[0].split()[1])
+    await server.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert server.tail() == [f"pid {child}"]
 
 
 def test_a_folder_for_weights_goes_when_it_is_told_to(tmp_path: Path) -> None:

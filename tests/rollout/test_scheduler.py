@@ -51,6 +51,12 @@ async def test_results_come_in_order_and_scored_and_released() -> None:
     assert len(set(engine.seeds)) == 6
 
 
+async def test_the_first_of_every_group_asks_before_any_second() -> None:
+    env, engine = environment(says("The answer is 5 ."))
+    await run(env, rows=3, n=2)
+    assert list(engine.prompts) == [f"1/r:{i}/{k}" for k in range(2) for i in range(3)]
+
+
 async def test_seeds_depend_on_what_and_not_on_when() -> None:
     env, first = environment(says("The answer is 5 ."))
     await run(env)

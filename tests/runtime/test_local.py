@@ -11,21 +11,21 @@ from agentrl.engines.launching import Servers, weight_folder
 from agentrl.engines.servers import Replica, ServerProcess
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
+from agentrl.engines.starting import Start
 from agentrl.runtime import local
 
 
-def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
     backend = SGLang(ServerSettings("", "", "cpu", "float32", 8, 1))
     server = ServerProcess(["sleep", "60"], {}, tmp_path / "log.txt")
     rollout = Rollout(weight_dir=str(tmp_path))
     config = Config(model=Model(path=str(tmp_path / "none")), trainer=Trainer(device="cpu"), rollout=rollout)
     replica = Replica(backend, "http://127.0.0.1:1", server)
     servers = Servers(config, torch.device("cpu"), backend, [replica], weight_folder(rollout), "files", False)
-    monkeypatch.setattr(local, "launch", lambda *_: servers)
     replica.launch()
     assert server.alive
     assert servers.scratch.path.is_dir()
     with pytest.raises(UserError, match="model.path: there is no folder"):
-        local.LocalRuntime(config)
+        local.LocalRuntime(config, start=Start(servers))
     assert not server.launched
     assert not servers.scratch.path.exists()

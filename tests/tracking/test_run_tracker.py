@@ -108,7 +108,7 @@ def test_the_rate_is_that_of_all_batches_a_step_sampled(tracker, rolled, tmp_pat
 
 def test_the_run_does_not_wait_for_what_it_writes(tracker, rolled, tmp_path):
     going_on = Event()
-    tracker._texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
+    tracker._dumps.texts.decode = lambda ids: "x" * len(ids) if going_on.wait(60) else ""
     with tracker:
         tracker.rolled(1, rolled)
         tracker.step(1, {})

@@ -10,6 +10,7 @@ import torch
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
 
 STATE = {"parameters": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "rng": {"python": (3, (1, 2), None)}}
@@ -88,6 +89,20 @@ def test_damage_is_found(tmp_path, name):
     file.unlink()
     with pytest.raises(UserError):
         checkpoints.load(path)
+
+
+def test_the_ranks_share_the_files_to_check(tmp_path):
+    state = STATE | {"policy": {"w": TensorChunk((4,), 0, torch.ones(4))}}
+    path = checkpoints.save(tmp_path, 1, state, write_model)
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"]
+    assert checkpoints._refusal(path, 0, 1) is None
+    for file in files:
+        kept = file.read_bytes()
+        file.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        found = [str(refusal) for share in range(3) if (refusal := checkpoints._refusal(path, share, 3))]
+        assert len(found) == 1
+        assert file.name in found[0]
+        file.write_bytes(kept)
 
 
 def test_foreign_folders_are_refused(tmp_path):

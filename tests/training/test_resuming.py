@@ -16,8 +16,8 @@ from agentrl.training.checkpoint.run_state import Checkpoints
 class Learner:
     """Saves and loads without a model."""
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        checkpoints.save(folder, step, state)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        checkpoints.save(folder, step, state | {"model_only": model_only})
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         return checkpoints.load(path)
@@ -30,6 +30,18 @@ def test_a_checkpoint_may_go_once_it_is_loaded(tmp_path: Path, deletes: bool) ->
     run.save(3)
     assert run.resume() == 3
     assert run.resume() == (0 if deletes else 3)
+
+
+@pytest.mark.parametrize(
+    ("save_freq", "finished", "model_only"), [(-1, True, True), (-1, False, False), (5, True, False)]
+)
+def test_a_run_without_checkpoints_keeps_its_model(
+    tmp_path: Path, save_freq: int, finished: bool, model_only: bool
+) -> None:
+    """One that is stopped keeps all, so that nothing is lost."""
+    run = Checkpoints(Trainer(default_local_dir=str(tmp_path), save_freq=save_freq), Learner(), {})
+    run.save(3, last=True, finished=finished)
+    assert checkpoints.load(tmp_path / "checkpoints/global_step_3")[1]["model_only"] is model_only
 
 
 def test_a_run_that_only_validates_moves_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Turn-level credit within a group."""
 
-from collections import Counter
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from agentrl.algorithms.advantages.scores import (
     groups_of,
     temporal_differences,
 )
-from agentrl.algorithms.segments import dense, sequence_of, turn_starts
+from agentrl.algorithms.segments import dense, numbers_within, sequence_of, turn_starts
 from agentrl.core.points import advantage_estimator
 
 
@@ -36,7 +34,7 @@ def grpo_turn(
     starts = turn_starts(mask, cu_seqlens)
     index, trajectories = dense(trajectory)
     owners = index[sequence_of(cu_seqlens)][starts]
-    numbers = _turn_numbers(owners)
+    numbers = numbers_within(owners)
     returns = temporal_differences(
         rewards, torch.zeros_like(rewards), starts, cu_seqlens, trajectory, gamma=gamma, lam=1.0
     )[starts].double()
@@ -53,13 +51,3 @@ def grpo_turn(
         return torch.zeros_like(rewards)
     turn = starts.cumsum(0) - 1
     return torch.where(mask, advantages[turn.clamp(min=0)], 0.0).float()
-
-
-def _turn_numbers(owners: Tensor) -> Tensor:
-    """The number of earlier entries of the same owner: int64 like `owners`."""
-    seen: Counter[int] = Counter()
-    numbers = []
-    for owner in owners.tolist():
-        numbers.append(seen[owner])
-        seen[owner] += 1
-    return torch.tensor(numbers, dtype=torch.long, device=owners.device)

@@ -1,10 +1,15 @@
 """Finding the processor of a model."""
 
+import json
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from agentrl.chat.media.processor import Processor
+
+MORE_THAN_TEXT = ("vision", "visual", "image", "video", "patch", "encoder", "_config", "auto_map")
+"""Parts of the names of fields that a model of text alone does not have."""
 
 
 def load_processor(
@@ -29,8 +34,16 @@ def takes_images(place: str, *, trust_remote_code: bool = False) -> bool:
         return False
 
 
+def _text_alone(place: str) -> bool:
+    """Whether the configuration in a folder has no field of another medium, nor of code of its own."""
+    file = Path(place) / "config.json"
+    return file.is_file() and not any(sign in key for key in json.loads(file.read_text()) for sign in MORE_THAN_TEXT)
+
+
 def _kind(place: str, trust_remote_code: bool) -> str | None:
     """The type of a model that takes images; None of any other."""
+    if _text_alone(place):  # a server's start does not wait for the import of transformers
+        return None
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 

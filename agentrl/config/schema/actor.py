@@ -82,7 +82,8 @@ class Actor:
     use_dynamic_bsz: bool = True
     """Fill each micro-batch up to `ppo_max_token_len_per_gpu` tokens instead of a number of sequences."""
     ppo_max_token_len_per_gpu: int | None = None
-    """Token budget of a micro-batch with `use_dynamic_bsz`; null: 16384 on a GPU, 2048 on a CPU."""
+    """Token budget of a micro-batch with `use_dynamic_bsz`; null: on a GPU as many as fit into its memory, up to
+    65536; 2048 on a CPU."""
     ppo_epochs: int = 1
     """Passes over each step's trajectories."""
     shuffle: bool = False
@@ -128,5 +129,5 @@ class Actor:
     the memory of one GPU."""
     freeze_vision_tower: bool = False
     """Do not train the vision tower of a vision-language model."""
-    use_torch_compile: bool = False
-    """Compile each transformer block."""
+    use_torch_compile: bool | None = None
+    """Compile each transformer block, of the critic too; null: on a GPU, without `model.use_liger`."""

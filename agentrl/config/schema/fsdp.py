@@ -56,9 +56,10 @@ class FsdpConfig(Sharding):
 class Checkpoint:
     """Saved and loaded parts of a checkpoint."""
 
-    save_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
+    save_contents: list[str] | None = None
     """Any of model, optimizer, extra (rows, random state, KL controller), hf_model (a folder in Hugging
-    Face format; `agentrl merge` writes one later)."""
+    Face format; `agentrl merge` writes one later). null: model, optimizer and extra; at the end of a run with
+    trainer.save_freq=-1 hf_model alone."""
     load_contents: list[str] = field(default_factory=lambda: ["model", "optimizer", "extra"])
     """Parts that a resumed run loads: any of model, optimizer, extra."""
     async_save: bool = False

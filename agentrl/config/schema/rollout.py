@@ -96,8 +96,9 @@ class Rollout:
     """Longest sequence; null: `data.max_prompt_length` + `data.max_response_length`."""
     limit_images: int | None = None
     """Most images and videos per conversation, including those of tools; one more ends it. null: no limit."""
-    max_num_seqs: int = 64
-    """Most sequences that the engine decodes at once."""
+    max_num_seqs: int | None = None
+    """Most sequences that the engine decodes at once; null: as many as a step asks for (data.train_batch_size x n, at
+    most `max_concurrent_trajectories`, divided among the servers), and 64 in the trainer's process (hf)."""
     max_concurrent_trajectories: int = 1024
     """Most trajectories that run at once."""
     trajectory_timeout: float = 600.0
@@ -145,8 +146,10 @@ class Rollout:
     follows from the GPUs and this key is not used."""
     tensor_model_parallel_size: int = 1
     """Server engines: GPUs that share one copy of the model."""
-    gpu_memory_utilization: float = 0.5
-    """Server engines: share of the free GPU memory for weights and KV cache; the trainer uses the rest."""
+    gpu_memory_utilization: float | None = None
+    """Server engines: share of the free GPU memory for weights and KV cache; the trainer uses the rest. null: as much
+    as all trajectories of a step need at their full length, at most 0.85 less what the trainer keeps there while the
+    engine samples; 0.5 if that is unknown, or with free_cache_engine=false."""
     dtype: str = "auto"
     """Server engines: bfloat16, float16, float32, or auto: bfloat16 on a GPU, model.dtype on a CPU."""
     enforce_eager: bool = False

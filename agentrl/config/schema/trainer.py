@@ -50,8 +50,9 @@ class Trainer:
     test_freq: int = -1
     """Steps between validations; -1: only at the end."""
     save_freq: int | None = None
-    """Steps between checkpoints; -1: only at the end; null: a checkpoint every 10 minutes or more
-    (longer if saving takes over 5% of the time), and only the newest two are kept."""
+    """Steps between checkpoints; -1: none, only the model at the end, and a whole checkpoint where the run is stopped;
+    null: a checkpoint every 10 minutes or more (longer if saving takes over 5% of the time), and only the newest two
+    are kept."""
     default_hdfs_dir: str | None = None
     """Remote folder (hdfs://, s3://, any URL of fsspec) to copy finished checkpoints to; resume_mode=auto resumes from
     there if this machine has no checkpoint."""

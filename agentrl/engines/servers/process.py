@@ -17,6 +17,8 @@ from agentrl.engines.servers import watchdog
 # Some servers say before each line which of their processes wrote it.
 ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )?([\w.]*(?:Error|Exception|error:|Killed)\b(?!.*root cause above).*)")
 TAKEN = "address already in use"
+LONGEST_END = 30.0
+"""Seconds for the kernel to end a server's processes, which may have much memory."""
 
 
 class StartFailed(UserError):
@@ -79,7 +81,7 @@ class ServerProcess:
             process.stdin.close()
         except BrokenPipeError:  # it has ended by itself
             pass
-        await asyncio.to_thread(process.wait, watchdog.GRACE + 30)
+        await asyncio.to_thread(process.wait, LONGEST_END)
 
     def tail(self, lines: int = 20) -> list[str]:
         """The last lines of its log since it was last started."""

@@ -7,6 +7,11 @@ from typing import Any
 
 ADAPTER = "adapter"
 """Name of the policy's adapter on a server."""
+MOST_SHARE, LEAST_SHARE, UNKNOWN_SHARE = 0.85, 0.2, 0.5
+"""Of a GPU's memory for weights and KV cache: with nothing else on it, at least, and where the trainer's part is
+unknown. The rest is for activations, CUDA graphs and the two processes' own."""
+AMPLE, RESERVE = 1.2, 8 << 30
+"""More than is needed: servers admit no request that might not fit, and vLLM counts activations and graphs too."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,13 @@ class ServerSettings:
     max_num_seqs: int
     seed: int = 0
     tensor_parallel: int = 1
-    memory_fraction: float = 0.5
-    """Share of the free GPU memory for weights and KV cache together."""
+    memory_fraction: float | None = None
+    """Share of the free GPU memory for weights and KV cache together; None: what the trainer leaves."""
+    trainer_bytes: float | None = None
+    """Bytes that the trainer keeps on the GPU while the server samples; None: unknown."""
+    needed_bytes: float | None = None
+    """Bytes on the GPU of weights, and of a cache for all that a step asks at once; None: unknown."""
+    servers_per_gpu: int = 1
     load_format: str = "dummy"
     eager: bool = False
     chunked_prefill: bool = True
@@ -50,6 +60,17 @@ class ServerSettings:
     override_config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """`rollout.engine_kwargs.<engine>`: overrides all others."""
+
+
+def memory_share(settings: ServerSettings, memory: int) -> float:
+    """The share of a GPU of so many bytes (0: unknown) that the server takes."""
+    if settings.memory_fraction is not None:
+        return settings.memory_fraction
+    if settings.trainer_bytes is None or not memory:
+        return UNKNOWN_SHARE / settings.servers_per_gpu
+    left = (MOST_SHARE - settings.trainer_bytes / memory) / settings.servers_per_gpu
+    needed = 1.0 if settings.needed_bytes is None else (AMPLE * settings.needed_bytes + RESERVE) / memory
+    return round(max(min(left, needed), LEAST_SHARE / settings.servers_per_gpu), 3)
 
 
 def flag_words(name: str, value: Any) -> list[str]:

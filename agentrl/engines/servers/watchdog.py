@@ -26,10 +26,8 @@ from contextlib import suppress
 STOP, GONE = b"s", b""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-LEFT = re.compile(r"/dev/shm/sglang_loads_\S+")
-"""Shared memory that SGLang makes and never removes."""
-GRACE = 8.0
-"""Seconds between asking a server to stop and ending it."""
+LEFT = re.compile(r"/dev/shm/(?:sglang_loads_|sem\.mp-|psm_)\S+")
+"""Shared memory that SGLang makes and never removes, and that of Python's own which a killed process leaves."""
 
 
 def main(scratch: str, command: list[str]) -> int:
@@ -54,6 +52,7 @@ def main(scratch: str, command: list[str]) -> int:
         return 0 if server is None else server.poll() or 0
     finally:
         if server is not None:
+            leavings.look(server.pid, now=True)
             stop(server)
         leavings.remove()
         if scratch and gone:  # else the trainer is there: it may need the folder for another server
@@ -80,9 +79,9 @@ class Leavings:
         self._segments: set[str] = set()
         self._next = 0.0
 
-    def look(self, group: int) -> None:
-        """Record, every few seconds, the shared memory of a group's processes."""
-        if time.monotonic() < self._next:
+    def look(self, group: int, *, now: bool = False) -> None:
+        """Record, every few seconds or `now`, the shared memory of a group's processes."""
+        if time.monotonic() < self._next and not now:
             return
         self._next = time.monotonic() + 5
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -110,12 +109,11 @@ def _word() -> bytes | None:
 
 
 def stop(server: "subprocess.Popen[bytes]") -> None:
-    """Ask, wait, kill, and reap."""
-    if server.poll() is None:
-        server.terminate()  # it alone: a server whose children die first takes that for a crash
-    end = time.monotonic() + GRACE
-    while server.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
+    """Kill all processes of the server at the same moment, and reap them.
+
+    It has nothing to save. Asked to stop, SGLang waits for its requests and seconds more, and a server some of whose
+    processes end before others reports a crash.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(server.pid, signal.SIGKILL)
     for pid in _children():

@@ -9,6 +9,7 @@ Failure modes that the code here avoids:
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.engines.servers.weights.ipc import serialize
 from agentrl.engines.sglang.flags import command, environment
 from agentrl.trajectory.medium import Medium, collapsed
+
+log = logging.getLogger(__name__)
 
 OLDEST = (0, 5, 10)
 CONTROL = 300.0
@@ -66,6 +69,7 @@ class SGLang:
         version = str(info.get("version", "unknown"))
         if release(version) < OLDEST:
             raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
+        log.info("sglang %s: %s", version, described(info))
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
         self._serves_adapters[http.url] = bool(info.get("enable_lora"))
@@ -95,7 +99,9 @@ class SGLang:
             )
         drawn = meta.get("output_token_logprobs") or []
         # This list has each log-prob with its token, so the two cannot get out of step.
-        ids, logprobs = [entry[1] for entry in drawn], [min(entry[0], 0.0) for entry in drawn]
+        ids, logprobs = [entry[1] for entry in drawn], [entry[0] for entry in drawn]
+        if max(logprobs, default=0.0) > 0:  # by rounding
+            logprobs = [min(value, 0.0) for value in logprobs]
         likeliest = (meta.get("output_top_logprobs") or [[]])[0]
         return Answer(ids, logprobs, _reason(meta), tuple((entry[1], min(entry[0], 0.0)) for entry in likeliest))
 
@@ -191,6 +197,17 @@ class SGLang:
         answer = await http.post(path, body, timeout=CONTROL)
         if isinstance(answer, dict) and answer.get("success") is False:
             raise InfraError(f"{http.url}{path}: {answer.get('message') or answer}")
+
+
+def described(info: Mapping[str, Any]) -> str:
+    """How a server runs, by its own account; names of older and newer versions."""
+    decode = (info.get("cuda_graph_config") or {}).get("decode") or {}
+    sizes = decode.get("bs") or info.get("cuda_graph_bs") or [0]
+    off = decode.get("backend") == "disabled" or info.get("disable_cuda_graph")
+    graphs = "no CUDA graphs" if off else f"CUDA graphs to {max(sizes)}"
+    kernels = f"attention {info.get('attention_backend')}, sampling {info.get('sampling_backend')}"
+    room = f"{info.get('max_running_requests')} sequences, {info.get('max_total_num_tokens')} tokens of cache"
+    return f"{kernels}, {graphs}, {room}"
 
 
 def parameters(sampling: Sampling) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import ServerSettings, flag_words
+from agentrl.engines.servers.host import ask
+from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
 from agentrl.engines.servers.weights.nccl import AGREED
+from agentrl.engines.sglang.fast import PACKAGES, fast_flags
 
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
@@ -42,6 +44,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "tp_size": settings.tensor_parallel,
         "random_seed": settings.seed,
         "skip_tokenizer_init": True,  # token ids in, token ids out
+        "skip_server_warmup": True,  # the first request compiles as much, and comes 2 s earlier
         "grammar_backend": "none",
         "chunked_prefill_size": chunk,
         "enable_deterministic_inference": settings.deterministic,
@@ -66,10 +69,12 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:
+    host = ask(settings.python, *PACKAGES)
     return {
-        "mem_fraction_static": settings.memory_fraction,
+        "mem_fraction_static": memory_share(settings, host.memory),
         "disable_cuda_graph": settings.eager,
         "enable_memory_saver": settings.sleeps,
+        **fast_flags(settings, host),
     }
 
 

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.settings import ServerSettings, flag_words
+from agentrl.engines.servers.graphs import graph_sizes
+from agentrl.engines.servers.host import Host, ask
+from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
 from agentrl.engines.servers.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
@@ -88,10 +90,23 @@ def _adapter(settings: ServerSettings) -> dict[str, Any]:
 
 
 def _gpu(settings: ServerSettings) -> dict[str, Any]:
+    host = ask(settings.python, "vllm")
     return {
-        "gpu_memory_utilization": settings.memory_fraction,
+        "gpu_memory_utilization": memory_share(settings, host.memory),
         "enable_sleep_mode": settings.sleeps,
+        **_graphs(settings, host),
     }
+
+
+def _graphs(settings: ServerSettings, host: Host) -> dict[str, Any]:
+    """CUDA graphs for as many sequences as run at once; vLLM itself captures to 512, at more sizes."""
+    known = host.mentions("vllm", "--cudagraph-capture-sizes", "engine/arg_utils.py")
+    named = any("cudagraph" in name or name.startswith(("compilation", "cc", "O")) for name in settings.extra)
+    if settings.eager or named or not known:
+        return {}
+    # A batch may mix tokens of prompts with the sequences' new ones.
+    most = max(settings.max_num_seqs, min(2 * settings.max_num_seqs, 512))
+    return {"cudagraph_capture_sizes": graph_sizes(most, host.memory)}
 
 
 def _gpu_environment(settings: ServerSettings) -> dict[str, str]:

@@ -14,17 +14,18 @@ import os
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import UserError
+from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.runtime.runtime import Runtime
 from agentrl.training.sft.contract import SftRun
 
 
-def open_on_ray(config: Config, parts: Parts = NO_PARTS) -> Runtime:
+def open_on_ray(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> Runtime:
     """The runtime with its workers started. Raises UserError without Ray, or if the cluster is too small."""
     need_ray()
     from agentrl.runtime.ray.runtime import RayRuntime
 
-    return RayRuntime(config, parts)
+    return RayRuntime(config, parts, start)
 
 
 def open_sft_on_ray(config: SftConfig) -> SftRun:

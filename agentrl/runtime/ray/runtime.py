@@ -6,6 +6,7 @@ Invariants:
 - nothing started here outlives `close` or this process.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,16 +16,18 @@ from typing import Any
 import ray
 import torch
 
+from agentrl.config.processes import sampling_per_node
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import engine_name, in_process
+from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.servers.weights.nccl import AGREED
+from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
-from agentrl.runtime.opening import sampling_per_node
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.rank import Rank
@@ -32,6 +35,7 @@ from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_worker import RolloutWorker
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.tracking import Waiting
+from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch, load_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -42,9 +46,13 @@ Rollout = Callable[[Sequence[Row], int, OnDone], list[Trajectory]]
 class RayRuntime:
     """Starts the workers. Raises UserError if the cluster is too small."""
 
-    def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
+    def __init__(self, config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
+        self.start_times = start.times if start else StartTimes()
+        self.start_times.imported()
         self.tokenizer = load_tokenizer(config.model)
         self.sleeps = False
+        self._starting: RemoteEngine | None = None
+        self._launched = 0.0
         self.judge: RemoteRewardModel | None = None
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
@@ -55,7 +63,10 @@ class RayRuntime:
             raise
 
     def prepare(self, total_steps: int) -> None:
-        self.ranks.call("call", "prepare", total_steps)
+        with self.start_times.phase("model"):
+            self.ranks.call("call", "prepare", total_steps)
+        with self.start_times.phase("compile"):
+            self.ranks.call("call", "warm_up")
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self._sample(partial(self.rollouts.train, scored=scored), rows, step, on_done)
@@ -78,14 +89,16 @@ class RayRuntime:
         return metrics
 
     def publish_weights(self, version: int) -> None:
+        self._wait_for_servers()
         if self.sleeps:
             self.ranks.call("free")
-        self.runner.run(self.rollouts.engine.update_weights(version))
+        with self.start_times.phase("weights"):
+            self.runner.run(self.rollouts.engine.update_weights(version))
         if self.sleeps:
             self.ranks.call("call", "rest")
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        self.ranks.call("call", "save", folder.absolute(), step, state, last)
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        self.ranks.call("call", "save", folder.absolute(), step, state, last, model_only)
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         loaded: tuple[int, dict[str, Any]] = self.ranks.call("call", "load", path.absolute())
@@ -108,10 +121,15 @@ class RayRuntime:
         with Waiting("workers start") as waiting:
             self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
             self.runner = stack.enter_context(closing(LoopRunner()))
-            engine = self._engine(config, waiting)  # first: servers start while the policy is loaded
+            engine = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
+            self._launched = time.monotonic()
             waiting("the policy is loaded")
-            self.ranks.join()
-            self.runner.run(engine.start())
+            with self.start_times.phase("model"):
+                self.ranks.join()
+            if isinstance(engine, RemoteEngine):
+                self._starting = engine
+            else:
+                self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
                 self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
@@ -146,6 +164,15 @@ class RayRuntime:
         return RayEngine(
             workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)
         )
+
+    def _wait_for_servers(self) -> None:
+        """Wait until the servers answer, once."""
+        remote, self._starting = self._starting, None
+        if remote is None:
+            return
+        with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
+            self.runner.run(remote.start())
+        self.start_times.served(self._launched)
 
     def _sample(self, rollout: Rollout, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         try:

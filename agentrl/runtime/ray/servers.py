@@ -13,6 +13,7 @@ from typing import Any
 import ray
 import torch
 
+from agentrl.config.processes import sampling_per_node
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.backends import model_length, server_backend
@@ -20,7 +21,7 @@ from agentrl.engines.launching import check_addresses, engine_name, server_urls,
 from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend
 from agentrl.engines.servers.scratch import Scratch
-from agentrl.runtime.opening import sampling_per_node
+from agentrl.engines.sharing import Sharing
 from agentrl.runtime.ray.cluster import reserve
 from agentrl.runtime.ray.placement import Placement, placements_on_ranks, separate_placements
 from agentrl.runtime.ray.remote_server import RemoteServer, ServerWorker
@@ -65,7 +66,17 @@ def start_servers(
     sleeps = shared and rollout.free_cache_engine
     name = engine_name(rollout, device)
     check_addresses(rollout, name)
-    backend = server_backend(name, config, device, sleeps=sleeps)
+    placements: list[Placement] = []
+    if not rollout.base_url:
+        placements = (
+            placements_on_ranks(ranks.locations, rollout, device)
+            if rollout.nnodes == 0
+            else _apart(config, device, stack)
+        )
+    sharing = Sharing(
+        apart=rollout.nnodes > 0, sleeps=sleeps, replicas=len(placements) or 1, ranks=len(ranks.locations)
+    )
+    backend = server_backend(name, config, device, sharing)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
     servers: list[RemoteServer] = []
@@ -73,11 +84,6 @@ def start_servers(
     if rollout.base_url:
         replicas = [Replica(backend, url) for url in server_urls(rollout)]
     else:
-        placements = (
-            placements_on_ranks(ranks.locations, rollout, device)
-            if rollout.nnodes == 0
-            else _apart(config, device, stack)
-        )
         files = [logs / f"{backend.name}-{i}.log" for i in range(len(placements))]
         servers = [
             _server(placement, backend, log, scratch, stack) for placement, log in zip(placements, files, strict=True)

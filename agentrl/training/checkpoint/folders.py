@@ -28,6 +28,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.checkpoint.lineage import complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
+from agentrl.training.parallel.shards import TensorChunk
 
 FOLDER = "checkpoints"
 """Folder of the checkpoints, in the run's folder."""
@@ -97,10 +98,8 @@ def begin(
         write_model(draft / HUGGINGFACE)
 
     def finish() -> Path:
-        for file in ranks.attempt(lambda: write(draft, ranks.rank, chunks)):
-            _force_to_disk(file)
-        ranks.barrier()
-        ranks.attempt(lambda: _complete(draft, final, step, plain, automatic) if ranks.first else None)
+        stamps = ranks.merge(ranks.attempt(lambda: _written(draft, ranks.rank, chunks)), background=True)
+        ranks.attempt(lambda: _complete(draft, final, step, plain, automatic, stamps) if ranks.first else None)
         return final
 
     return finish
@@ -109,14 +108,21 @@ def begin(
 def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
     """(step, state) of a checkpoint, on the CPU, with a `SavedTensor` for each chunk. Collective.
 
-    Raises DamagedCheckpoint on every rank for a damaged one, UserError for a folder that is no checkpoint.
+    Each share of the ranks reads its part of the files for the checksums. Raises DamagedCheckpoint on every rank for a
+    damaged one, UserError for a folder that is no checkpoint.
     """
-    refusal = ranks.broadcast(_refusal(path) if ranks.first else None)
+    refusals = ranks.gather(_refusal(path, ranks.data_rank, ranks.data_world))
+    refusal = next((found for found in refusals if found is not None), None)
     if refusal is not None:
         raise refusal
     step: int = _read_manifest(path)["step"]
     state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     return step, join(state, TensorFiles(path))
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a checkpoint has the model in Hugging Face format."""
+    return any((path / HUGGINGFACE).glob("*.safetensors"))
 
 
 def latest(folder: Path) -> Path | None:
@@ -168,10 +174,21 @@ def prune_part(folder: Path, part: str, keep: int | None) -> None:
             file.unlink()
 
 
-def _complete(draft: Path, final: Path, step: int, plain: dict[str, Any], automatic: bool) -> None:
-    """Write the first rank's files, then rename the folder to its final name."""
+def _written(draft: Path, rank: int, chunks: dict[str, TensorChunk]) -> dict[str, list[int]]:
+    """Write a rank's files: the stamp of each, by name."""
+    files = write(draft, rank, chunks)
+    for file in files:
+        _force_to_disk(file)
+    return {file.name: _stamp(file) for file in files}
+
+
+def _complete(
+    draft: Path, final: Path, step: int, plain: dict[str, Any], automatic: bool, stamps: dict[str, list[int]]
+) -> None:
+    """Write the first rank's files, then rename the folder to its final name. `stamps`: of the ranks' files."""
     torch.save(plain, draft / STATE)
-    files = {str(file.relative_to(draft)): _stamp(file) for file in sorted(draft.rglob("*")) if file.is_file()}
+    names = [str(file.relative_to(draft)) for file in sorted(draft.rglob("*")) if file.is_file()]
+    files = {name: stamps.get(name) or _stamp(draft / name) for name in names}
     _write_manifest(draft, {"format": FORMAT, "step": step, "automatic": automatic, "files": files})
     for path in [draft, *draft.rglob("*")]:
         _force_to_disk(path)
@@ -221,13 +238,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _refusal(path: Path) -> UserError | None:
-    """The reason why a checkpoint cannot be loaded; None: it can."""
+def _refusal(path: Path, share: int, shares: int) -> UserError | None:
+    """The reason why a checkpoint cannot be loaded, by one of the `shares` of its files; None: it can."""
     try:
         files = _read_manifest(path)["files"]
     except UserError as error:  # every rank must raise it
         return error
-    culprit = next((name for name in files if not _intact(path / name, files[name])), None)
+    culprit = next((name for name in list(files)[share::shares] if not _intact(path / name, files[name])), None)
     return None if culprit is None else DamagedCheckpoint(path / culprit)
 
 

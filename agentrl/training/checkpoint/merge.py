@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
@@ -34,10 +35,11 @@ def merge(
     step, state = checkpoints.load(checkpoint)
     trained: dict[str, Any] = next((state[name] for name in TRAINED if name in state), {})
     saved = trained.get("parameters")
-    if not saved:
+    if not saved and not checkpoints.has_weights(checkpoint):
         raise UserError(f"{checkpoint} has no weights: actor.checkpoint.save_contents was without model")
     described = checkpoint / checkpoints.HUGGINGFACE
-    weights = {name: _cast(tensor.whole(), dtype) for name, tensor in saved.items()}
+    whole = {name: tensor.whole() for name, tensor in saved.items()} if saved else _exported(described)
+    weights = {name: _cast(tensor, dtype) for name, tensor in whole.items()}
     with model_folder(out, f"the model in {out}") as draft:
         if (described / CONFIG).is_file():
             _write_adapter(described, weights, draft)
@@ -51,6 +53,13 @@ def merge(
         for file in model_files(out):  # an old file would be loaded with the new ones
             file.unlink()
     return step
+
+
+def _exported(described: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint that has them in Hugging Face format alone."""
+    return {
+        name: tensor for file in sorted(described.glob("*.safetensors")) for name, tensor in load_file(file).items()
+    }
 
 
 def _write_model(described: Path, weights: dict[str, Tensor], out: Path) -> None:

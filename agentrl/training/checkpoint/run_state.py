@@ -34,8 +34,8 @@ class Stateful(Protocol):
 class CheckpointedLearner(Protocol):
     """The learner, as `Runtime` shows it."""
 
-    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool) -> None:
-        """Write the checkpoint of a step."""
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Write the checkpoint of a step, or with `model_only` the model."""
 
     def load(self, path: Path) -> tuple[int, dict[str, Any]]:
         """Restore a checkpoint: (its step, its state)."""
@@ -55,11 +55,13 @@ class Checkpoints:
     def __post_init__(self) -> None:
         self._schedule = SaveSchedule(self.trainer.save_freq)
 
-    def save(self, step: int, *, last: bool = False) -> None:
-        """Write the checkpoint of `step`; the `last` one is on disk when this returns."""
+    def save(self, step: int, *, last: bool = False, finished: bool = False) -> None:
+        """Write the checkpoint of `step`; the `last` one is on disk when this returns.
+
+        `finished`: no step is left; where trainer.save_freq asks for no checkpoints, only the model is kept."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
         with self._schedule.saving():
-            self.learner.save(self._folder, step, state, last)
+            self.learner.save(self._folder, step, state, last, finished and self._schedule.none)
 
     def due(self, step: int) -> bool:
         """Whether trainer.save_freq asks for a checkpoint after `step`; automatic ones need free disk space."""

@@ -22,6 +22,7 @@ class SaveSchedule:
     def __init__(self, save_freq: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`save_freq`: steps between checkpoints, 0 or less: none are due; None: automatic, by time."""
         self.automatic = save_freq is None
+        self.none = save_freq is not None and save_freq <= 0
         self._every = save_freq or 0
         self._clock = clock
         self._saved = clock()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema import Trainer
+from agentrl.core.errors import UserError
 from agentrl.core.outputs import writing
 from agentrl.core.remote_files import remove, send
 from agentrl.training.checkpoint import folders as checkpoints
@@ -18,6 +19,25 @@ FULL = (
 )
 PARTS = {"model": "parameters", "optimizer": "optimizer"}
 """Words of save_contents and load_contents -> keys of a Trainable's state; `extra` is all other keys."""
+
+
+RESUMABLE = ["model", "optimizer", "extra"]
+MODEL_ALONE = ["hf_model"]
+
+
+def contents_of(asked: list[str] | None, *, model_only: bool) -> list[str]:
+    """The contents of a checkpoint: as `asked`; None: all that a resumed run needs, or with `model_only` the model."""
+    return asked if asked is not None else MODEL_ALONE if model_only else RESUMABLE
+
+
+def check_resumable(path: Path, state: dict[str, Any]) -> None:
+    """Raises UserError for a checkpoint of the model alone, as a run with trainer.save_freq=-1 ends with."""
+    if not any(state.values()) and checkpoints.has_weights(path):
+        raise UserError(
+            f"{path} has only the model (trainer.save_freq=-1), so no run resumes from it: train on from its weights "
+            f"with model.path={path / checkpoints.HUGGINGFACE} and another trainer.experiment_name, or start over with "
+            "trainer.resume_mode=disable"
+        )
 
 
 def chosen(state: dict[str, Any], contents: list[str]) -> dict[str, Any]:

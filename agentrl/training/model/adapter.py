@@ -3,13 +3,14 @@
 import json
 import warnings
 from pathlib import Path
-from typing import Any
-
-from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.schema import Network
 from agentrl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 CONFIG = "adapter_config.json"
 
@@ -29,11 +30,13 @@ def base_and_adapter(path: str, lora_rank: int) -> tuple[str, str | None]:
     return base, path
 
 
-def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM") -> PeftModel:
+def new_adapter(module: "PreTrainedModel", model: Network, task: str = "CAUSAL_LM") -> "PeftModel":
     """Wrap a model with a new adapter, which does not change its output yet; `task`: peft's name of the model's task.
 
     Raises UserError when the target modules do not exist.
     """
+    from peft import LoraConfig, get_peft_model  # takes seconds to import
+
     targets, excluded = model.target_modules, model.exclude_modules
     lora = LoraConfig(
         r=model.lora_rank,
@@ -50,8 +53,10 @@ def new_adapter(module: PreTrainedModel, model: Network, task: str = "CAUSAL_LM"
         raise UserError(f"model.target_modules {targets!r} does not fit the model: {first_line(error)}") from error
 
 
-def saved_adapter(module: PreTrainedModel, folder: str) -> PeftModel:
+def saved_adapter(module: "PreTrainedModel", folder: str) -> "PeftModel":
     """Wrap a model with a trainable adapter from disk."""
+    from peft import PeftModel
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

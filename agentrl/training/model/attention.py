@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agentrl.chat.media.inputs import parameters
-from agentrl.training.model.varlen import varlen_attention, varlen_fits
+from agentrl.training.model.varlen import attention_kernel, varlen_attention, varlen_fits
 from agentrl.training.parallel.ulysses import to_heads, to_tokens
 from agentrl.training.perf.device import as_autocast
 
@@ -53,10 +53,19 @@ def is_packed(module: Any) -> bool:
     return bool(module.config.get_text_config()._attn_implementation == PACKED)
 
 
-def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -> dict[str, Any]:
+def kernel_of(config: Any, device: torch.device) -> str:
+    """The attention kernel for a model of this configuration."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return attention_kernel(device, heads, kv_heads, width)
+
+
+def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None, kernel: str = "fa2") -> dict[str, Any]:
     """Arguments of a model's forward that make its one row of tokens packed sequences.
 
-    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row.
+    `seq_group`: the ranks that split the row; `cu_seqlens` is that of the whole row. `kernel`: by `kernel_of`.
     """
     arguments = {"seq_group": seq_group} if seq_group is not None else {}
     return arguments | {
@@ -64,6 +73,7 @@ def packing_arguments(cu_seqlens: Tensor, longest: int, seq_group: Any = None) -
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
         "max_length_k": longest,
+        "attention_kernel": kernel,  # chosen outside the blocks: compiled ones take it as a constant
         # With a 4-D mask transformers builds none of its own; packed attention ignores it.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=cu_seqlens.device),
         "use_cache": False,
@@ -81,12 +91,13 @@ def packed_attention(
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
     seq_group: Any = None,
+    attention_kernel: str = "fa2",
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of [1, heads, T, D] queries over [1, kv heads, T, D] keys and values: ([1, T, heads, D], None)."""
     if seq_group is not None:
         query, key, value = to_heads(query, key, value, seq_group)
-        bounds = sliding_window, cu_seq_lens_q, max_length_q
+        bounds = sliding_window, cu_seq_lens_q, max_length_q, None, attention_kernel
         output, _ = packed_attention(module, query, key, value, attention_mask, scaling, *bounds)
         return to_tokens(output, seq_group), None
     if cu_seq_lens_q is None or max_length_q is None:
@@ -96,7 +107,7 @@ def packed_attention(
     if sliding_window is not None and sliding_window >= max_length_q:
         sliding_window = None
     if sliding_window is None and varlen_fits(query):
-        return varlen_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
+        return varlen_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_kernel), None
     lengths = cu_seq_lens_q.diff().tolist()
     # split, not slices: the backward of each slice would fill a tensor of all T tokens
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agentrl.training.model.compute_copies import Sink, add_product, sink_of
 from agentrl.training.model.float32_head import product
 
 # Logits in memory at once: 128 MiB of float32 on a CPU, 512 MiB of bfloat16 on a GPU.
@@ -52,7 +53,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
             lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
-        ctx.scale, ctx.kernels, ctx.wide = scale, kernels, wide
+        ctx.scale, ctx.kernels, ctx.wide, ctx.sink = scale, kernels, wide, sink_of(weight)
         ctx.set_materialize_grads(False)
         return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
 
@@ -67,7 +68,7 @@ class ChunkedLogprobs(torch.autograd.Function):
             grad_logprobs = torch.zeros_like(lse)
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.zeros_like(hidden) if to_hidden else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
+        d_weight = _weight_gradient(weight, ctx.sink) if to_weight else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
@@ -85,16 +86,23 @@ class ChunkedLogprobs(torch.autograd.Function):
                 d_logits += kl_gradient
             if d_hidden is not None:
                 d_hidden[rows] = times(d_logits, weight).to(hidden.dtype)
-            if d_weight is not None:
+            if d_weight is not None and ctx.sink is not None and not ctx.wide:
+                add_product(d_weight, d_logits.T, hidden[rows].to(weight.dtype))
+            elif d_weight is not None:
                 d_weight += times(d_logits.T, hidden[rows].to(weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0, dtype=torch.float32)
         return (
             d_hidden,
-            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_weight is None or ctx.sink is not None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),
             *no_gradients,
         )
+
+
+def _weight_gradient(weight: Tensor, sink: Sink | None) -> Tensor:
+    """The f32 [V, H] tensor that products are added to: the sink's, or a new one."""
+    return sink() if sink is not None else torch.zeros_like(weight, dtype=torch.float32)
 
 
 def _kernels(hidden: Tensor, backend: str) -> tuple[Any, Any]:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from agentrl.algorithms.entropy import entropy_from_logits
 from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.batch import Batch
-from agentrl.training.model.attention import is_packed, packing_arguments
+from agentrl.training.model.attention import is_packed, kernel_of, packing_arguments
 from agentrl.training.model.chunked import ChunkedLogprobs
 from agentrl.training.model.float32_head import Float32Linear
 from agentrl.training.model.media import inputs
 from agentrl.training.parallel.shards import ranks_of, run_gathered, unwrapped
 from agentrl.training.parallel.ulysses import TokenShard, token_shard_of
+from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.device import as_autocast
 
 # The probe computes the same logits in two ways: their largest difference, relative to the largest logit.
@@ -49,7 +50,7 @@ class TokenLogprobs:
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
-        with torch.no_grad():  # so that a sharded model reshards its parameters after it
+        with torch.no_grad(), uncompiled():  # without gradients a sharded model reshards its parameters after it
             self.linear_head: bool = self.kernels is not None and run_gathered(module, self._probe)
 
     def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
@@ -77,11 +78,10 @@ class TokenLogprobs:
 
     def _own(self, batch: Batch, every_token: bool) -> tuple[TokenShard, Tensor]:
         """This rank's tokens of a micro-batch, and the tokens [N] to score that follow one of them."""
-        wanted = batch.mask if not every_token else torch.ones_like(batch.mask)
         # A sequence's first token has nothing before it.
-        targets = (wanted & (batch.positions > 0)).nonzero().squeeze(-1)
+        targets = (batch.positions > 0).nonzero().squeeze(-1) if every_token else batch.scored
         part = token_shard_of(batch, ranks_of(self.module))
-        return part, targets[part.owns(targets - 1)]
+        return part, part.owned(targets)
 
     def _score(self, batch: Batch, part: TokenShard, targets: Tensor, other: Readout | None) -> tuple[Tensor, ...]:
         """The columns of the tokens at `targets`: f32 [N] each."""
@@ -131,7 +131,9 @@ def run(network: Any, batch: Batch, part: TokenShard, forward: Callable[..., Ten
     """
     if is_packed(network):
         positions, seen = inputs(network, batch, part.ids, part.positions)
-        return forward(part.ids, positions, **seen, **packing_arguments(part.cu_seqlens, part.longest, part.group))
+        kernel = kernel_of(network.config, part.ids.device)
+        packing = packing_arguments(part.cu_seqlens, part.longest, part.group, kernel)
+        return forward(part.ids, positions, **seen, **packing)
     return torch.cat([_alone(network, batch.select([i]), forward) for i in range(batch.num_sequences)])
 
 

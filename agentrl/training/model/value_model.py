@@ -74,9 +74,8 @@ class TokenValues:
 
     def __call__(self, batch: Batch) -> tuple[Tensor]:
         """Values f32 [T]: entry t is the value of the tokens before t; 0 off the mask."""
-        targets = (batch.mask & (batch.positions > 0)).nonzero().squeeze(-1)
         part = token_shard_of(batch, ranks_of(self.module))
-        own = targets[part.owns(targets - 1)]
+        own = part.owned(batch.scored)
         rows = own - 1 - part.start
         values = run_gathered(self.module, lambda: run(self.network, batch, part, self._values)[rows].float())
         return (part.gather(torch.zeros(batch.num_tokens, device=batch.ids.device).index_copy(0, own, values)),)

@@ -1,16 +1,35 @@
-"""PyTorch's variable-length flash attention, where the GPU and the installed PyTorch support it."""
+"""Variable-length flash attention on a GPU, by the fastest kernel that is installed.
+
+PyTorch's own is FlashAttention 2, made for Ampere. On Hopper and Blackwell cuDNN (`pip install nvidia-cudnn-frontend`)
+and FlashAttention 4 (`pip install flash-attn-4`) are about twice as fast, and are taken where they can be imported.
+"""
 
 import inspect
+import logging
 from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from agentrl.training.model import varlen_cudnn, varlen_fa4
+
+log = logging.getLogger(__name__)
+
 MAX_HEAD_DIM = 256
+NEWER_HEAD_DIM = 128
+"""Largest of the newer kernels, whose backward passes need more shared memory."""
+NEWER_NUMBERS = 2**31
+"""Numbers of queries from which on their offsets would overflow."""
+NEWER_GPUS = (9, 10)
+"""Compute capabilities of the newer kernels: Hopper, Blackwell."""
+AGREES = 0.02
+"""Largest relative difference between bfloat16 and float32 attention."""
+NEWER = {"cudnn": varlen_cudnn, "fa4": varlen_fa4}
+"""By name; the first that is installed and right is taken."""
 
 
-@cache
 def _parameters() -> frozenset[str]:
     """Parameters of this PyTorch's kernel, which newer releases extend. Empty: it has no kernel."""
     try:
@@ -20,26 +39,144 @@ def _parameters() -> frozenset[str]:
     return frozenset(inspect.signature(varlen_attn).parameters)
 
 
+# A constant: a compiled block reads it.
+PARAMETERS = _parameters()
+
+
 def varlen_fits(query: Tensor) -> bool:
-    """Whether the kernel accepts these queries [1, heads, T, D]."""
+    """Whether a kernel accepts these queries [1, heads, T, D]."""
     half = query.dtype in (torch.float16, torch.bfloat16)
-    return query.is_cuda and half and query.shape[-1] <= MAX_HEAD_DIM and "scale" in _parameters()
+    return query.is_cuda and half and query.shape[-1] <= MAX_HEAD_DIM and "scale" in PARAMETERS
+
+
+@cache
+def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
+    """The name of the kernel on a device for attention of this shape: one of NEWER, or fa2."""
+    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in NEWER_GPUS
+    if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
+        return "fa2"
+    return next((name for name, kernel in NEWER.items() if _works(name, kernel, device, heads, kv_heads, width)), "fa2")
+
+
+def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
+    """Whether a kernel is installed, and agrees with PyTorch on a few sequences."""
+    if not kernel.installed():
+        return False
+    try:
+        gap = disagreement(kernel, device, heads, kv_heads, width)
+    except Exception as error:  # another package, of any version
+        gap, reason = 1.0, str(error).strip().splitlines()[:1]
+    else:
+        reason = [f"it differs from PyTorch by {gap:.1%}"]
+    if gap > AGREES:
+        log.warning("attention by %s is not used: %s", name, *reason)
+    return gap <= AGREES
+
+
+@torch.enable_grad()
+def disagreement(kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> float:
+    """The largest relative difference of a kernel's output and gradients from those of float32 attention."""
+    draw, lengths = torch.Generator().manual_seed(0), [70, 1, 200, 33]
+    bounds = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).to(device, torch.int32)
+    shapes = [(sum(lengths), n, width) for n in (heads, kv_heads, kv_heads, heads)]
+    q, k, v, gradient = (torch.randn(shape, generator=draw).to(device, torch.bfloat16) for shape in shapes)
+    with torch.autocast(device.type, enabled=False):
+        output, lse = kernel.forward(q, k, v, bounds, max(lengths), width**-0.5)
+        found = output, *kernel.backward(gradient, q, k, v, bounds, output, lse, max(lengths), width**-0.5)
+        leaves = [x.float().requires_grad_() for x in (q, k, v)]
+        parts = zip(*(x.transpose(0, 1)[None].split(lengths, dim=2) for x in leaves), strict=True)
+        alone = [F.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True) for part in parts]
+        exact = torch.cat(alone, dim=2)[0].transpose(0, 1)
+        wanted = exact, *torch.autograd.grad(exact, leaves, gradient.float())
+    return max(float((f.float() - w).detach().norm() / w.detach().norm()) for f, w in zip(found, wanted, strict=True))
 
 
 def varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scaling: float | None
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scaling: float | None, kernel: str
 ) -> Tensor:
     """Causal attention within each sequence. [1, heads, T, D] queries, [1, kv heads, T, D] keys and values:
     [1, T, heads, D]."""
+    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    if kernel == "fa2" or q.numel() >= NEWER_NUMBERS:
+        output = _flash_attention_2(q, k, v, cu_seqlens, longest, scale)
+    else:
+        output = torch.ops.agentrl.varlen(q, k, v, cu_seqlens, longest, scale, kernel)[0]
+    return output.unsqueeze(0)
+
+
+def _flash_attention_2(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, scale: float) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
-    extra: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in _parameters() else {"is_causal": True}
-    if "enable_gqa" in _parameters():
+    extra: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in PARAMETERS else {"is_causal": True}
+    if "enable_gqa" in PARAMETERS:
         extra["enable_gqa"] = q.shape[1] != k.shape[1]
     else:
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
     kernel: Any = varlen_attn
-    output = kernel(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, **extra)
-    return output.unsqueeze(0)
+    output: Tensor = kernel(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scale, **extra)
+    return output
+
+
+# An operator of PyTorch does not break compiled graphs.
+@torch.library.custom_op("agentrl::varlen", mutates_args=())
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, scale: float, kernel: str
+) -> tuple[Tensor, Tensor]:
+    """(output [T, heads, D], f32 log-sum-exp) of causal attention: q [T, heads, D]; k and v may have fewer heads."""
+    return NEWER[kernel].forward(q, k, v, cu_seqlens, longest, scale)
+
+
+@_varlen.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, scale: float, kernel: str
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q), q.new_empty(NEWER[kernel].lse_shape(q), dtype=torch.float32)
+
+
+@torch.library.custom_op("agentrl::varlen_backward", mutates_args=())
+def _varlen_backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    longest: int,
+    scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    given = gradient.contiguous(), q, k, v, cu_seqlens, output, lse
+    return NEWER[kernel].backward(*given, longest, scale)
+
+
+@_varlen_backward.register_fake
+def _(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    longest: int,
+    scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.longest, ctx.scale, ctx.kernel = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _gradients(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    found = torch.ops.agentrl.varlen_backward(gradient, *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.kernel)
+    return *found, None, None, None, None
+
+
+_varlen.register_autograd(_gradients, setup_context=_keep)

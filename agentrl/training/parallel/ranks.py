@@ -83,12 +83,13 @@ class Ranks:
         torch.distributed.all_gather_object(values, value)
         return values[:: self.seq_world]
 
-    def merge(self, values: dict[str, T]) -> dict[str, T]:
-        """The union of all ranks' values; where several have a name, the lowest rank's value."""
+    def merge(self, values: dict[str, T], *, background: bool = False) -> dict[str, T]:
+        """The union of all ranks' values; where several have a name, the lowest rank's value. `background`: in that
+        group."""
         if self.world == 1:
             return values
         parts: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(parts, values)
+        torch.distributed.all_gather_object(parts, values, group=self.background_group if background else None)
         return {name: value for part in reversed(parts) for name, value in part.items()}
 
     def broadcast(self, value: T) -> T:

@@ -12,6 +12,7 @@ from agentrl.core.dtypes import torch_dtype
 from agentrl.training.model.attention import is_packed
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.ulysses import check_heads
+from agentrl.training.perf.compiled_block import compile_blocks
 
 ROOM = 0.2
 """Largest share of GPU memory for a sharded model that stays gathered between micro-batches."""
@@ -118,13 +119,4 @@ def match_trained_precision(module: Any) -> Any:
     dtypes = {p.dtype for p in module.parameters()}
     if not hasattr(module, "run_gathered") and dtypes == {getattr(module, "compute_dtype", None)}:
         module.get_input_embeddings().register_forward_hook(lambda _, arguments, output: output.float())
-    return module
-
-
-def compile_blocks(module: Any) -> Any:
-    """Compile each transformer block separately; returns the module."""
-    from agentrl.training.parallel.fsdp import blocks
-
-    for _, block in blocks(module, 0):
-        block.compile(dynamic=True)
     return module

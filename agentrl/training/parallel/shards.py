@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentrl.training.model.compute_copies import computing
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.perf.offload import offloaded_activations
 
@@ -117,7 +118,7 @@ def run_gathered(module: Any, function: Callable[[], Any]) -> Any:
         dtype = getattr(module, "compute_dtype", None)
         if dtype not in (torch.bfloat16, torch.float16):
             return function()
-        with torch.autocast(next(module.parameters()).device.type, dtype):
+        with computing(module), torch.autocast(next(module.parameters()).device.type, dtype):
             return function()
 
 

@@ -33,9 +33,12 @@ class TokenShard:
     """Index of this rank's first token in the micro-batch."""
     group: Any = None
 
-    def owns(self, tokens: Tensor) -> Tensor:
-        """Whether token indices [N] are in this shard: bool [N]."""
-        return (tokens >= self.start) & (tokens < self.start + self.ids.numel())
+    def owned(self, targets: Tensor) -> Tensor:
+        """Those of the token indices [N] that follow a token of this shard."""
+        if self.group is None:
+            return targets
+        before = targets - 1 - self.start
+        return targets[(before >= 0) & (before < self.ids.numel())]
 
     def gather(self, column: Tensor) -> Tensor:
         """A column f32 [T] summed over the group: each rank gives its own entries, and zeros elsewhere."""

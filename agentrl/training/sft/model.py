@@ -17,7 +17,8 @@ from agentrl.training.trainable import Trainable
 class SftReport:
     """The loss and gradient norm of a step."""
 
-    value: float = 0.0
+    value: Tensor | float = 0.0
+    """f64, on the model's device: read once per step."""
     grad_norm: float = 0.0
 
     def mini_batch(self, grad_norm: float | None) -> None:
@@ -42,7 +43,7 @@ class SftModel(Trainable):
         assert micro.weights is not None
         logprobs, _ = self.score(micro)
         loss = -(logprobs * micro.weights).sum()
-        report.value += float(loss.detach())
+        report.value = report.value + loss.detach().double()
         return loss
 
     @torch.no_grad()
@@ -56,5 +57,5 @@ class SftModel(Trainable):
     def total_loss(self, report: SftReport) -> float:
         """The loss of a batch, summed over ranks."""
         return float(
-            self.micro_batching.ranks.total(torch.tensor(report.value, dtype=torch.float64, device=self.device))
+            self.micro_batching.ranks.total(torch.as_tensor(report.value, dtype=torch.float64, device=self.device))
         )

@@ -1,0 +1,116 @@
+"""How much of its GPUs a server may take, and how many sequences it runs at once."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from agentrl.config.checks.algorithm import has_critic
+from agentrl.config.schema import Config
+from agentrl.core.dtypes import BYTES
+from agentrl.training.model.adapter import base_and_adapter
+
+IN_PROCESS_SEQUENCES = 64
+"""What an engine in this process runs at once unless the settings say otherwise."""
+STORED, MOMENTS, COMPUTED = 4, 8, 2
+"""Bytes of a trained parameter: itself, AdamW's two moments, and the copy that layers compute with."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Where the servers of a run are."""
+
+    apart: bool = False
+    """They have GPUs of their own."""
+    sleeps: bool = False
+    """They free their memory while the policy trains."""
+    replicas: int = 1
+    """Servers that share a step's trajectories."""
+    ranks: int = 1
+    """Processes that share the policy."""
+    per_gpu: int = 1
+    """Servers on one GPU."""
+
+
+def sequences(config: Config, sharing: Sharing) -> int:
+    """`rollout.max_num_seqs`, or as many as a step asks of one server."""
+    most = config.rollout.max_num_seqs
+    return trajectories(config, sharing) if most is None else most
+
+
+def trajectories(config: Config, sharing: Sharing) -> int:
+    """Those that one server has at once in a step."""
+    rollout, data = config.rollout, config.data
+    rows = data.gen_batch_size if config.algorithm.filter_groups.enable and data.gen_batch_size else None
+    asked = min((rows or data.train_batch_size) * rollout.n, rollout.max_concurrent_trajectories)
+    return -(-asked // sharing.replicas)
+
+
+def sequences_in_process(config: Config) -> int:
+    """`rollout.max_num_seqs` of an engine in this process."""
+    return config.rollout.max_num_seqs or IN_PROCESS_SEQUENCES
+
+
+def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
+    """Bytes that the policy's training keeps on a GPU while its server samples; None: unknown."""
+    if sharing.apart:
+        return 0.0
+    policy = parameters(str(config.model.path), config.model.lora_rank)
+    if policy is None or not sharing.sleeps:
+        return None
+    width, offloaded = BYTES[config.model.dtype], config.actor.fsdp_config
+    if config.model.lora_rank:
+        return policy * width
+    stored = 0 if offloaded.param_offload else STORED
+    moments = 0 if offloaded.optimizer_offload else MOMENTS
+    kept = policy * ((stored + moments) / sharing.ranks + COMPUTED)
+    if config.actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+        kept += policy * width / sharing.ranks
+    if has_critic(config):
+        kept += policy * (STORED + MOMENTS) / sharing.ranks
+    return kept
+
+
+def server_bytes(config: Config, sharing: Sharing, length: int, dtype: str) -> float | None:
+    """Bytes on a GPU of a server's weights, and of a cache for all trajectories of a step at their full length; None:
+    unknown. `length`: tokens of the longest sequence."""
+    model = str(config.model.path), config.model.lora_rank
+    policy, token = parameters(*model), cache_numbers(*model)
+    if policy is None or token is None:
+        return None
+    numbers = policy + trajectories(config, sharing) * length * token
+    return BYTES[dtype] * numbers / config.rollout.tensor_model_parallel_size
+
+
+def parameters(path: str, lora_rank: int = 0) -> float | None:
+    """Number of parameters of a model in a folder, from the size of its files; None: it is not there yet."""
+    folder, config = model_files(path, lora_rank)
+    files = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return sum(file.stat().st_size for file in files) / BYTES.get(stored, 2) if config and files else None
+
+
+def cache_numbers(path: str, lora_rank: int = 0) -> float | None:
+    """Numbers that one token has in the cache of ordinary attention; other kinds need fewer. None: unknown."""
+    _, config = model_files(path, lora_rank)
+    config = config.get("text_config", config)
+    try:
+        heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+        width = config.get("head_dim") or config["hidden_size"] // heads
+    except KeyError:
+        return None
+    return 2.0 * layers * (config.get("num_key_value_heads") or heads) * width
+
+
+def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model, of an adapter's base too, and its configuration; empty: it is not there yet."""
+    base, _ = base_and_adapter(path, lora_rank)
+    folder = Path(base).expanduser()
+    try:
+        downloaded = None if folder.is_dir() else try_to_load_from_cache(base, "config.json")
+        folder = Path(downloaded).parent if isinstance(downloaded, str) else folder
+        return folder, json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return folder, {}

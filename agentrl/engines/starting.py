@@ -1,0 +1,43 @@
+"""The start of a run in this process: its servers start first, and all else is done beside them."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentrl.config.processes import processes
+from agentrl.config.schema import Config
+from agentrl.engines.launching import Servers, launch
+from agentrl.tracking.start_times import StartTimes
+from agentrl.training.perf.device import device_for
+
+
+@dataclass
+class Start:
+    """The servers that were launched, until a runtime takes them, and the seconds of the start."""
+
+    servers: Servers | None = None
+    times: StartTimes = field(default_factory=StartTimes)
+
+    def take(self) -> Servers | None:
+        """The servers, which the caller now closes."""
+        servers, self.servers = self.servers, None
+        return servers
+
+
+def start_servers(config: Config, times: StartTimes | None = None) -> Start:
+    """Launch the servers of a run whose work is in this process. Raises UserError."""
+    alone = processes(config.trainer, config.rollout) == 1
+    servers = launch(config, device_for(config.trainer.device)) if alone else None
+    return Start(servers, times or StartTimes())
+
+
+@contextmanager
+def starting(config: Config, times: StartTimes) -> Iterator[Start]:
+    """`start_servers` for the body, which imports and opens a runtime. Servers that none has taken end with it."""
+    start = start_servers(config, times)
+    try:
+        yield start
+    finally:
+        if (left := start.take()) is not None:
+            asyncio.run(left.close())

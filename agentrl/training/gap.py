@@ -1,0 +1,48 @@
+"""The gap between the trainer's and the engine's log-probs, over the tokens of all ranks.
+
+Invariant: the figures are those of all tokens together, and no token leaves its rank: sums and counts are reduced.
+"""
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.kl import k3
+from agentrl.training.parallel.ranks import ALONE, Ranks
+
+DIGITS = (48, 32, 16, 0)
+"""A float64 as four digits of 16 bits, the first the highest."""
+BASE = 1 << 16
+
+
+def gap_metrics(gap: Tensor, ranks: Ranks = ALONE) -> dict[str, float]:
+    """Mean, largest and 99th percentile of the gap's size and an estimate of KL(engine || trainer), in nats a token.
+
+    `gap` f64 [N]: old minus rollout log-probs of this rank's tokens; some rank has one. `k3` is of the negative
+    gap, because the engine sampled the tokens.
+    """
+    size = gap.abs()
+    sums = torch.stack([size.new_tensor(size.numel()), size.sum(), k3(-gap).sum()])
+    count, total, divergence = ranks.total(sums).tolist()
+    rank = max(1, min(int(count), round(0.99 * count + 0.5)))
+    return {
+        "rollout_gap/mean": total / count,
+        "rollout_gap/max": nth_smallest(size, int(count), ranks),
+        "rollout_gap/p99": nth_smallest(size, rank, ranks),
+        "rollout_gap/k3": divergence / count,
+    }
+
+
+def nth_smallest(values: Tensor, n: int, ranks: Ranks = ALONE) -> float:
+    """The n-th smallest, from 1 on, of the values f64 >= 0 of all ranks: exact.
+
+    The bits of such floats order as integers do. A digit at a time, ranks count their values by it, and keep those that
+    have the digit of the one looked for.
+    """
+    bits, found = values.view(torch.int64), 0
+    for shift in DIGITS:
+        digits = (bits >> shift) & (BASE - 1)
+        up_to = ranks.total(torch.bincount(digits, minlength=BASE)).cumsum(0)
+        digit = int((up_to < n).sum())
+        n -= int(up_to[digit - 1]) if digit else 0
+        bits, found = bits[digits == digit], found << 16 | digit
+    return torch.tensor(found).view(torch.float64).item()

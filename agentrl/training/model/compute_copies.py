@@ -1,0 +1,197 @@
+"""Half-precision copies of float32 weights, for the layers to compute with.
+
+Autocast casts every float32 weight in each forward pass and every gradient in each backward pass. Here a copy in half
+precision takes the weight's place while the model computes; it is refreshed after the weight changes, once per
+optimizer step. Its gradient goes into the weight's float32 `.grad` as soon as a backward pass has it.
+
+The gradients of the token embedding and of the output layer are added to that `.grad` by the layers themselves: only
+the rows of tokens that occur are touched, and no gradient of the size of the vocabulary is made for them.
+
+Invariants: forward values equal those of autocast bit for bit; sums over passes are in float32; outside `in_place` the
+model has its own weights.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Sink = Callable[[], Tensor]
+"""Gives the float32 tensor that a weight's gradient is added to."""
+
+
+class ComputeCopies:
+    """The copies of a model's trained weights of linear layers. The token embedding reads its own float32 weight."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        linear = [o for o in module.modules() if isinstance(o, nn.Linear) and _trained(o.weight)]
+        self._places: list[tuple[nn.Linear, Any]] = [(o, o.weight) for o in linear]
+        self._copies = {weight: _copy(weight, dtype) for _, weight in self._places}
+        self._embedding = _token_embedding(module)
+        self._seen: list[tuple[int, int]] = []
+        self._placed = False
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the layers compute with the copies while the body runs; may be nested."""
+        self._refresh()
+        if self._placed:
+            yield
+            return
+        self._place(True)
+        try:
+            yield
+        finally:
+            self._place(False)
+
+    def clear(self) -> None:
+        """Forget the gradients that no weight has got yet."""
+        for copy in self._copies.values():
+            copy.grad = None
+
+    def _place(self, on: bool) -> None:
+        self._placed = on
+        for owner, weight in self._places:
+            owner._parameters["weight"] = self._copies[weight] if on else weight
+        if self._embedding is not None and on:
+            self._embedding.forward = _Lookup(self._embedding)
+        elif self._embedding is not None:
+            del self._embedding.forward
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Copy the weights where they have changed since the last time."""
+        weights = list(self._copies)
+        state = [(p._version, p.data_ptr()) for p in weights]
+        if state == self._seen:
+            return
+        for weight, copy in self._copies.items():
+            if copy.device != weight.device:
+                copy.data = copy.data.to(weight.device)
+        torch._foreach_copy_(list(self._copies.values()), weights)
+        self._seen = state
+
+
+def computing(module: Any) -> Any:
+    """Context in which `module` computes with its copies, if it has any."""
+    copies: ComputeCopies | None = getattr(module, "compute_copies", None)
+    return copies.in_place() if copies is not None else _nothing()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def clear_copies(module: Any) -> None:
+    """Forget gradients of copies that a failed backward pass has left."""
+    copies: ComputeCopies | None = getattr(module, "compute_copies", None)
+    if copies is not None:
+        copies.clear()
+
+
+def use_compute_copies(module: Any) -> None:
+    """Let a model that is trained in half precision in one process compute with copies."""
+    dtype = getattr(module, "compute_dtype", None)
+    if dtype in (torch.bfloat16, torch.float16) and not hasattr(module, "run_gathered"):
+        module.compute_copies = ComputeCopies(module, dtype)
+
+
+def sink_of(weight: Tensor) -> Sink | None:
+    """The sink of a copy; None for any other tensor."""
+    return getattr(weight, "gradient_sink", None)
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a [n, k] @ b [k, m] to `total` f32 [n, m]; on a GPU in one kernel, without rounding the product."""
+    if total.is_cuda and a.dtype == b.dtype != torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
+        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
+    else:
+        total += a @ b
+
+
+def _token_embedding(module: Any) -> nn.Module | None:
+    model = module.get_base_model() if hasattr(module, "get_base_model") else module
+    embedding: Any = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    plain = type(embedding) is nn.Embedding and embedding.max_norm is None and not embedding.scale_grad_by_freq
+    return embedding if plain and _trained(embedding.weight) else None
+
+
+def _trained(weight: Tensor) -> bool:
+    return weight.requires_grad and weight.dtype == torch.float32
+
+
+def _copy(weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    copy: Any = nn.Parameter(torch.empty_like(weight, dtype=dtype))
+    copy.gradient_sink = lambda: _gradient(weight)
+    copy.register_post_accumulate_grad_hook(lambda leaf: _hand_over(leaf, weight))
+    return copy
+
+
+def _gradient(weight: nn.Parameter) -> Tensor:
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    return weight.grad
+
+
+def _hand_over(copy: Tensor, weight: nn.Parameter) -> None:
+    if copy.grad is None:  # the layer added it already
+        return
+    if weight.grad is None:
+        weight.grad = copy.grad.float()
+    else:
+        weight.grad.add_(copy.grad)
+    copy.grad = None
+
+
+class _Lookup:
+    """The forward of a token embedding that adds its gradient to `.grad` itself."""
+
+    def __init__(self, embedding: Any) -> None:
+        self.embedding = embedding
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Vectors f32 [..., H] of token ids [...]."""
+        found: Tensor = _Embedded.apply(input, self.embedding.weight, self.embedding.padding_idx)
+        return found
+
+
+class _Embedded(torch.autograd.Function):
+    """Rows of a float32 matrix; the gradient is added to the `.grad` of the matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: nn.Parameter, padding: int | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.weight, ctx.padding = weight, padding
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        (ids,) = ctx.saved_tensors
+        ids, gradient = ids.flatten(), gradients[0].flatten(0, -2)
+        if ctx.padding is not None:
+            gradient = gradient.masked_fill((ids == ctx.padding)[:, None], 0.0)
+        _add_rows(_gradient(ctx.weight), ids, gradient)
+        return None, None, None
+
+
+def _add_rows(total: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """Add rows [N, H] to the rows `ids` [N] of `total`, in an order that is always the same."""
+    # On a GPU index_add_ adds to one row in any order, so each row must occur once.
+    total.index_add_(0, *(summed(ids, rows) if total.is_cuda else (ids, rows)))
+
+
+def summed(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids [N], rows [N, H]) with the sum of the rows of each id, once; zeros for id 0 fill up to N.
+
+    No size is read from the device.
+    """
+    order = ids.argsort(stable=True)
+    ordered = ids[order]
+    ranks = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
+    rank_of = torch.empty_like(ids).scatter_(0, order, ranks)
+    sums = torch.ops.aten.embedding_dense_backward(rows, rank_of, len(ids), -1, False)
+    return torch.zeros_like(ids).scatter_(0, ranks, ordered), sums

@@ -1,0 +1,58 @@
+"""FlashAttention 4 (`pip install flash-attn-4`): causal attention of packed sequences, forward and backward."""
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+
+def installed() -> bool:
+    """Whether it can be imported."""
+    return _package() is not None
+
+
+def lse_shape(q: Tensor) -> tuple[int, ...]:
+    """Of the log-sum-exp that `forward` returns for queries [T, heads, D]."""
+    return (q.shape[1], q.shape[0])
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, scale: float) -> tuple[Tensor, Tensor]:
+    """(output [T, heads, D], log-sum-exp f32 [heads, T])."""
+    given = _bounds(cu_seqlens, longest) | {"softmax_scale": scale, "causal": True, "return_lse": True}
+    output, lse = _package()._flash_attn_fwd(q, k, v, **given)[:2]
+    return output, lse.contiguous()
+
+
+def backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    longest: int,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    given = _bounds(cu_seqlens, longest) | {"softmax_scale": scale, "causal": True}
+    dq, dk, dv = _package()._flash_attn_bwd(q, k, v, output, gradient, lse, **given)[:3]
+    return dq, dk, dv
+
+
+def _bounds(cu_seqlens: Tensor, longest: int) -> dict[str, Any]:
+    ends = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+    return ends | {"max_seqlen_q": longest, "max_seqlen_k": longest}
+
+
+@cache
+def _package() -> Any:
+    """Its module; None where it is not installed, or where its libraries are missing."""
+    try:
+        if find_spec("flash_attn.cute") is None:
+            return None
+        from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
+    except Exception:  # another package's compiled parts
+        return None
+    return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None

@@ -1,0 +1,88 @@
+"""Tokens of a forward and backward pass that fit into a GPU's memory, by the model's shape."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MOST = 65536
+"""Tokens from which on a larger pass is no faster."""
+ROUND = 1024
+USED = {True: 0.85, False: 0.75}
+"""Share of the free memory that a pass may take: fragments, kernels' workspaces and images are not in the estimate. By
+whether the process is alone, so that a pass which does not fit can be split."""
+COMPILED = 0.55
+"""Share of a block's activations that stay when it is compiled."""
+UNITS = 2
+"""Blocks of a sharded model that are whole at one time."""
+CHUNK = 1 << 30
+"""Bytes of logits, and of tensors made of them, at one time on a GPU."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a transformer that its activations depend on."""
+
+    layers: int
+    kept: int
+    """Layers that the backward pass reaches."""
+    hidden: int
+    inner: int
+    """Width of the feed-forward layers, of all the experts that a token meets."""
+    queries: int
+    keys: int
+    """Numbers per token and layer: queries, and keys (as many as values)."""
+    normed: bool
+    """Whether queries and keys have norms of their own."""
+
+
+def shape_of(config: Any, trained: Iterable[str], names: Iterable[str]) -> Shape:
+    """The shape of a model. `config`: transformers' configuration; `names`: of its parameters, `trained`: of those
+    that get a gradient."""
+    text = config.get_text_config()
+    heads, layers = text.num_attention_heads, text.num_hidden_layers
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    experts = getattr(text, "num_experts_per_tok", None) or 1
+    inner = getattr(text, "moe_intermediate_size", None) or getattr(text, "intermediate_size", None)
+    return Shape(
+        layers=layers,
+        kept=layers - _first_trained(trained),
+        hidden=text.hidden_size,
+        inner=experts * (inner or 4 * text.hidden_size),
+        queries=heads * width,
+        keys=(getattr(text, "num_key_value_heads", None) or heads) * width,
+        normed=any("q_norm" in name for name in names),
+    )
+
+
+def activation_bytes(shape: Shape, *, narrow: bool, compiled: bool, checkpointing: bool) -> float:
+    """Bytes that the backward pass needs of a token; `narrow`: where layers compute in two bytes, and norms in four.
+
+    Counted on transformers' Llama and Qwen3.
+    """
+    hidden, inner, keys = (32, 8, 4) if narrow else (36, 16, 8)
+    norms = (6 if narrow else 8) * (shape.queries + shape.keys) * shape.normed
+    block = float(hidden * shape.hidden + inner * shape.inner + keys * shape.keys + norms)
+    if compiled:
+        block *= COMPILED
+    return 4.0 * shape.layers * shape.hidden + block if checkpointing else shape.kept * block
+
+
+def tokens_that_fit(room: float, per_token: float, longest: int, *, alone: bool) -> int:
+    """Tokens of a pass in `room` bytes; at least the `longest` sequence, which cannot be split."""
+    fitting = int(max(room - CHUNK, 0.0) * USED[alone] / per_token)
+    return max(min(fitting // ROUND * ROUND, MOST), longest)
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes of a GPU that this process can still take."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + cached)
+
+
+def _first_trained(names: Iterable[str]) -> int:
+    """Number of the first layer with something to train; 0 where the embeddings have."""
+    numbers = [re.search(r"\.layers\.(\d+)\.", name) for name in names]
+    return min((int(found[1]) if found else 0 for found in numbers), default=0)

@@ -1,0 +1,75 @@
+"""Compile a model's blocks before their first pass that counts: while the engine's server starts.
+
+Invariants: weights, gradients, optimizer and random generators are afterwards as before, so a run takes the same steps
+with and without it; the passes are those of an update in all that compiled code depends on: modes, packing, autocast.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.training.batch import Batch, bounds_of
+from agentrl.training.checkpoint.rng import rng_state, set_rng_state
+from agentrl.training.model.compute_copies import computing
+from agentrl.training.perf.compiling import compiled_blocks, representative
+from agentrl.training.trainable import Trainable
+
+MOST_TOKENS = 16384
+"""Tokens of a pass: its kernels are chosen for about that many."""
+SCORED = 256
+"""Tokens that are scored: more would need memory for their logits."""
+
+Score = Callable[[Batch], tuple[Tensor, ...]]
+
+
+def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: bool) -> None:
+    """Compile the blocks of a trained model; returns at once where none are compiled.
+
+    `longest`: tokens of the longest sequence. `scores_apart`: it also scores batches outside of an update.
+    """
+    blocks, module = compiled_blocks(trainable.module), trainable.module
+    if not blocks:
+        return
+    random = rng_state()
+    batch = dummy_batch(trainable.micro_batching.max_tokens or MOST_TOKENS, longest).to(trainable.device)
+    with representative(blocks), computing(module):
+        module.train()
+        trainable.micro_batching.ranks.backward(score(batch)[0].sum())
+        _without_gradient(score, batch)  # sequences of advantage 0
+        module.eval()
+        if scores_apart:
+            _without_gradient(score, batch)
+    trainable.optimizer.adamw.zero_grad(set_to_none=True)
+    set_rng_state(random)
+    if trainable.device.type == "cuda":
+        torch.cuda.empty_cache()  # the server on this GPU sizes its cache by the free memory
+
+
+@torch.no_grad()
+def _without_gradient(score: Score, batch: Batch) -> None:
+    score(batch)
+
+
+def dummy_batch(tokens: int, longest: int) -> Batch:
+    """Sequences of about `tokens` tokens, at most MOST_TOKENS, none longer than `longest`; the last ones are scored."""
+    lengths = _lengths(min(tokens, MOST_TOKENS), longest)
+    total = sum(lengths)
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    zeros = torch.zeros(total)
+    own = torch.arange(len(lengths))
+    columns: dict[str, Any] = {"rollout_logprobs": zeros, "rewards": zeros, "trajectory": own, "group": own}
+    return Batch(
+        ids=positions % 2,
+        positions=positions,
+        mask=(torch.arange(total) >= total - SCORED) & (positions > 0),
+        cu_seqlens=bounds_of(lengths),
+        **columns,
+    )
+
+
+def _lengths(tokens: int, longest: int) -> list[int]:
+    """Odd lengths, so that no size of the batch equals one of the model: compiled code would depend on it."""
+    each = max(min(longest, tokens // 3), 3) // 2 * 2 - 1
+    return [each] * max(tokens // each - 1, 1) + [max(each // 2, 2)]

@@ -1,0 +1,281 @@
+"""Flags that make servers fast, by the machine that they find; the command lines hold them."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config.schema import Config
+from agentrl.engines.servers.graphs import graph_sizes
+from agentrl.engines.servers.host import Host, ask
+from agentrl.engines.servers.settings import ServerSettings, memory_share
+from agentrl.engines.sglang import SGLang
+from agentrl.engines.sglang.backend import described
+from agentrl.engines.sglang.fast import PACKAGES, fast_flags
+from agentrl.engines.sharing import Sharing, sequences, sequences_in_process, server_bytes, trainer_bytes
+from agentrl.engines.vllm import VLLM
+
+GIB = 1 << 30
+HOPPER = (9, 0)
+SETTINGS = ServerSettings("python", "model", "cuda", "bfloat16", 1024, 512)
+FAST = {
+    "cuda_graph_bs_decode": graph_sizes(512, 0),
+    "cuda_graph_bs_prefill": [32, 64, 128, 256, 512],
+    "scheduler_recv_interval": 8,
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    ask.cache_clear()
+    yield
+    ask.cache_clear()
+
+
+def package(folder: Path, *files: str, text: str = "") -> Path:
+    """A package's folder with some files."""
+    for name in ("__init__.py", *files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, Path]:
+    """SGLang with all of its kernels, by package."""
+    source = package(tmp_path / "sglang", "srt/server_args.py", text="cuda_graph_bs_decode")
+    kernels = package(tmp_path / "sgl_kernel", "flash_ops.abi3.so")
+    return {
+        "sglang": source,
+        "sgl_kernel": kernels,
+        "flashinfer": package(tmp_path / "flashinfer", "data/aot/sampling/a"),
+    }
+
+
+def test_a_complete_hopper_gets_graphs_for_all_sequences_and_sglangs_own_kernels(installed: dict[str, Path]) -> None:
+    assert fast_flags(SETTINGS, Host(installed, HOPPER, 141 * GIB)) == FAST
+    assert graph_sizes(512, 0)[-1] == 512
+
+
+@pytest.mark.parametrize(
+    ("missing", "capability", "flag"),
+    [
+        ("sgl_kernel", HOPPER, {"attention_backend": "triton"}),
+        ("sgl_kernel", (8, 0), {}),
+        ("flashinfer", HOPPER, {"sampling_backend": "pytorch"}),
+    ],
+)
+def test_missing_kernels_are_replaced(
+    installed: dict[str, Path], missing: str, capability: tuple[int, int], flag: dict[str, str]
+) -> None:
+    found = {name: folder for name, folder in installed.items() if name != missing}
+    flags = fast_flags(SETTINGS, Host(found, capability, 80 * GIB))
+    assert flags == FAST | flag
+
+
+def test_a_compiler_makes_up_for_missing_kernels_of_sampling(installed: dict[str, Path]) -> None:
+    del installed["flashinfer"]
+    assert "sampling_backend" not in fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB, compiles=True))
+
+
+def test_an_older_sglang_gets_the_flag_that_it_knows(installed: dict[str, Path]) -> None:
+    (installed["sglang"] / "srt/server_args.py").write_text("cuda_graph_bs")
+    assert list(fast_flags(SETTINGS, Host(installed, HOPPER, 80 * GIB))) == ["cuda_graph_bs", "scheduler_recv_interval"]
+
+
+GRAPHS = {"cuda_graph_bs_decode", "cuda_graph_bs_prefill"}
+KERNELS = {"attention_backend", "sampling_backend"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "gone"),
+    [
+        ({"cuda-graph-max-bs-decode": 16}, GRAPHS),
+        ({"cuda_graph_bs": [1]}, GRAPHS),
+        ({"decode_attention_backend": "fa3"}, {"attention_backend"}),
+        ({"sampling_backend": "flashinfer"}, {"sampling_backend"}),
+        ({"scheduler-recv-interval": 1}, {"scheduler_recv_interval"}),
+        ({"enable_dp_attention": True}, {"scheduler_recv_interval"}),
+        ({"log_level": "debug"}, set()),
+    ],
+)
+def test_flags_of_the_user_win(installed: dict[str, Path], extra: dict[str, Any], gone: set[str]) -> None:
+    host = Host({"sglang": installed["sglang"]}, HOPPER, 80 * GIB)
+    assert {*FAST, *KERNELS} - {*fast_flags(replace(SETTINGS, extra=extra), host)} == gone
+
+
+def test_graphs_of_prefills_fit_into_a_sequence(installed: dict[str, Path]) -> None:
+    host = Host(installed, HOPPER, 80 * GIB)
+    assert fast_flags(replace(SETTINGS, max_model_len=100), host)["cuda_graph_bs_prefill"] == [32, 64]
+    assert fast_flags(replace(SETTINGS, max_model_len=20), host)["cuda_graph_bs_prefill"] is None
+
+
+def test_eager_servers_capture_nothing(installed: dict[str, Path]) -> None:
+    flags = fast_flags(replace(SETTINGS, eager=True), Host(installed, HOPPER, 80 * GIB))
+    assert not GRAPHS & {*flags}
+
+
+@pytest.mark.parametrize(
+    ("sequences", "memory", "largest"),
+    [(1, 0, 1), (20, 0, 20), (512, 80 * GIB, 512), (5000, 80 * GIB, 1024), (5000, 40 * GIB, 512), (512, 24 * GIB, 256)],
+)
+def test_graphs_reach_the_sequences_or_what_fits(sequences: int, memory: int, largest: int) -> None:
+    sizes = graph_sizes(sequences, memory)
+    assert sizes[0] == 1
+    assert sizes[-1] == largest
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) < 30  # each costs time at the start
+    assert all(after <= 2 * before for before, after in pairwise(sizes))
+
+
+def fake_python(folder: Path, packages: Path) -> str:
+    """An interpreter that finds packages in a folder."""
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nenv > {folder}/env.txt\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_the_engines_interpreter_is_asked_and_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray does
+    packages = tmp_path / "packages"
+    package(packages / "sglang", text="raise SystemExit('imported')")
+    host = ask(fake_python(tmp_path, packages), *PACKAGES)
+    assert host.packages["sglang"] == packages / "sglang"
+    assert host.has("sglang")
+    assert not host.has("sgl_kernel")
+    assert "CUDA_VISIBLE_DEVICES" not in (tmp_path / "env.txt").read_text()
+
+
+def test_the_command_line_holds_what_was_found(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    package(packages / "sglang", "srt/arg_groups/fields/exec_.py", text="cuda_graph_bs_decode: int")
+    package(packages / "vllm", "engine/arg_utils.py", text='"--cudagraph-capture-sizes"')
+    settings = replace(SETTINGS, python=fake_python(tmp_path, packages), max_num_seqs=3)
+    assert " --cuda-graph-bs-decode 1 2 3 --" in " ".join([*SGLang(settings).command(80), "--"])
+    assert " --cudagraph-capture-sizes 1 2 4 6" in " ".join(VLLM(settings).command(80))
+    assert "--cudagraph-capture-sizes" not in VLLM(replace(settings, extra={"compilation_config": {}})).command(80)
+    assert "--cudagraph-capture-sizes" not in VLLM(replace(settings, eager=True)).command(80)
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
+def test_an_interpreter_that_does_not_answer_has_nothing(python: str) -> None:
+    assert ask(python, "sglang") == Host()
+    assert "--attention-backend" not in SGLang(replace(SETTINGS, python=python)).command(80)
+
+
+def test_what_a_server_says_of_itself_is_one_line() -> None:
+    newer = {"cuda_graph_config": {"decode": {"backend": "full", "bs": [1, 512]}}, "attention_backend": "fa3"}
+    known = {"sampling_backend": "flashinfer", "max_running_requests": 512, "max_total_num_tokens": 99}
+    assert described(newer | known) == (
+        "attention fa3, sampling flashinfer, CUDA graphs to 512, 512 sequences, 99 tokens of cache"
+    )
+    assert "CUDA graphs to 64" in described(known | {"cuda_graph_bs": [1, 64]})
+    assert "no CUDA graphs" in described(known | {"cuda_graph_bs": [1, 64], "disable_cuda_graph": True})
+
+
+def config_of(**changes: Any) -> Config:
+    """The defaults, with `section__key=value` in them."""
+    config = Config()
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        setattr(reduce(getattr, sections, config), key, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("changes", "sharing", "expected"),
+    [
+        ({}, Sharing(), 128),  # 16 prompts, 8 answers each
+        ({"data__train_batch_size": 512}, Sharing(), 1024),
+        ({"rollout__max_concurrent_trajectories": 30}, Sharing(), 30),
+        ({}, Sharing(replicas=3), 43),
+        ({"rollout__max_num_seqs": 7}, Sharing(replicas=3), 7),
+        ({"algorithm__filter_groups__enable": True, "data__gen_batch_size": 20}, Sharing(), 160),
+        ({"data__gen_batch_size": 20}, Sharing(), 128),
+    ],
+)
+def test_as_many_sequences_run_as_a_step_asks_for(changes: dict[str, Any], sharing: Sharing, expected: int) -> None:
+    assert sequences(config_of(rollout__n=8, **changes), sharing) == expected
+
+
+def test_an_engine_in_the_trainers_process_has_a_size_of_its_own() -> None:
+    assert sequences_in_process(config_of(data__train_batch_size=512)) == 64
+    assert sequences_in_process(config_of(rollout__max_num_seqs=300)) == 300
+
+
+def model_of(folder: Path, size: int, **shape: int) -> str:
+    """A folder with a bfloat16 model's configuration, and files of so many bytes."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16", **shape}))
+    for i in range(2):
+        with (folder / f"model-{i}.safetensors").open("wb") as file:
+            os.truncate(file.fileno(), size // 2)
+    return str(folder)
+
+
+def test_a_sleeping_engine_gets_what_the_trainer_leaves(tmp_path: Path) -> None:
+    config = config_of(model__path=model_of(tmp_path / "model", 4 * GIB))  # 2 Gi parameters
+    alone = trainer_bytes(config, Sharing(sleeps=True))
+    assert alone == 2 * GIB * (4 + 8 + 2)
+    assert trainer_bytes(config, Sharing(sleeps=True, ranks=4)) == 2 * GIB * (3 + 2)
+    assert trainer_bytes(config, Sharing(apart=True)) == 0
+    assert trainer_bytes(config, Sharing()) is None
+    shared = replace(SETTINGS, trainer_bytes=alone)
+    assert memory_share(shared, 140 * GIB) == 0.65
+    assert memory_share(shared, 30 * GIB) == 0.2
+    assert memory_share(replace(shared, servers_per_gpu=2), 140 * GIB) == 0.325
+    assert memory_share(replace(SETTINGS, trainer_bytes=0.0), 80 * GIB) == 0.85
+    assert memory_share(SETTINGS, 80 * GIB) == memory_share(shared, 0) == 0.5
+    assert memory_share(replace(shared, memory_fraction=0.7), 80 * GIB) == 0.7
+
+
+def test_it_takes_no_more_than_a_step_needs(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 8, "num_hidden_layers": 4, "num_key_value_heads": 2, "hidden_size": 512}
+    config = config_of(model__path=model_of(tmp_path / "model", 4 * GIB, **shape), rollout__n=8)
+    token = 2 * 4 * 2 * (512 // 8)  # keys and values, layers, heads, width
+    needed = 2 * (2 * GIB + 128 * 1000 * token)
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == needed
+    assert server_bytes(config, Sharing(replicas=2), 1000, "float32") == 4 * (2 * GIB + 64 * 1000 * token)
+    few = replace(SETTINGS, trainer_bytes=0.0, needed_bytes=20.0 * GIB)
+    assert memory_share(few, 80 * GIB) == 0.4  # a fifth more, and 8 GiB
+    assert memory_share(replace(few, needed_bytes=200.0 * GIB), 80 * GIB) == 0.85
+    assert memory_share(replace(few, needed_bytes=1.0), 80 * GIB) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_a_parameter"),
+    [
+        ({"actor__fsdp_config__optimizer_offload": True}, 6),
+        ({"actor__fsdp_config__param_offload": True, "actor__fsdp_config__optimizer_offload": True}, 2),
+        ({"actor__use_kl_loss": True}, 14 + 4),
+        ({"algorithm__use_kl_in_reward": True, "model__dtype": "bfloat16"}, 14 + 2),
+        ({"algorithm__adv_estimator": "gae"}, 14 + 12),
+        ({"model__lora_rank": 8}, 4),
+    ],
+)
+def test_what_the_trainer_keeps(tmp_path: Path, changes: dict[str, Any], bytes_a_parameter: int) -> None:
+    config = config_of(model__path=model_of(tmp_path / "model", 2 << 20), **changes)
+    assert trainer_bytes(config, Sharing(sleeps=True)) == bytes_a_parameter * (1 << 20)
+
+
+@pytest.mark.parametrize("path", ["some/model", "no place at all", None])
+def test_a_model_that_is_not_here_yet_is_unknown(path: str | None) -> None:
+    assert trainer_bytes(config_of(model__path=path), Sharing(sleeps=True)) is None
+
+
+def test_a_downloaded_model_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "models--some--model"
+    (cache / "snapshots").mkdir(parents=True)
+    model_of(cache / "snapshots/abc", 2 << 20)
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) == 14 << 20

@@ -1,0 +1,54 @@
+"""A server is launched before what it does not wait for, and does not outlive a start that fails."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from agentrl.config.schema import Config, Model, Rollout, Trainer
+from agentrl.engines.starting import start_servers, starting
+from agentrl.tracking.start_times import StartTimes
+
+LAUNCHED = """
+import sys
+from tests.engines.test_starting import config_of
+from agentrl.engines.starting import starting
+from agentrl.tracking.start_times import StartTimes
+with starting(config_of(sys.argv[1]), StartTimes()) as start:
+    print(start.servers.backend.name, sorted({"transformers", "peft", "agentrl.train"} & set(sys.modules)))
+"""
+
+
+def config_of(folder: str) -> Config:
+    """The settings of a run whose server only waits."""
+    waits = Path(folder) / "waits"
+    waits.write_text("#!/bin/sh\nexec sleep 60\n")
+    waits.chmod(0o755)
+    (Path(folder) / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
+    rollout = Rollout(name="sglang", engine_python=str(waits), weight_dir=folder, deterministic=False)
+    trainer = Trainer(device="cpu", default_local_dir=folder)
+    return Config(model=Model(path=folder), rollout=rollout, trainer=trainer)
+
+
+def test_it_is_launched_before_the_libraries_of_models_are_imported(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    told = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["sglang", "[]"]
+
+
+def test_servers_that_no_runtime_takes_are_stopped(tmp_path: Path) -> None:
+    with starting(config_of(str(tmp_path)), StartTimes()) as start:
+        assert start.servers is not None
+        (replica,) = start.servers.replicas
+        assert replica.server is not None
+        assert replica.server.alive
+    assert not replica.server.alive
+    assert start.take() is None
+
+
+def test_several_processes_start_theirs_on_ray(tmp_path: Path) -> None:
+    config = config_of(str(tmp_path))
+    config.trainer.n_gpus_per_node = 2
+    assert start_servers(config).servers is None

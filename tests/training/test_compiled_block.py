@@ -1,0 +1,64 @@
+"""Compiled blocks: the same numbers, none compiled again for a length, and a fallback where compiling fails."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from agentrl.config.schema import Actor, Optim
+from agentrl.training import PolicyActor
+from agentrl.training.perf.compiled_block import compile_blocks, compiles
+from agentrl.training.perf.compiling import uncompiled
+from tests.training.tiny import CPU, random_batch, tiny
+
+# One sequence each: attention is a call per sequence on a CPU, and each number of them another graph.
+BATCHES = [random_batch([n]) for n in (9, 20)]
+
+
+@pytest.fixture
+def counter(monkeypatch):
+    torch._dynamo.reset()
+    counted = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
+    return counted
+
+
+def policy_of(module) -> PolicyActor:
+    actor = Actor(optim=Optim(lr=1e-2))
+    return PolicyActor(module, actor=actor, temperature=1.0, device=CPU, total_steps=9)
+
+
+def test_compiled_blocks_compute_the_same(counter) -> None:
+    plain, compiled = policy_of(tiny(num_hidden_layers=1)), policy_of(compile_blocks(tiny(num_hidden_layers=1)))
+    with uncompiled():
+        compiled.logprobs(BATCHES[0])
+    assert counter.frame_count == 0  # nor did the probe of the output layer compile anything
+    graphs = []
+    for batch in BATCHES:
+        assert compiled.update(batch) == pytest.approx(plain.update(batch), rel=1e-4)
+        torch.testing.assert_close(compiled.logprobs(batch)[0], plain.logprobs(batch)[0], rtol=1e-4, atol=1e-4)
+        graphs.append(counter.frame_count)
+    assert compiled.module.compiled.works
+    assert graphs[0] == graphs[-1] > 0
+
+
+def test_a_block_that_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog) -> None:
+    torch._dynamo.reset()
+
+    def broken(graph, inputs):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
+    module = compile_blocks(tiny())
+    found = policy_of(module).update(BATCHES[0])
+    assert found == pytest.approx(policy_of(tiny()).update(BATCHES[0]))
+    assert not module.compiled.works
+    assert caplog.text.count("runs uncompiled") == 1
+
+
+def test_a_gpu_compiles_by_default() -> None:
+    assert [compiles(None, torch.device(kind)) for kind in ("cuda", "cpu")] == [True, False]
+    assert [compiles(chosen, torch.device("cuda")) for chosen in (True, False)] == [True, False]
+    assert compiles(True, CPU)
+    assert not compiles(None, torch.device("cuda"), fused=True)

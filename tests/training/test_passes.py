@@ -1,0 +1,111 @@
+"""The sizes of passes: chosen by memory, and smaller ones after a pass that did not fit."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.config import compose
+from agentrl.config.schema import Actor, Optim
+from agentrl.core.errors import UserError
+from agentrl.training import PolicyActor, passes
+from agentrl.training.micro_batches import micro_batching_like, score_batch
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.perf.pass_size import MOST, activation_bytes, shape_of, tokens_that_fit
+from tests.training.tiny import CPU, random_batch, tiny
+
+BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])
+TOTAL, LONGEST = sum(BATCH.lengths), max(BATCH.lengths)
+GPU = torch.device("cuda")
+GIB = 1 << 30
+
+
+def policy_of(**settings: Any) -> PolicyActor:
+    actor = Actor(optim=Optim(lr=1e-2), **settings)
+    return PolicyActor(tiny(), actor=actor, temperature=1.0, device=CPU, total_steps=9)
+
+
+def small_memory(policy: PolicyActor, most: int, *, after_backward: bool) -> list[int]:
+    """Let passes of more than `most` tokens run out of memory; the tokens of each pass."""
+    seen, score = [], policy.score
+
+    def limited(micro, **given):
+        seen.append(micro.num_tokens)
+        columns = score(micro, **given)
+        if micro.num_tokens > most:
+            if after_backward and torch.is_grad_enabled():
+                columns[0].sum().backward()  # the gradients of a pass that fails half-way
+            raise torch.OutOfMemoryError
+        return columns
+
+    policy.score = limited
+    return seen
+
+
+@pytest.mark.parametrize("after_backward", [False, True])
+def test_an_update_that_runs_out_of_memory_is_taken_again(after_backward: bool, caplog) -> None:
+    plain, small = policy_of(), policy_of()
+    seen = small_memory(small, TOTAL // 2 - 1, after_backward=after_backward)
+    wanted, found = plain.update(BATCH), small.update(BATCH)
+    assert seen[0] == TOTAL
+    assert found == pytest.approx(wanted, rel=1e-4)
+    for (name, mine), theirs in zip(small.module.named_parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
+    assert f"at most {TOTAL // 2} tokens" in caplog.text
+    del seen[:]
+    small.update(BATCH)
+    assert max(seen) < TOTAL // 2  # the size is kept
+
+
+def test_a_sequence_that_does_not_fit_says_what_to_set() -> None:
+    policy = policy_of()
+    small_memory(policy, LONGEST - 1, after_backward=False)
+    with pytest.raises(UserError, match=f"one sequence of {LONGEST} tokens .*enable_gradient_checkpointing"):
+        policy.update(BATCH)
+    with pytest.raises(UserError, match=f"one sequence of {LONGEST} tokens"):
+        policy.logprobs(BATCH)
+
+
+def test_log_probs_too() -> None:
+    policy = policy_of()
+    wanted = policy.logprobs(BATCH)[0]
+    small_memory(policy, TOTAL // 2 - 1, after_backward=False)
+    torch.testing.assert_close(score_batch(policy.score, BATCH, policy.scoring, columns=2)[0], wanted)
+
+
+def test_tokens_that_fit() -> None:
+    assert tokens_that_fit(11 * GIB, 1e6, 100, alone=True) == int(10 * GIB * 0.85 / 1e6) // 1024 * 1024
+    assert tokens_that_fit(1000 * GIB, 1e6, 100, alone=True) == MOST
+    assert tokens_that_fit(0.0, 1e6, 3000, alone=False) == 3000  # a sequence cannot be split
+
+
+def test_activations_by_what_is_kept() -> None:
+    module = tiny("qwen3")
+    names = [name for name, _ in module.named_parameters()]
+    shape = shape_of(module.config, names, names)
+    assert (shape.layers, shape.kept, shape.hidden, shape.queries, shape.keys, shape.normed) == (2, 2, 64, 64, 32, True)
+    plain = activation_bytes(shape, narrow=True, compiled=False, checkpointing=False)
+    assert activation_bytes(shape, narrow=True, compiled=True, checkpointing=False) < plain
+    assert activation_bytes(shape, narrow=True, compiled=False, checkpointing=True) < plain
+    late = shape_of(module.config, [name for name in names if ".layers.1." in name], names)
+    assert activation_bytes(late, narrow=True, compiled=False, checkpointing=False) == plain / 2
+
+
+def test_passes_take_what_is_free(monkeypatch) -> None:
+    config = compose(["model.path=none", "data.max_prompt_length=100", "data.max_response_length=200"], checks=())
+    monkeypatch.setattr(passes, "free_memory", lambda device: 1.5 * GIB)
+    policy = policy_of()
+    other: Any = SimpleNamespace(micro_batching=micro_batching_like(Actor(), GPU, None, None, None))
+    passes.fit_passes(config, [policy], [other], ALONE)
+    chosen = policy.micro_batching.max_tokens
+    assert chosen is not None
+    assert 2048 < chosen < MOST
+    assert policy.scoring.max_tokens == other.micro_batching.max_tokens == chosen
+    assert passes.description(policy) == f"passes of {chosen} tokens, not compiled, attention fa2, head triton"
+    monkeypatch.setattr(passes, "free_memory", lambda device: 0.0)
+    passes.fit_passes(config, [policy], [], ALONE)
+    assert policy.micro_batching.max_tokens == 300
+    own = policy_of(ppo_max_token_len_per_gpu=50)
+    passes.fit_passes(config, [own], [], ALONE)
+    assert own.micro_batching.max_tokens == 50

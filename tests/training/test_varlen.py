@@ -1,0 +1,87 @@
+"""The operator that hands packed attention to a kernel of another package."""
+
+import pytest
+import torch
+
+from agentrl.training.model import varlen
+from agentrl.training.model.varlen_cudnn import rounded
+
+
+class Kernel:
+    """A kernel in PyTorch, with the log-sum-exp that FlashAttention returns; no autograd runs inside an operator."""
+
+    @staticmethod
+    def forward(q, k, v, cu_seqlens, longest, scale):
+        parts = [(p @ v, lse) for p, lse, _, _, v in spans(q, k, v, cu_seqlens, scale)]
+        return torch.cat([o.transpose(0, 1) for o, _ in parts]), torch.cat([lse for _, lse in parts], 1)
+
+    @staticmethod
+    def backward(gradient, q, k, v, cu_seqlens, output, lse, longest, scale):
+        found, lengths = [], cu_seqlens.diff().tolist()
+        pieces = zip(spans(q, k, v, cu_seqlens, scale), gradient.split(lengths), output.split(lengths), strict=True)
+        for (p, _, x, y, z), g, o in pieces:
+            g, o = g.transpose(0, 1), o.transpose(0, 1)
+            ds = p * (g @ z.transpose(1, 2) - (g * o).sum(-1, keepdim=True)) * scale
+            found.append([d.transpose(0, 1) for d in (ds @ y, ds.transpose(1, 2) @ x, p.transpose(1, 2) @ g)])
+        dq, dk, dv = (torch.cat(columns) for columns in zip(*found, strict=True))
+        return dq, dk.unflatten(1, (-1, 2)).sum(2), dv.unflatten(1, (-1, 2)).sum(2)
+
+    @staticmethod
+    def lse_shape(q):
+        return (q.shape[1], q.shape[0])
+
+
+def spans(q, k, v, cu_seqlens, scale):
+    """Per sequence: probabilities [heads, L, L], log-sum-exp [heads, L], and q, k, v [heads, L, D]."""
+    lengths = cu_seqlens.diff().tolist()
+    whole = q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    for x, y, z in zip(*(t.transpose(0, 1).split(lengths, 1) for t in whole), strict=True):
+        scores = (x @ y.transpose(1, 2) * scale).masked_fill(
+            torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf
+        )
+        yield scores.softmax(-1), scores.float().logsumexp(-1), x, y, z
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setitem(varlen.NEWER, "mine", Kernel)
+
+
+def heads(tokens: int):
+    return [torch.randn(1, n, tokens, 8, requires_grad=True) for n in (4, 2, 2)]
+
+
+def attention(q, k, v, bounds, longest):
+    return varlen.varlen_attention(q, k, v, bounds, longest, None, "mine") * 2
+
+
+def test_it_differentiates_and_does_not_break_a_compiled_graph(kernel) -> None:
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for tokens, longest in ((10, 6), (17, 13)):
+            inputs = heads(tokens)
+            bounds = torch.tensor([0, longest, tokens], dtype=torch.int32)
+            found, wanted = (f(*inputs, bounds, longest) for f in (compiled, attention))
+            torch.testing.assert_close(found, wanted)
+            assert wanted.shape == (1, tokens, 4, 8)
+            for mine, theirs in zip(*(torch.autograd.grad(x.sum(), inputs) for x in (found, wanted)), strict=True):
+                torch.testing.assert_close(mine, theirs)
+
+
+def test_sizes_are_rounded_up() -> None:
+    assert [rounded(n) for n in (1, 2, 3, 4, 5, 7, 9, 13, 500, 700, 4097)] == [1, 2, 3, 4, 6, 8, 12, 16, 512, 768, 6144]
+
+
+def test_a_device_without_newer_kernels_has_pytorchs() -> None:
+    assert varlen.attention_kernel(torch.device("cpu"), 4, 2, 8) == "fa2"
+
+
+def test_a_kernel_must_agree_with_pytorch() -> None:
+    class Wrong(Kernel):
+        @staticmethod
+        def backward(*given):
+            dq, dk, dv = Kernel.backward(*given)
+            return dq, dk * 1.1, dv
+
+    right, wrong = (varlen.disagreement(kernel, torch.device("cpu"), 4, 2, 8) for kernel in (Kernel, Wrong))
+    assert right < varlen.AGREES < wrong

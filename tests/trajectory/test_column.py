@@ -1,0 +1,85 @@
+"""A ledger's column reads as the list that it replaces."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from agentrl.trajectory.column import BYTE, FLOAT, INT, Column
+from agentrl.trajectory.ledger import Ledger, LedgerError, Source
+
+
+@pytest.fixture
+def column() -> Column:
+    return Column(INT, [5, 6, 7])
+
+
+def test_what_lists_do(column):
+    assert column == [5, 6, 7] == column
+    assert column != [5, 6] and column != (5, 6, 7)  # noqa: PT018
+    assert (column[0], column[-1], column[1:], column[::-1]) == (5, 7, [6, 7], [7, 6, 5])
+    assert column + [8] == [5, 6, 7, 8]  # noqa: RUF005
+    assert [4] + column == [4, 5, 6, 7]  # noqa: RUF005
+    assert [*column, *column[:1]] == [5, 6, 7, 5]
+    assert (list(column), sum(column), column.index(6), column.count(7), 7 in column) == ([5, 6, 7], 18, 1, 1, True)
+    assert isinstance(column[:2], list)
+    assert isinstance(column.copy(), list)
+    assert (repr(column), bool(column), bool(Column(INT))) == ("[5, 6, 7]", True, False)
+
+
+def test_it_changes_as_a_list_does(column):
+    column.append(8)
+    column += [9]
+    column.extend((10, np.int64(11)))
+    column.extend(column)
+    assert column == [*range(5, 12)] * 2
+    del column[3:]
+    column[1] = -1
+    column[:1] = [1, 2]
+    assert (column, column.pop(), column) == ([1, 2, -1], 7, [1, 2, -1])
+
+
+def test_an_entry_of_another_type_is_refused_as_a_whole(column):
+    for values in ([1, 2.5], [1, 2**40], [1, "x"]):
+        with pytest.raises((TypeError, OverflowError)):
+            column.extend(values)
+    assert column == [5, 6, 7]
+    assert Column(FLOAT, [-0.1, 1]) == [-0.1, 1.0]
+
+
+def test_arrays_and_tensors_have_the_types_they_have_of_lists(column):
+    assert torch.equal(torch.tensor(column), torch.tensor([5, 6, 7]))
+    assert torch.tensor([column, column]).dtype is torch.int64
+    assert (np.asarray(column).dtype, np.array(Column(FLOAT, [0.5])).dtype) == (np.int64, np.float64)
+    held = np.asarray(column)
+    column.append(8)  # what users hold does not keep it from growing
+    assert held.tolist() == [5, 6, 7]
+    assert (column.numpy().dtype, Column(BYTE).numpy().shape) == (np.int32, (0,))
+    with pytest.raises(ValueError, match="read-only"):
+        column.numpy()[0] = 1
+
+
+def test_ledgers_are_copied_sent_and_compared():
+    ledger = Ledger()
+    ledger.append_prompt([1, 2])
+    ledger.append_model(np.array([3, 4]), [-0.1, -0.2], turn=0, version=[7, 8])
+    ledger.append_observation((5,), Source.TOOL, turn=0)
+    ledger.append_model([6], [-0.3], turn=1, version=8)
+    ledger.check()
+    for other in (copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger, protocol=5))):
+        assert other == ledger
+        other.ids.append(9)
+        assert other != ledger
+    assert (ledger.turn_ids(), ledger.turn_ends(), ledger.model_tokens) == ({0: [3, 4], 1: [6]}, {0: 3, 1: 5}, 3)
+    assert (Ledger().turn_ids(), Ledger().turn_ends(), Ledger().model_tokens) == ({}, {}, 0)
+
+
+def test_a_list_that_is_assigned_becomes_a_column():
+    ledger = Ledger(ids=[1, 2], mask=[0, 0])
+    ledger.versions = [-1, -1]
+    assert isinstance(ledger.ids, Column)
+    assert isinstance(ledger.versions, Column)
+    with pytest.raises(LedgerError, match="out of step"):
+        ledger.check()
