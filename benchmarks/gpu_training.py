@@ -23,7 +23,7 @@ from gpu_usage import Usage, busy_by_phase
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
 SPARE = 8
 """Tokens: SGLang ends an answer two tokens before its longest sequence."""
-GRACE = 10.0
+GRACE = 15.0
 """Seconds for a run to end after its last step."""
 STOPPED = threading.Event()
 """Set by SIGTERM: what runs is stopped, what was measured is kept."""
@@ -103,10 +103,15 @@ def settings(work: Work, rows: Path, run: Path, *, model: Path, engine: str, ste
 
 
 def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Path, steps: int, limit: float) -> Run:
-    """Run a command until it ends, until `GRACE` seconds after its last step, or for `limit` seconds."""
+    """Run a command until it ends, until `GRACE` seconds after its last step, or for `limit` seconds.
+
+    It runs in the log's folder: a checkout in the working directory would come before the one that is measured.
+    """
     run = Run(time.time())
     with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=log.parent, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 _see(run, metrics)
