@@ -1,12 +1,12 @@
 """Runs everything in one process, except the servers of an SGLang or vLLM engine.
 
 Invariant: engine and learner take turns; neither runs while the other does, so both may use every core and the GPU.
-The hf engine samples from the parameters that the learner trains; servers get them by `publish_weights` before
-anything is sampled.
+With `trainer.max_staleness` > 0, a server that keeps its memory continues while the policy trains. The hf engine
+samples from the parameters that the learner trains; servers get them by `publish_weights` before anything is sampled.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from agentrl.engines.engine import Engine
 from agentrl.engines.launching import Servers, engine_in_process, launch
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.stream import AdmittedBatch, Pending
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
+from agentrl.runtime.loop_thread import LoopThread
+from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
 from agentrl.training import Batch, device_for
 from agentrl.training.learner import Learner
@@ -32,7 +35,9 @@ class LocalRuntime:
     def __init__(self, config: Config, parts: Parts = NO_PARTS) -> None:
         servers = launch(config, device_for(config.trainer.device))  # first: a server starts while the model is loaded
         self.sleeps = servers is not None and servers.sleeps
-        self.runner = LoopRunner()
+        ahead = config.trainer.max_staleness > 0
+        self.runner: LoopRunner | LoopThread = LoopThread() if ahead else LoopRunner()
+        self.ahead: SamplingAhead | None = None
         with ExitStack() as undo:
             undo.callback(self.runner.close)
             if servers is not None:
@@ -41,6 +46,10 @@ class LocalRuntime:
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
+            if isinstance(self.runner, LoopThread):
+                self.ahead = SamplingAhead(self.runner, self.engine, shares_parameters=servers is None)
+                self.engine = self.ahead.engine
+                undo.callback(self.ahead.close)
             self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)
             undo.pop_all()
 
@@ -50,25 +59,39 @@ class LocalRuntime:
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done, scored=scored)
 
+    def begin(self, batch: AdmittedBatch) -> Pending:
+        assert self.ahead is not None
+        return self.ahead.begin(self.rollouts, batch)
+
+    def activity(self) -> dict[str, float]:
+        return {} if self.ahead is None else self.ahead.activity()
+
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.greedy(rows, step, on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        if self.ahead is not None:
+            self.ahead.resume()
         return self.rollouts.validate(rows, step, on_done)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         if self.sleeps:
             self.runner.run(self.engine.sleep())
+        elif self.ahead is not None:
+            self.ahead.pause()
         with self.rollouts.scoring():
             return self.learner.compute_logprobs(batch)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        return self.learner.update(batch)
+        with nullcontext() if self.ahead is None else self.ahead.updating():
+            return self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
         if self.sleeps:
             torch.cuda.empty_cache()  # the engine's cache needs this memory now
         self.runner.run(self.engine.update_weights(version))
+        if self.ahead is not None:
+            self.ahead.resume()
         if self.sleeps:
             self.learner.offload_parameters()
 
@@ -85,6 +108,8 @@ class LocalRuntime:
         return self.rollouts.decode(ids)
 
     def close(self) -> None:
+        if self.ahead is not None:
+            self.ahead.close()
         self.rollouts.close()
         self.runner.close()
 
