@@ -1,10 +1,10 @@
 """How much of the ideal speed a run reaches when a few conversations take much longer than the others.
 
-Recorded sessions of a coding agent are replayed: their turns, sampled tokens and waits between turns. Engine and trainer
-have fixed speeds and no other cost, and a clock that jumps to the next event: hours pass in seconds. agentrl's own
-`Stream` and `Sampler` admit the rows and give out the groups. Ideal: neither engine nor trainer is ever idle; both have
-the same speed, so that is the hardest case for a trainer and an engine with GPUs of their own. Sharing a GPU, the two
-take turns, and the ideal is half the speed.
+Recorded sessions of a coding agent are replayed: their turns, sampled tokens and waits between turns. Engine and
+trainer have fixed speeds and no other cost, and a clock that jumps to the next event: hours pass in seconds. agentrl's
+own `Stream` and `Sampler` admit the rows and give out the groups. Ideal: neither engine nor trainer is ever idle; both
+have the same speed, which is the hardest case for a trainer and an engine with GPUs of their own. With --shared they
+take turns on one GPU, and the ideal is half the speed.
 
     python benchmarks/stragglers.py agent_waits.jsonl.gz --bounds 0 1 2 4 8
 
