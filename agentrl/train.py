@@ -1,8 +1,7 @@
 """The training loop.
 
-Invariants: step k trains on trajectories of the weights that step k - 1 published, or of ones at most
-`trainer.max_staleness` older; a checkpoint of step k holds all that step k + 1 depends on; a step that loses too many
-trajectories, or has to stop while it samples, changes nothing.
+Invariants: tokens of step k are drawn by the weights of step k - 1, or of at most `trainer.max_staleness` steps before;
+a checkpoint of step k holds all that step k + 1 depends on; a step that is stopped while it samples changes nothing.
 """
 
 from collections.abc import Iterator
@@ -89,13 +88,12 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     splits = read_splits(config, runtime, parts)
     runtime.prepare(splits.total_steps)
     advantages = advantages_of(config)
-    stream = stream_of(config, splits.train, splits.total_steps)
+    stream = stream_of(config, splits)
     checkpoints = Checkpoints(config.trainer, runtime, {"rows": stream, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
     with RunTracker(config, splits.total_steps, start, runtime.decode) as tracker:
         advantages.on_advantages = tracker.trained
-        stop = StopRequest(lambda: tracker.view.note(STOPPING))
-        observed = TrackedRuntime(runtime, tracker, stop)
-        sampler = Sampler(config, observed, stream, tracker)
-        validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
-        yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)
+        tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
+        sampler = Sampler(config, tracked, stream, tracker)
+        validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
+        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, tracked.stop, start)

@@ -31,6 +31,7 @@ from rich.table import Table
 from agentrl.config import compose
 from agentrl.config.schema import Config
 from agentrl.data import Loader
+from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.stream import AdmittedBatch
 from agentrl.trajectory.ledger import Ledger
@@ -197,7 +198,7 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
     workers = Workers(loop, engine, sessions, config.rollout.n)
     rows = [Row(f"r{i}", []) for i in range(args.rows * 4)]
     loader = Loader(rows, args.rows, shuffle=True, seed=0)
-    sample = Sampler(config, workers, stream_of(config, loader, args.steps), Quiet())  # type: ignore[arg-type]
+    sample = Sampler(config, workers, stream_of(config, Splits(loader, [], args.steps)), Quiet())  # type: ignore[arg-type]
     trained: list[int] = []
     ages: list[tuple[float, float]] = []
     started, first = 0.0, 0

@@ -13,7 +13,7 @@ from agentrl.algorithms import reads
 from agentrl.algorithms.group_filters import keeps
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.data import Loader
+from agentrl.data.splits import Splits
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
 from agentrl.rollout.workers import OnDone, RolloutWorkers
@@ -153,10 +153,10 @@ class Sampler:
             return rollout(rows, step, on_done)
 
 
-def stream_of(config: Config, loader: Loader, last_step: int) -> Stream:
-    """The stream of a run of `last_step` steps."""
+def stream_of(config: Config, splits: Splits) -> Stream:
+    """The stream of a run's training rows."""
     bound, size, n = config.trainer.max_staleness, config.data.train_batch_size, config.rollout.n
-    return Stream(loader, bound=bound, batch_size=size, n=n, last_step=last_step)
+    return Stream(splits.train, bound=bound, batch_size=size, n=n, last_step=splits.total_steps)
 
 
 def kept_groups(

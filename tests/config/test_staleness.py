@@ -25,15 +25,7 @@ def notes(*overrides: str) -> list[str]:
         (["rollout.top_p=0.9"], "rollout.top_p=0.9 with trainer.max_staleness=2"),
         (["rollout.top_k=20"], "rollout.top_k=20 with trainer.max_staleness=2"),
         ([FILTER, "data.train_batch_size=4", "data.gen_batch_size=12"], "set it to 8 or less"),
-        (
-            [
-                FILTER,
-                "data.train_batch_size=4",
-                "data.gen_batch_size=2",
-                "algorithm.filter_groups.max_num_gen_batches=1",
-            ],
-            "set it to 2 or more",
-        ),
+        ([FILTER, "data.train_batch_size=4", "data.gen_batch_size=2", ONE], "set it to 2 or more"),
     ],
 )
 def test_refused(overrides: list[str], expected: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from agentrl.config import compose
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
+from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, kept_groups, stream_of
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
@@ -52,7 +53,7 @@ def sampler(groups, *overrides, batch=2, greedy=0.25):
     config = compose([f"data.train_batch_size={batch}", *overrides], checks=())
     rows = [Row(f"r{i}", [], extra_info={"rewards": rewards, "greedy": greedy}) for i, rewards in enumerate(groups)]
     runtime = Scripted()
-    stream = stream_of(config, Loader(rows, batch, shuffle=False, seed=0), last_step=100)
+    stream = stream_of(config, Splits(Loader(rows, batch, shuffle=False, seed=0), [], total_steps=100))
     return Sampler(config, runtime, stream, Quiet()), runtime
 
 

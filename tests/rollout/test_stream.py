@@ -1,5 +1,6 @@
 """Rows leave the stream in order, none older than the bound, none lost, none twice; checkpoints hold the queue."""
 
+import io
 import random
 from collections import Counter
 from contextlib import nullcontext
@@ -8,17 +9,20 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.config import compose
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
+from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.plain import from_plain, to_plain
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Outcome, Trajectory
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
 FILTER = "algorithm.filter_groups.enable=true"
 
@@ -88,7 +92,7 @@ def sampler(bound, *overrides, rows=23, batch=3, workers=None, steps=1000):
     config.trainer.max_staleness, config.data.train_batch_size = bound, batch
     loader = Loader([Row(f"r{i}", []) for i in range(rows)], batch, shuffle=True, seed=0)
     workers = workers or Workers()
-    return Sampler(config, workers, stream_of(config, loader, steps), Quiet()), workers
+    return Sampler(config, workers, stream_of(config, Splits(loader, [], steps)), Quiet()), workers
 
 
 def train(sample, workers, steps):
@@ -146,8 +150,16 @@ def test_nothing_is_begun_that_no_step_trains_on():
 def resumed(sample, workers, bound=2, **options):
     """Another process with the state that a checkpoint has, through the plain data of one."""
     other, _ = sampler(bound, workers=workers, **options)
-    other.stream.load_state_dict(sample.stream.state_dict())
+    other.stream.load_state_dict(stored(sample.stream.state_dict()))
     return other
+
+
+def stored(state):
+    """The state as a checkpoint returns it: loading it runs no code."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize("extra", [[], [FILTER]])
@@ -162,7 +174,7 @@ def test_a_resumed_run_loses_nothing_and_trains_on_nothing_twice(extra):
                 batch.pending = batch.pending or workers.begin(batch)  # what was given back is begun with the next step
                 batch.pending.result()
         other, _ = sampler(2, *extra, workers=workers)
-        other.stream.load_state_dict(sample.stream.state_dict())
+        other.stream.load_state_dict(stored(sample.stream.state_dict()))
         sample = other
     assert set(trained.values()) == {1}
     assert set(workers.made.values()) == {1}  # what was finished is not made again
@@ -206,6 +218,21 @@ def test_the_stream_needs_the_same_rows():
     sample, workers = sampler(1)
     with pytest.raises(UserError, match="24 rows now, 23 when"):
         resumed(sample, workers, rows=24)
+
+
+def test_a_trajectory_comes_back_as_it_was():
+    row = Row("a", [{"role": "user", "content": "?"}])
+    ledger = Ledger()
+    ledger.append_prompt([1, 2**40])
+    ledger.append_model([3], [-0.1], turn=0, version=7)
+    whole = Trajectory(row, "3/a/1", 1, [{"role": "user", "content": "é"}], [{"name": "f"}], [ledger])
+    whole.tool_calls.append(ToolCallRecord(0, "f", {"x": 1}, "said", Outcome.OK, 0.5))
+    whole.turn_rewards.append(TurnReward(0, 0.25, "tool"))
+    whole.spans.append(Span("generate", 1.0, 2.0))
+    whole.outcome, whole.reward, whole.reward_extra = Outcome.MODEL_ERROR, 1 / 3, {"acc": 1.0}
+    assert from_plain(stored(to_plain(whole)), row) == whole
+    ledger.media.append(object())
+    assert to_plain(whole) is None
 
 
 def test_staleness_is_of_tokens():
