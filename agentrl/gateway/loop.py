@@ -63,9 +63,12 @@ class ProgramAgent(AgentLoop):
     @classmethod
     def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
         """The loop of a list entry. Raises UserError."""
+        require_packages()
+        from agentrl.gateway.server import Gateway
+
         program = read_program(entry, file)
         slots = asyncio.Semaphore(program.max_concurrent) if program.max_concurrent else nullcontext()
-        shared = Shared(program, gateway(program.host), slots)
+        shared = Shared(program, Gateway(MODEL, program.host), slots)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
@@ -96,14 +99,11 @@ class ProgramAgent(AgentLoop):
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
 
 
-def gateway(host: str, port: int = 0) -> "Gateway":
-    """A gateway that listens at an address. Raises UserError where its packages are not installed."""
+def require_packages() -> None:
+    """Raises UserError where the gateway's packages are not installed."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
-    from agentrl.gateway.server import Gateway
-
-    return Gateway(MODEL, host, port)
 
 
 def conclude(program: Program, session: Session, ended: Ended) -> None:

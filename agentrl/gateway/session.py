@@ -180,8 +180,10 @@ class Session:
         reply = self.chat.parse(drawn.ids, schemas, lead=placed.ids[-LEAD:])
         name = f"{self.trajectory.key}/{number}"
         _rename(reply, name)
-        calls = reply.calls if "tool_calls" in reply.message else []
+        calls = reply.calls if "tool_calls" in reply.message and schemas else []
         text, reasoning = _shown(reply.message)
+        if reply.calls and not schemas:  # calls of tools that the client did not name are text
+            text = _answer(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
             text = text.partition(stopped)[0]
         told: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
@@ -221,6 +223,13 @@ def _rename(reply: Reply, name: str) -> None:
         call.id = call_id(name, i + 1)
     if "tool_calls" in reply.message:
         reply.message["tool_calls"] = [as_tool_call(call) for call in reply.calls]
+
+
+def _answer(text: str) -> str:
+    """A turn's text after its thinking."""
+    for closing in BLOCKS.values():
+        text = text.rpartition(closing)[2]
+    return text.strip()
 
 
 def _shown(message: Message) -> tuple[str, str]:
