@@ -90,7 +90,8 @@ def _command(command: Any, where: str, beside: Path) -> tuple[str, ...]:
         words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     except (ValueError, TypeError) as error:
         raise UserError(f"{where}: command: {error}; write one line, or a list of words") from error
-    words = [str((beside / word).resolve()) if word and (beside / word).is_file() else word for word in words]
+    # Not resolved: the python of a virtual environment is a link to another one.
+    words = [str((beside / word).absolute()) if word and (beside / word).is_file() else word for word in words]
     if not words or shutil.which(words[0]) is None:
         raise UserError(f"{where}: command: {words[0] if words else 'it'} is not there; install it, or write its path")
     return tuple(words)
