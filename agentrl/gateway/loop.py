@@ -75,6 +75,7 @@ class ProgramAgent(AgentLoop):
         if self.shared is None:
             raise UserError("agent loop program: name its entry in rollout.agent.agent_loop_config_path")
         program = self.shared.program
+        self._check(program)
         session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
         key = f"sk-{secrets.token_hex(12)}"
         async with self.shared.slots, self.shared.gateway.serving(key, session) as url:
@@ -86,6 +87,12 @@ class ProgramAgent(AgentLoop):
         about = {"exit_code": ended.code, "seconds": round(time.monotonic() - start, 2), "output": ended.output}
         trajectory.extra["program"] = {**trajectory.extra.get("program", {}), **about}
         conclude(program, session, ended)
+
+    def _check(self, program: Program) -> None:
+        """Raises UserError where rollouts would wait for each other for good: a deterministic engine waits until all
+        of them have asked for something."""
+        if program.max_concurrent and self.env.settings and self.env.settings.rollout.deterministic:
+            raise UserError(f"agent {program.name}: leave out max_concurrent with rollout.deterministic=true")
 
     async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
         """Run the program in a folder of its own."""

@@ -1,12 +1,15 @@
 """The real openai and anthropic clients, plain and streamed, with tools."""
 
+import asyncio
 import json
+from typing import Any
 
 import anthropic
 import httpx
 import openai
 import pytest
 
+from agentrl.gateway import app
 from tests.gateway.serving import ADD, KEY, TOOL, serving
 from tests.rollout.scripted import calls, says
 
@@ -161,3 +164,39 @@ async def test_a_bad_body_is_one_clear_line(body: bytes, says_: str) -> None:
         answer = await http.post("/v1/chat/completions", content=body)
         assert answer.status_code == 400
         assert says_ in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_leaves_nothing(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "QUIET", 0.01)
+    async with serving(says("The answer is 4 .", "The answer is 5 .")) as served:
+        begun, go, play = asyncio.Event(), asyncio.Event(), served.engine.generate
+        ended: list[str] = []
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            return await play(*args, **kwargs)
+
+        served.engine.generate = slow  # type: ignore[method-assign]
+        said = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3 ?"}]}
+        async with httpx.AsyncClient(base_url=served.url) as http:
+            if stream:
+                async with http.stream("POST", "/v1/chat/completions", json={**said, "stream": True}) as answer:
+                    assert (await anext(answer.aiter_lines())) == ": the model thinks"
+            else:
+                task = asyncio.create_task(http.post("/v1/chat/completions", json=said))
+                await begun.wait()
+                task.cancel()
+        while not ended:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not served.trajectory.ledgers
+        go.set()
+        client = openai.AsyncOpenAI(**served.openai)
+        again = await client.chat.completions.create(**said)
+        assert again.choices[0].message.content == "The answer is 4 ."
+    assert len(served.trajectory.ledgers) == 1
