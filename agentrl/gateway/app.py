@@ -1,4 +1,4 @@
-"""The HTTP face of the gateway: addresses, keys, bodies, streams, and clients that go away."""
+"""The gateway over HTTP: addresses, keys, bodies, streams, and clients that go away."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentrl.core.json_text import to_json
-from agentrl.gateway.forest import Placed
+from agentrl.gateway.forest import Pending
 from agentrl.gateway.protocols import Dialect, anthropic, chat, responses
 from agentrl.gateway.request import Body, Refused, Request
 from agentrl.gateway.session import Session
@@ -86,11 +86,11 @@ class Handlers:
         async def answer(http: HttpRequest) -> Response:
             session = self._session(http)
             request = dialect.read(await _body(http))
-            placed = session.place(request)
+            pending = session.begin(request)
             if request.stream:
-                stream = _stream(dialect, session, request, placed)
+                stream = _stream(dialect, session, request, pending)
                 return StreamingResponse(stream, media_type="text/event-stream", headers=NO_STREAM_END)
-            return _json(dialect.whole(await _unless_gone(http, session.answer(request, placed))))
+            return _json(dialect.whole(await _unless_gone(http, session.answer(request, pending))))
 
         return self.guarded(dialect, answer)
 
@@ -135,9 +135,9 @@ async def _body(http: HttpRequest) -> Body:
     return body
 
 
-async def _stream(dialect: Dialect, session: Session, request: Request, placed: Placed) -> AsyncIterator[bytes]:
+async def _stream(dialect: Dialect, session: Session, request: Request, pending: Pending) -> AsyncIterator[bytes]:
     """The answer as events, with others before it while the model thinks."""
-    work = asyncio.ensure_future(session.answer(request, placed))
+    work = asyncio.ensure_future(session.answer(request, pending))
     try:
         while not (await asyncio.wait({work}, timeout=QUIET))[0]:
             yield dialect.KEEP_ALIVE

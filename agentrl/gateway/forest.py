@@ -3,7 +3,7 @@
 Invariants:
 - each sampled token is a model token of exactly one ledger, the one that it was drawn in;
 - a ledger that forks from another repeats that one's tokens as its prompt (mask 0); nothing sampled is encoded again;
-- a turn is continued in place once; whoever comes second, or at the same time, forks.
+- a turn is continued in its ledger once; whoever comes second, or at the same time, forks.
 """
 
 from collections import defaultdict
@@ -68,8 +68,8 @@ class Drawn:
 
 
 @dataclass
-class Placed:
-    """A request with its place in the forest."""
+class Pending:
+    """A request that waits for its answer, and where in the forest that goes."""
 
     branch: Branch
     ids: list[int]
@@ -81,11 +81,13 @@ class Placed:
     digest: Digest
     """Of the conversation before the answer."""
     turn: Turn | None = None
-    """The turn that it continues in place."""
+    """The turn that it continues; none in a new ledger."""
     segments: Sequence[Segment] = ()
     """Tokens that follow that turn."""
     known: int = 0
     """Tokens of the prompt that were there before."""
+    number: int = 0
+    """Of the request in its session: requests at the same time draw from seeds of their own."""
 
     def give_up(self) -> None:
         """There is no answer: the turn can be continued by another request."""
@@ -103,8 +105,8 @@ class Forest:
         """Those with an answer, in the order of their first."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
 
-    def place(self, request: Request) -> Placed:
-        """The place of a request, which is its own until it is written or given up. Raises Refused."""
+    def begin(self, request: Request) -> Pending:
+        """Find where a request goes on; that is its own until it is written or given up. Raises Refused."""
         history = list(canonical.digests(request.tools, request.messages))
         last = max((i for i, m in enumerate(request.messages) if m["role"] == "assistant"), default=-1)
         known = self._turns.get(history[last], ()) if last >= 0 else ()
@@ -116,29 +118,29 @@ class Forest:
                 if turn is not None:
                     return self._continued(turn, seen, history[-1])
                 ids = self.chat.prompt(seen, request.tools)
-                return Placed(Branch(request.tools), ids, media_of(seen), seen, history[-1])
+                return Pending(Branch(request.tools), ids, media_of(seen), seen, history[-1])
             except UserError as error:
                 refusal = error
         raise Refused(str(refusal)) from refusal
 
-    def write(self, placed: Placed, drawn: Drawn, message: Message, told: Message, *, closed: bool) -> None:
+    def write(self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, closed: bool) -> None:
         """Write the tokens of a prompt that its ledger lacks, and those of the answer.
 
-        `message` is the answer for the template, `told` the one that the client knows. `closed`: a stop token ends it.
+        `message` is the answer for the template, `sent` the one that the client knows. `closed`: a stop token ends it.
         """
-        branch, ledger, number = placed.branch, placed.branch.ledger, self.turns
-        if placed.turn is None:
-            ledger.append_prompt(placed.ids, placed.media)
+        branch, ledger, number = pending.branch, pending.branch.ledger, self.turns
+        if pending.turn is None:
+            ledger.append_prompt(pending.ids, pending.media)
             self.branches.append(branch)
         else:
-            for source, segment in placed.segments:
-                ledger.append_observation(segment, source, turn=placed.turn.number)
-            ledger.media[:] = placed.media
+            for source, segment in pending.segments:
+                ledger.append_observation(segment, source, turn=pending.turn.number)
+            ledger.media[:] = pending.media
         ledger.append_model(drawn.ids, drawn.logprobs, turn=number, version=drawn.versions)
-        branch.messages += [*placed.new, message]
+        branch.messages += [*pending.new, message]
         branch.turns += 1
-        turn = Turn(branch, number, len(ledger), len(placed.media), len(branch.messages), closed)
-        self._turns[canonical.after(placed.digest, told)].append(turn)
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), closed)
+        self._turns[canonical.after(pending.digest, sent)].append(turn)
 
     @property
     def turns(self) -> int:
@@ -150,8 +152,8 @@ class Forest:
         """The branch with the most turns; of several the first."""
         return max(self.branches, key=lambda branch: branch.turns, default=None)
 
-    def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Placed:
-        """After a turn: in place, or as a fork. Raises UserError."""
+    def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
+        """After a turn: in its ledger, or as a fork. Raises UserError."""
         branch = turn.branch
         ids, history = branch.ledger.ids[: turn.tokens], branch.messages[: turn.messages]
         media = [*branch.ledger.media[: turn.media], *media_of(new)]
@@ -159,14 +161,14 @@ class Forest:
         if segments is None:
             whole = [*history, *new]
             split = Branch(branch.schemas, parent=branch)
-            return Placed(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
+            return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
         prompt = ids + [token for _, segment in segments for token in segment]
         self.chat.processor.check(prompt, media)
         if not turn.continued:
             turn.continued = True
-            return Placed(branch, prompt, media, new, digest, turn, segments, known=len(ids))
+            return Pending(branch, prompt, media, new, digest, turn, segments, known=len(ids))
         fork = Branch(branch.schemas, parent=branch, shared=len(ids))
-        return Placed(fork, prompt, media, [*history, *new], digest, known=len(ids))
+        return Pending(fork, prompt, media, [*history, *new], digest, known=len(ids))
 
     def _segments(
         self, turn: Turn, ids: list[int], history: list[Message], new: list[Message]

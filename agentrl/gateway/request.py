@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """One turn of the model, as a client is told of it."""
+    """One turn of the model, as a client gets it."""
 
     id: str
     model: str

@@ -18,7 +18,7 @@ from agentrl.chat.template import LEAD
 from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.forest import Drawn, Forest, Placed
+from agentrl.gateway.forest import Drawn, Forest, Pending
 from agentrl.gateway.request import Answer, Finish, Refused, Request
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
@@ -57,7 +57,7 @@ class Session:
         """The run's chat format."""
         return self.env.chat
 
-    def place(self, request: Request) -> Placed:
+    def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
         limit = self.env.limits.assistant_turns
         if not self.closed and limit is not None and self.trajectory.turns >= limit:
@@ -65,44 +65,44 @@ class Session:
             self._close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
-        placed = self.forest.place(request)
+        pending = self.forest.begin(request)
         longest = self.env.limits.model_length
-        if len(placed.ids) >= longest:
-            placed.give_up()
+        if len(pending.ids) >= longest:
+            pending.give_up()
             raise Refused(
                 f"This model's maximum context length is {longest} tokens. However, your messages resulted in "
-                f"{len(placed.ids)} tokens. Please reduce the length of the messages.",
+                f"{len(pending.ids)} tokens. Please reduce the length of the messages.",
                 "context",
-                tokens=len(placed.ids),
+                tokens=len(pending.ids),
                 limit=longest,
             )
         self.requests += 1
+        pending.number = self.requests
         self.unmet.update(request.unmet)
-        return placed
+        return pending
 
-    async def answer(self, request: Request, placed: Placed) -> Answer:
+    async def answer(self, request: Request, pending: Pending) -> Answer:
         """The model's turn. Raises Refused; a cancellation leaves nothing behind."""
-        number = self.requests
         try:
             with recorded(self.trajectory, "generate"):
-                drawn, stopped = await self._draw(request, placed, number)
+                drawn, stopped = await self._draw(request, pending)
         except BaseException as error:
-            placed.give_up()
+            pending.give_up()
             if isinstance(error, InfraError | UserError):
                 self.failure = error
                 raise Refused(f"the engine failed: {error}", "overloaded") from error
             raise
         self.failure = None
-        answer = self._written(request, placed, drawn, stopped, number)
+        answer = self._written(request, pending, drawn, stopped)
         if self.env.on_turn is not None:
             await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
         return answer
 
     def count(self, request: Request) -> int:
         """Tokens of a request's prompt. Raises Refused."""
-        placed = self.forest.place(request)
-        placed.give_up()
-        return len(placed.ids)
+        pending = self.forest.begin(request)
+        pending.give_up()
+        return len(pending.ids)
 
     def end(self, why: str) -> None:
         """Take no further requests, and note in the trajectory how its ledgers came about."""
@@ -119,28 +119,29 @@ class Session:
         self.closed = self.closed or why
         self.over.set()
 
-    async def _draw(self, request: Request, placed: Placed, number: int) -> tuple[Drawn, str | None]:
+    async def _draw(self, request: Request, pending: Pending) -> tuple[Drawn, str | None]:
         """The tokens of the answer, and the stop string that ended it."""
-        drawn, asked = Drawn(), self._sampling(request, placed)
+        drawn, asked = Drawn(), self._sampling(request, pending)
         stopped, more = None, asked.max_new_tokens
         while more > 0:
-            seed = seed_for(self.sampling.seed, self.trajectory.key, number, len(drawn.ids))
+            seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                placed.ids + drawn.ids,
+                pending.ids + drawn.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
-                media=placed.media,
+                media=pending.media,
             )
             n = len(generation.token_ids)
             drawn.ids += generation.token_ids
             drawn.logprobs += generation.logprobs
             drawn.versions += generation.versions or [generation.weight_version] * n
             stopped = self._cut(drawn, request.stop) or self._cut_media(drawn)
-            more = 0 if stopped or generation.finish_reason != "abort" else asked.max_new_tokens - len(drawn.ids)
+            finished = stopped is not None or generation.finish_reason != "abort"
+            more = 0 if finished else asked.max_new_tokens - len(drawn.ids)
         return drawn, stopped
 
-    def _sampling(self, request: Request, placed: Placed) -> Sampling:
-        room = self.env.limits.model_length - len(placed.ids)
+    def _sampling(self, request: Request, pending: Pending) -> Sampling:
+        room = self.env.limits.model_length - len(pending.ids)
         most = min(self.sampling.max_new_tokens, room, request.max_tokens or room)
         wishes = {name: getattr(request, name) for name in AGENTS} if self.own_sampling else {}
         wishes = {name: value for name, value in wishes.items() if value is not None}
@@ -175,10 +176,10 @@ class Session:
         self.trajectory.error = "the model wrote the token that stands for an image"
         return ""
 
-    def _written(self, request: Request, placed: Placed, drawn: Drawn, stopped: str | None, number: int) -> Answer:
-        schemas = placed.branch.schemas
-        reply = self.chat.parse(drawn.ids, schemas, lead=placed.ids[-LEAD:])
-        name = f"{self.trajectory.key}/{number}"
+    def _written(self, request: Request, pending: Pending, drawn: Drawn, stopped: str | None) -> Answer:
+        schemas = pending.branch.schemas
+        reply = self.chat.parse(drawn.ids, schemas, lead=pending.ids[-LEAD:])
+        name = f"{self.trajectory.key}/{pending.number}"
         _rename(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []
         text, reasoning = _shown(reply.message)
@@ -186,8 +187,8 @@ class Session:
             text = _answer(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
             text = text.partition(stopped)[0]
-        told: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
-        self.forest.write(placed, drawn, reply.message, told, closed=reply.closed)
+        sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
+        self.forest.write(pending, drawn, reply.message, sent, closed=reply.closed)
         self._record()
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(drawn.ids, drawn.logprobs, strict=True) if request.logprobs else ()
@@ -200,8 +201,8 @@ class Session:
             calls=calls,
             finish=finish,
             stop=stopped or None,
-            prompt_tokens=len(placed.ids),
-            cached_tokens=placed.known,
+            prompt_tokens=len(pending.ids),
+            cached_tokens=pending.known,
             completion_tokens=len(drawn.ids),
             tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
             body=request.body,
@@ -214,7 +215,9 @@ class Session:
         trajectory.ledgers = [branch.ledger for branch in self.forest.branches]
         trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
         trajectory.turns = self.forest.turns
-        trajectory.templated = len(trajectory.ledgers) == 1
+        # The comparison with the template counts turns from the end of the row's prompt on.
+        begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
+        trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
 
 
 def _rename(reply: Reply, name: str) -> None:

@@ -30,10 +30,12 @@ class RandomEngine:
 
     def __init__(self, random: Random, encode: Any) -> None:
         self.random, self.encode = random, encode
+        self.seeds: list[int | None] = []
         self.drawn: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         random = self.random
+        self.seeds.append(sampling.seed)
         if random.random() < 0.05:
             raise InfraError("the engine is on fire")
         text = " ".join(random.choices(WORDS, k=random.randint(1, 5)))
@@ -64,7 +66,7 @@ class Agent:
         """Ask; False where the engine failed."""
         try:
             request = self.dialect.read(self.sent())
-            answer = await self.session.answer(request, self.session.place(request))
+            answer = await self.session.answer(request, self.session.begin(request))
         except Refused:
             return False
         b"".join(self.dialect.events(answer))
@@ -173,10 +175,10 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Se
         else:
             others = [Agent(session, random, agent.dialect, list(agent.history), 100 * i) for i in range(1, 4)]
             requests = [other.dialect.read(other.sent()) for other in others]
-            placed = [session.place(request) for request in requests]
+            pending = [session.begin(request) for request in requests]
             for i in random.sample(range(3), 3):
                 try:
-                    others[i].take(await session.answer(requests[i], placed[i]))
+                    others[i].take(await session.answer(requests[i], pending[i]))
                     agent.history = others[i].history
                 except Refused:
                     continue
@@ -197,6 +199,7 @@ def check(session: Session, engine: RandomEngine) -> None:
             numbers.append(number)
     assert kept == Counter(engine.drawn)
     assert sorted(numbers) == list(range(len(engine.drawn)))
+    assert len(set(engine.seeds)) == len(engine.seeds)
 
 
 async def test_every_sampled_token_is_in_exactly_one_sample() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.protocols.reading import (
     checked,
+    chunks,
     event,
     field,
     function,
     items,
     joined,
-    pieces,
     positive,
     sampling,
     stops,
@@ -108,10 +108,10 @@ def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
     if role == "assistant":
         yield _assistant(blocks)
         return
-    results = [(place, block) for place, block in blocks if block.get("type") == "tool_result"]
-    for place, block in results:
-        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, place)}
-    rest = [_part(block, place) for place, block in blocks if block.get("type") != "tool_result"]
+    results = [(path, block) for path, block in blocks if block.get("type") == "tool_result"]
+    for path, block in results:
+        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, path)}
+    rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
     if rest or not results:
         yield {"role": "user", "content": joined(rest)}
 
@@ -130,7 +130,7 @@ def _result(block: Mapping[str, Any], at: str) -> Any:
     content = block.get("content") or ""
     if isinstance(content, str):
         return content
-    return joined([_part(part, place) for place, part in items({"content": content}, "content", at)])
+    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
 
 
 def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -163,13 +163,13 @@ def _blocks(answer: Answer) -> Iterator[dict[str, Any]]:
 def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A block as it starts, and the deltas that fill it."""
     if block["type"] == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        return {**block, "text": ""}, [{"type": "text_delta", "text": chunk} for chunk in chunks(block["text"])]
     if block["type"] == "thinking":
-        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+        deltas = [{"type": "thinking_delta", "thinking": chunk} for chunk in chunks(block["thinking"])]
         signed = {"type": "signature_delta", "signature": block["signature"]}
         return {**block, "thinking": "", "signature": ""}, [*deltas, signed]
-    written = pieces(to_json(block["input"]))
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in written]
+    written = chunks(to_json(block["input"]))
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in written]
 
 
 def _end(answer: Answer) -> dict[str, Any]:

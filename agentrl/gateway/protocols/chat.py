@@ -6,12 +6,12 @@ from typing import Any
 from agentrl.core.json_text import to_json
 from agentrl.gateway.protocols.reading import (
     checked,
+    chunks,
     event,
     field,
     function,
     items,
     joined,
-    pieces,
     positive,
     sampling,
     stops,
@@ -65,16 +65,16 @@ def whole(answer: Answer) -> dict[str, Any]:
 def events(answer: Answer) -> Iterator[bytes]:
     """The answer as server-sent events."""
     yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
-    for piece in pieces(answer.reasoning):
-        yield _chunk(answer, {"reasoning_content": piece})
-    for piece in pieces(answer.text):
-        yield _chunk(answer, {"content": piece})
+    for chunk in chunks(answer.reasoning):
+        yield _chunk(answer, {"reasoning_content": chunk})
+    for chunk in chunks(answer.text):
+        yield _chunk(answer, {"content": chunk})
     for i, call in enumerate(_calls(answer)):
         written = call["function"]
         start = {**call, "index": i, "function": {"name": written["name"], "arguments": ""}}
         yield _chunk(answer, {"tool_calls": [start]})
-        for piece in pieces(written["arguments"]):
-            yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": piece}}]})
+        for chunk in chunks(written["arguments"]):
+            yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
     yield _chunk(answer, {}, answer.finish)
     if (answer.body.get("stream_options") or {}).get("include_usage"):
         yield event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
@@ -98,7 +98,7 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
         raise Refused(f"{at}role: {item.get('role')!r} is unknown; use one of {', '.join(ROLES)}")
     message: Message = {"role": role, "content": _content(item.get("content"), at)}
     if role == "assistant":
-        calls = [_call(call, place) for place, call in items(item, "tool_calls", at)]
+        calls = [_call(call, path) for path, call in items(item, "tool_calls", at)]
         return message | ({"tool_calls": calls} if calls else {})
     if role == "tool":
         message["tool_call_id"] = field(item, "tool_call_id", str, "", at)
@@ -109,7 +109,7 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
 def _content(content: Any, at: str) -> Any:
     if content is None or isinstance(content, str):
         return content or ""
-    return joined([_part(part, place) for place, part in items({"content": content}, "content", at)])
+    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
 
 
 def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:

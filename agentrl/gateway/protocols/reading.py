@@ -8,7 +8,7 @@ from agentrl.core.json_text import to_json
 from agentrl.gateway.request import Body, Refused
 from agentrl.trajectory.message import Message
 
-PIECE = 64
+CHUNK = 64
 """Characters of a streamed delta: clients join them."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
@@ -25,14 +25,14 @@ def field(body: Body, name: str, kind: type, default: Any = None, where: str = "
 
 
 def items(body: Body, name: str, where: str = "", *, required: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects of a list, each with its place. Raises Refused."""
+    """The objects of a list, each with its path. Raises Refused."""
     found = field(body, name, list, [], where)
     if required and not found:
         raise Refused(f"{where}{name}: give at least one")
     named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found)]
-    for place, item in named:
+    for path, item in named:
         if not isinstance(item, Mapping):
-            raise Refused(f"{place[:-1]}: expected an object, got {_short(item)}")
+            raise Refused(f"{path[:-1]}: expected an object, got {_short(item)}")
     return named
 
 
@@ -124,9 +124,9 @@ def checked(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def pieces(text: str) -> Iterator[str]:
+def chunks(text: str) -> Iterator[str]:
     """A text in parts; none of an empty one."""
-    return (text[i : i + PIECE] for i in range(0, len(text), PIECE))
+    return (text[i : i + CHUNK] for i in range(0, len(text), CHUNK))
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:

@@ -8,12 +8,12 @@ from agentrl.core.json_text import to_json
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
     checked,
+    chunks,
     event,
     field,
     function,
     items,
     joined,
-    pieces,
     positive,
     sampling,
     tool_call,
@@ -125,7 +125,7 @@ def _message(item: Mapping[str, Any], at: str) -> Message:
 
 
 def _content(parts: Any, at: str) -> Any:
-    return joined([_part(part, place) for place, part in items({at: parts}, at)])
+    return joined([_part(part, path) for path, part in items({at: parts}, at)])
 
 
 def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -172,8 +172,8 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     if item["type"] == "message":
         yield from _text_steps(at, item["content"][0])
     elif item["type"] == "function_call":
-        for piece in pieces(item["arguments"]):
-            yield "response.function_call_arguments.delta", {**at, "delta": piece}
+        for chunk in chunks(item["arguments"]):
+            yield "response.function_call_arguments.delta", {**at, "delta": chunk}
         done = {"name": item["name"], "arguments": item["arguments"]}
         yield "response.function_call_arguments.done", {**at, **done}
     yield "response.output_item.done", {"output_index": i, "item": item}
@@ -182,8 +182,8 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def _text_steps(at: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     at = {**at, "content_index": 0}
     yield "response.content_part.added", {**at, "part": {**part, "text": "", "logprobs": []}}
-    for piece in pieces(part["text"]):
-        yield "response.output_text.delta", {**at, "delta": piece, "logprobs": []}
+    for chunk in chunks(part["text"]):
+        yield "response.output_text.delta", {**at, "delta": chunk, "logprobs": []}
     yield "response.output_text.done", {**at, "text": part["text"], "logprobs": part["logprobs"]}
     yield "response.content_part.done", {**at, "part": part}
 
