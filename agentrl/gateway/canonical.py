@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
+import orjson
+
 from agentrl.trajectory.message import TOOL_ROLES, Message
 
 Digest = bytes
@@ -57,7 +59,10 @@ def _plain(value: Any) -> Any:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(value, sort_keys=True).encode()
 
 
 def _digest(before: Digest, data: bytes) -> Digest:
