@@ -42,7 +42,6 @@ class Trainer:
     validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
-    stop: StopRequest
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
 
     def train_step(self, step: int) -> Metrics:
@@ -64,10 +63,10 @@ class Trainer:
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
-        with self.stop, recovery(self.checkpoints, self.take_groups.stream, self.save, self.start) as recover:
+        with self.runtime.stop, recovery(self.checkpoints, self.take_groups.stream, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.validate(self.start))
-                self.stop.check()
+                self.runtime.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
                     metrics = self.train_step(step)
@@ -75,11 +74,11 @@ class Trainer:
                     metrics |= self.validate(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
-                stopping = self.stop.requested  # read once: the next step saves for a later request
+                stopping = self.runtime.stop.requested  # read once: the next step saves for a later request
                 if step == last or stopping or self.checkpoints.due(step):
                     self.save(step, last=step == last or stopping)
                 if stopping and step < last:
-                    self.stop.check()
+                    self.runtime.stop.check()
                 yield step, metrics
 
 
@@ -94,8 +93,7 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     runtime.publish_weights(start := checkpoints.resume())
     with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
         advantages.on_advantages = tracker.trained
-        tracker.started(runtime.start_times.metrics())
         tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
         sampler = Sampler(config, tracked, stream, tracker)
         validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
-        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, tracked.stop, start)
+        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, start)
