@@ -1,7 +1,7 @@
 """The training loop.
 
-Invariants: step k samples with the weights that step k - 1 published; a checkpoint of step k holds all that step k + 1
-depends on; a step that loses too many trajectories, or has to stop while it samples, changes nothing.
+Invariants: tokens of step k are drawn by the weights of step k - 1, or of at most `trainer.max_staleness` steps before;
+a checkpoint of step k holds all that step k + 1 depends on; a step that is stopped while it samples changes nothing.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from agentrl.core.stopping import STOPPING, StopRequest
 from agentrl.data.splits import Splits
 from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
-from agentrl.rollout.sampler import Sampler
+from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.validation import Validation
 from agentrl.runtime import Runtime, TrackedRuntime, open_runtime, read_splits
 from agentrl.tracking.run_tracker import Metrics, RunTracker
@@ -42,7 +42,6 @@ class Trainer:
     validate: Validation
     checkpoints: Checkpoints
     tracker: RunTracker
-    stop: StopRequest
     start: int  # the step of the checkpoint that the run resumes from, 0 for a new run
 
     def train_step(self, step: int) -> Metrics:
@@ -64,10 +63,10 @@ class Trainer:
     def steps(self) -> Iterator[tuple[int, Metrics]]:
         """Take the steps; yields each with its metrics. Raises TooManyDrops; Interrupted where a stop is requested."""
         trainer, last = self.config.trainer, self.splits.total_steps
-        with self.stop, recovery(self.checkpoints, self.splits.train, self.save, self.start) as recover:
+        with self.runtime.stop, recovery(self.checkpoints, self.take_groups.stream, self.save, self.start) as recover:
             if trainer.val_only or (self.start == 0 and trainer.val_before_train):
                 self.tracker.step(self.start, self.validate(self.start))
-                self.stop.check()
+                self.runtime.stop.check()
             for step in range(self.start + 1, 0 if trainer.val_only else last + 1):
                 with recover(step):
                     metrics = self.train_step(step)
@@ -75,11 +74,11 @@ class Trainer:
                     metrics |= self.validate(step)
                 # Logged before it is saved: a run killed in between repeats the step and its line, and loses neither.
                 metrics = self.tracker.step(step, metrics)
-                stopping = self.stop.requested  # read once: the next step saves for a later request
+                stopping = self.runtime.stop.requested  # read once: the next step saves for a later request
                 if step == last or stopping or self.checkpoints.due(step):
                     self.save(step, last=step == last or stopping)
                 if stopping and step < last:
-                    self.stop.check()
+                    self.runtime.stop.check()
                 yield step, metrics
 
 
@@ -89,13 +88,12 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     splits = read_splits(config, runtime, parts)
     runtime.prepare(splits.total_steps)
     advantages = advantages_of(config)
-    checkpoints = Checkpoints(config.trainer, runtime, {"rows": splits.train, "kl": advantages.kl})
+    stream = stream_of(config, splits)
+    checkpoints = Checkpoints(config.trainer, runtime, {"rows": stream, "kl": advantages.kl})
     runtime.publish_weights(start := checkpoints.resume())
     with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
         advantages.on_advantages = tracker.trained
-        tracker.started(runtime.start_times.metrics())
-        stop = StopRequest(lambda: tracker.view.note(STOPPING))
-        observed = TrackedRuntime(runtime, tracker, stop)
-        sampler = Sampler(config, observed, splits.train, tracker)
-        validate = Validation(observed, tracker, splits.validation, config.rollout.val_kwargs.n)
-        yield Trainer(config, observed, splits, sampler, advantages, validate, checkpoints, tracker, stop, start)
+        tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
+        sampler = Sampler(config, tracked, stream, tracker)
+        validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
+        yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, start)

@@ -173,7 +173,11 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         out = folder / (f"{args.model.name if args.model else 'random'}.json")
         if not (args.models and out.exists()):
-            given = {"model": str(args.model or ""), "tokenizer": str(args.tokenizer or ""), "out": str(out)}
+            given = {
+                "model": str(args.model.resolve() if args.model else ""),
+                "tokenizer": str(args.tokenizer or ""),
+                "out": str(out),
+            }
             given |= {"shape": "tiny" if args.tiny else "qwen3-1.7b", "device": args.device}
             subprocess.run([sys.executable, HERE / "gpu_prepare.py", json.dumps(given)], env=env, check=True)
         prepared: dict[str, Any] = json.loads(out.read_text())

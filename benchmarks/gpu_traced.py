@@ -56,4 +56,5 @@ class Trace:
 if __name__ == "__main__":
     sys.meta_path.insert(0, Trace(sys.argv.pop(1)))  # type: ignore[arg-type]
     del sys.path[0]  # the version that PYTHONPATH names comes first, not this script's folder
+    print("agentrl of", importlib.util.find_spec("agentrl").origin, flush=True)  # type: ignore[union-attr]
     runpy.run_module("agentrl", run_name="__main__", alter_sys=True)

@@ -21,8 +21,10 @@ from gpu_parts import REWARD, console, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
-GRACE = 10.0
-"""Seconds for a run to end after its last step, or after SIGTERM."""
+SPARE = 8
+"""Tokens: SGLang ends an answer two tokens before its longest sequence."""
+GRACE = 15.0
+"""Seconds for a run to end after its last step."""
 STOPPED = threading.Event()
 """Set by SIGTERM: what runs is stopped, what was measured is kept."""
 Figures = dict[str, Any]
@@ -86,6 +88,7 @@ def settings(work: Work, rows: Path, run: Path, *, model: Path, engine: str, ste
         f"rollout.n={work.group}",
         f"data.max_prompt_length={work.prompt_tokens}",
         f"data.max_response_length={work.new_tokens}",
+        f"rollout.max_model_len={work.prompt_tokens + work.new_tokens + SPARE}",
         f"rollout.max_num_seqs={work.samples}",
         f"rollout.name={engine}",
         "rollout.ignore_eos=true",
@@ -100,17 +103,21 @@ def settings(work: Work, rows: Path, run: Path, *, model: Path, engine: str, ste
 
 
 def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Path, steps: int, limit: float) -> Run:
-    """Run a command until it ends, until `GRACE` seconds after its last step, or for `limit` seconds."""
+    """Run a command until it ends, until `GRACE` seconds after its last step, or for `limit` seconds.
+
+    It runs in the log's folder: a checkout in the working directory would come before the one that is measured.
+    """
     run = Run(time.time())
     with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=log.parent, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 _see(run, metrics)
-                if STOPPED.is_set() or time.time() - run.begun > limit:
-                    stop(process)
-                elif len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE:
-                    kill(process)  # it writes a checkpoint, say
+                late = STOPPED.is_set() or time.time() - run.begun > limit
+                if late or (len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE):
+                    kill(process)  # SIGTERM would have it write a checkpoint; its servers end with it
                 time.sleep(0.02)
         finally:
             kill(process)
@@ -125,15 +132,6 @@ def _see(run: Run, metrics: Path) -> None:
     if new := lines - len(run.step_ends):
         run.step_ends += [time.time()] * new
         console.print(f"  step {lines} after {time.time() - run.begun:.1f} s", highlight=False)
-
-
-def stop(process: subprocess.Popen[Any]) -> None:
-    """SIGTERM, and after `GRACE` seconds SIGKILL; servers end after their run."""
-    process.terminate()
-    try:
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        kill(process)
 
 
 def kill(process: subprocess.Popen[Any]) -> None:

@@ -109,9 +109,9 @@ class TrainingRun:
     def validate(self) -> dict[str, float]:
         """`val/` metrics of the weights as they are; empty without validation rows."""
         trainer = self._opened()
-        with trainer.stop:
+        with trainer.runtime.stop:
             metrics = trainer.validate(trainer.start)
-            trainer.stop.check()
+            trainer.runtime.stop.check()
         return metrics
 
     def save(self) -> Path | None:
@@ -137,7 +137,7 @@ class TrainingRun:
                 trainer.start = number  # a second loop takes the steps that are left
                 self.trajectories = trainer.tracker.sampled
                 try:
-                    with trainer.stop.paused() if pauses else nullcontext():
+                    with trainer.runtime.stop.paused() if pauses else nullcontext():
                         yield Step(number, metrics, self.trajectories)
                 except GeneratorExit:
                     self.save()

@@ -52,10 +52,11 @@ class IncrementalCodec:
         """`Template.decode` of a ledger that has only grown since the last call with this `memory`."""
         if not self._additive:
             return self.template.decode(ids)
-        at = next((i for i in range(len(ids) - 1, memory.count, -1) if ids[i] in self._end_ids), memory.count)
-        memory.text += self.template.decode(ids[memory.count : at]) if at > memory.count else ""
-        memory.count = at
-        return memory.text + self.template.decode(ids[at:])
+        new = list(ids[memory.count :])
+        at = next((i for i in range(len(new) - 1, 0, -1) if new[i] in self._end_ids), 0)
+        memory.text += self.template.decode(new[:at]) if at else ""
+        memory.count += at
+        return memory.text + self.template.decode(new[at:])
 
     def restart(self, text: str, memory: RenderCache) -> None:
         """Start a new ledger with the ids of `text`, the last text that was encoded with this `memory`."""

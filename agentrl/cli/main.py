@@ -54,6 +54,11 @@ COMMANDS = {
         "agentrl.cli.tools", "call each tool of a YAML file once and show its schema and result", "Inspect"
     ),
     "view": Command("agentrl.cli.view", "show runs in a browser: curves, conversations, timelines", "Inspect"),
+    "gateway": Command(
+        "agentrl.cli.gateway",
+        "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token",
+        "Serve",
+    ),
     "sandbox": Command("agentrl.cli.sandbox", "run untrusted code in isolation: as a server, or one file", "Serve"),
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ready, sft
+from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.core.errors import UserError
@@ -41,6 +41,9 @@ SETTINGS: tuple[Check, ...] = (
     fit.crowded_gpu,
     fit.validation,
     fit.warm_up,
+    staleness.bound,
+    staleness.corrected,
+    staleness.filtered_batches,
     files.data_files,
     files.model_files,
     files.rollout_files,

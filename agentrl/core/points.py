@@ -158,7 +158,7 @@ TASKS: Registry[Any] = Registry(
 LOOPS: Registry[Any] = Registry(
     "an agent loop",
     decorator="agent_loop",
-    places=("rollout/loops",),
+    places=("rollout/loops", "gateway/loop.py"),
     contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
 )
 """`rollout.agent.default_agent_loop`, and a row's `agent_name`."""

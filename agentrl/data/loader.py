@@ -61,12 +61,16 @@ class Loader:
 
     def next_batch(self) -> list[Row]:
         """The next rows; a new epoch starts after the last row."""
+        return [self.rows[i] for i in self.next_places()]
+
+    def next_places(self) -> list[int]:
+        """The same as places in `rows`."""
         if self._position >= self._epoch_rows:
             self.epoch, self._position = self.epoch + 1, 0
             self._order = self._ordered()
         chosen = self._order[self._position : self._next_bound]
         self._position += len(chosen)
-        return [self.rows[i] for i in chosen]
+        return chosen
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the loader, for an exact resume."""

@@ -9,7 +9,7 @@ Invariants:
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,18 +117,9 @@ class Episode:
         segments = self.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
         self._append(segments, media_of(messages))
 
-    @contextmanager
-    def span(self, kind: SpanKind) -> Iterator[None]:
+    def span(self, kind: SpanKind) -> AbstractContextManager[None]:
         """Record the time of the body, and apart from it the wait before it begins."""
-        start = time.time()
-        with listening() as heard:
-            yield
-        began = min(heard, default=start)
-        if began - start < SHORTEST_WAIT:
-            began = start
-        else:
-            self.trajectory.spans.append(Span("wait", start, began))
-        self.trajectory.spans.append(Span(kind, began, time.time()))
+        return recorded(self.trajectory, kind)
 
     async def _draw(self, turn: int, drawn: list[int]) -> Generation:
         key = self.trajectory.key
@@ -191,3 +182,17 @@ class Episode:
         ledger = Ledger()
         ledger.append_prompt(ids, media)
         self.trajectory.ledgers.append(ledger)
+
+
+@contextmanager
+def recorded(trajectory: Trajectory, kind: SpanKind) -> Iterator[None]:
+    """Record the time of the body in a trajectory, and apart from it the wait before it begins."""
+    start = time.time()
+    with listening() as heard:
+        yield
+    began = min(heard, default=start)
+    if began - start < SHORTEST_WAIT:
+        began = start
+    else:
+        trajectory.spans.append(Span("wait", start, began))
+    trajectory.spans.append(Span(kind, began, time.time()))

@@ -1,5 +1,6 @@
 """Makes the trajectories of a run: engine, environment, scorer and scheduler."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
@@ -12,9 +13,11 @@ from agentrl.core.stopping import Interrupted, interruptible
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
 from agentrl.rollout.fire import CANDIDATES
+from agentrl.rollout.garbage import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.stream import AdmittedBatch
 from agentrl.rollout.workers import OnDone
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
@@ -64,15 +67,14 @@ class Rollouts:
 
         Raises TooManyDrops when all of them failed.
         """
-        rollout = self.config.rollout
-        sampling = replace(
-            self._sampling(),
-            temperature=rollout.temperature if rollout.do_sample else 0.0,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
-        )
-        return self._trajectories(rows, rollout.n, sampling, str(step), on_done, scored)
+        return self._trajectories(rows, self.config.rollout.n, self._train_sampling(), str(step), on_done, scored)
+
+    async def stream(self, batch: AdmittedBatch) -> list[Trajectory]:
+        """The same, scored, for a batch that runs beside others."""
+        n, sampling, tag = self.config.rollout.n, self._train_sampling(), str(batch.number)
+        made = await self.scheduler.run_beside(batch.rows, n=n, sampling=sampling, tag=tag, finished=batch.finished)
+        await asyncio.to_thread(trim_heap)
+        return made
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
@@ -147,6 +149,16 @@ class Rollouts:
         except Interrupted:
             await self.engine.abort()
             raise
+
+    def _train_sampling(self) -> Sampling:
+        rollout = self.config.rollout
+        return replace(
+            self._sampling(),
+            temperature=rollout.temperature if rollout.do_sample else 0.0,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
+        )
 
     def _sampling(self) -> Sampling:
         rollout = self.config.rollout

@@ -1,10 +1,11 @@
 """Takes the groups of trajectories that a step trains on.
 
-Invariants: the rows of a step come from the loader alone, so a run that resumes draws the same ones; groups that a step
-does not keep are not used later.
+Invariants: the rows of a step come from the stream alone, so a run that resumes draws the same ones. With
+`trainer.max_staleness=0`, rows are sampled when their step begins, and groups that a step does not keep are not used
+later; otherwise rows are sampled ahead, and groups that a step has no room for are used in the next one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,7 +13,9 @@ from agentrl.algorithms import reads
 from agentrl.algorithms.group_filters import keeps
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.data import Loader
+from agentrl.data.splits import Splits
+from agentrl.rollout.staleness import staleness_metrics
+from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
 from agentrl.rollout.workers import OnDone, RolloutWorkers
 from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
@@ -47,11 +50,12 @@ class Groups:
 class Sampler:
     """Draws rows and collects their rollouts."""
 
-    def __init__(self, config: Config, workers: RolloutWorkers, loader: Loader, tracker: RunTracker) -> None:
+    def __init__(self, config: Config, workers: RolloutWorkers, stream: Stream, tracker: RunTracker) -> None:
         self.config = config
         self.workers = workers
-        self.loader = loader
+        self.stream = stream
         self.tracker = tracker
+        self.ahead = config.trainer.max_staleness > 0
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
         self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
@@ -69,34 +73,64 @@ class Sampler:
             check_drops(greedy, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
             sample.baselines = {t.row.uid: self.earned(t) for t in greedy if t.trainable}
             sample.metrics["rollout/baseline_mean"] = sum(sample.baselines.values()) / max(len(sample.baselines), 1)
+        if self.ahead:
+            sample.metrics |= staleness_metrics(sample.kept, step - 1) | self.workers.activity()
         return sample
 
     def _plain(self, step: int) -> Groups:
-        later = self.config.reward.launch_reward_fn_async
-        trajectories = self._train(self.loader.next_batch(), step, scored=not later)
-        self._check(step, trajectories)
-        return Groups(trajectories, trajectories)
+        groups = Groups()
+        batch = self.stream.take(step, partial(self._begin, step, ()))
+        groups.rolled = groups.kept = self._result(batch, groups)
+        self._check(step, groups.rolled)
+        return groups
 
     def _dynamic(self, step: int) -> Groups:
         """Batch after batch, until enough prompts have answers that differ (DAPO, arXiv 2503.14476).
 
-        Across an epoch's end the loader gives rows again that this step has had: those are left out.
+        Across an epoch's end the loader gives rows again that this step has had. Where rows are sampled when the step
+        begins, those are left out; where they were sampled ahead, both groups count, as one larger group.
         """
-        data, filter_groups = self.config.data, self.config.algorithm.filter_groups
-        sample, groups, drawn, had = Groups(), dict[str, list[Trajectory]](), 0, set[str]()
-        most = filter_groups.max_num_gen_batches or self.loader.steps_per_epoch
-        while len(groups) < data.train_batch_size and drawn < most:
-            rows = [row for row in self.loader.next_batch() if row.uid not in had]
-            had |= {row.uid for row in rows}
-            trajectories = self._train(rows, step) if rows else []
-            groups |= kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep)
+        size, filter_groups = self.config.data.train_batch_size, self.config.algorithm.filter_groups
+        sample, groups, drawn, had = Groups(), list[list[Trajectory]](), 0, set[str]()
+        most = filter_groups.max_num_gen_batches or self.stream.loader.steps_per_epoch
+        while len(groups) < size and drawn < most:
+            batch = self.stream.take(step, partial(self._begin, step, had), len(groups))
+            trajectories = self._result(batch, sample)
+            had |= {row.uid for row in batch.rows}
+            groups += kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep).values()
             sample.rolled += trajectories
             self._check(step, sample.rolled)  # other prompts must not quietly take the place of those that are lost
-            drawn += 1
-        kept = list(groups.values())[: data.train_batch_size]
-        sample.kept = [trajectory for group in kept for trajectory in group]
-        sample.metrics = {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(len(kept))}
+            drawn += not batch.returned
+        sample.kept = [trajectory for group in groups[:size] for trajectory in group]
+        if self.ahead:
+            self._return(step, sample, groups[size:])
+        sample.metrics |= {"rollout/gen_batches": float(drawn), "rollout/kept_groups": float(min(len(groups), size))}
         return sample
+
+    def _return(self, step: int, sample: Groups, later: Sequence[list[Trajectory]]) -> None:
+        """Leave whole groups to the next step, which will count them."""
+        self.stream.give_back(later)
+        keys = {t.key for group in later for t in group}
+        sample.rolled = [t for t in sample.rolled if t.key not in keys]
+        self.tracker.rolled(step, sample.rolled)
+
+    def _result(self, batch: AdmittedBatch, sample: Groups) -> list[Trajectory]:
+        """Wait for the trajectories of a batch."""
+        assert batch.pending is not None
+        if not self.ahead:
+            return batch.pending.result()
+        finished, under_way = self.stream.waiting()
+        sample.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
+        total = len(batch.rows) * self.config.rollout.n
+        with self.tracker.phase("rollout"):
+            return batch.pending.result(lambda: self.tracker.view.progress(len(batch.finished), total))
+
+    def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
+        if self.ahead:
+            return self.workers.begin(batch)
+        rows = [row for row in batch.rows if row.uid not in had]
+        scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
+        return Deferred(lambda: self._train(rows, step, scored=scored) if rows else [])
 
     def _check(self, step: int, rolled: list[Trajectory]) -> None:
         """Stop a step that lost too much; what was sampled is written before."""
@@ -117,6 +151,12 @@ class Sampler:
     ) -> list[Trajectory]:
         with self.tracker.rolling(phase, total) as on_done:
             return rollout(rows, step, on_done)
+
+
+def stream_of(config: Config, splits: Splits) -> Stream:
+    """The stream of a run's training rows."""
+    bound, size, n = config.trainer.max_staleness, config.data.train_batch_size, config.rollout.n
+    return Stream(splits.train, bound=bound, batch_size=size, n=n, last_step=splits.total_steps)
 
 
 def kept_groups(

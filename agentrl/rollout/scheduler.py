@@ -10,14 +10,16 @@ Invariants:
 - scoring is a task of its own and overlaps with generation; so is the comparison with the template, one trajectory at a
   time, so that conversations that end together do not delay the next requests;
 - a run that does not wait for its scores leaves their tasks to `settle`, which waits for all of them;
+- batches that run beside each other share the limit of concurrent trajectories, and the oldest gets free slots first;
 - the result has the order of the rows.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentrl.core.blocking import Call, LoopWatch, attributed
 from agentrl.core.errors import InfraError, UserError
@@ -66,6 +68,8 @@ class Scheduler:
     """Tasks of scores that no `run` waits for."""
     watch: LoopWatch = field(default_factory=LoopWatch)
     """Warns of user functions that block the event loop."""
+    slots: asyncio.Semaphore | None = None
+    """Of `run_beside`."""
 
     async def run(
         self,
@@ -81,7 +85,7 @@ class Scheduler:
 
         Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
         """
-        jobs = [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
+        jobs = _jobs(rows, n, tag)
         self.scorer.expect(len(jobs))
         with deferred_collection(), self.watch.watching() as pulse:
             await ConcurrentJobs(self, jobs, sampling, on_done, None if scored else self.unscored).run()
@@ -89,6 +93,30 @@ class Scheduler:
             job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
         return jobs
+
+    async def run_beside(
+        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, finished: dict[int, Trajectory]
+    ) -> list[Trajectory]:
+        """The same beside other batches. `finished` gets each scored trajectory by its index; those in it are not run.
+
+        Raises TooManyDrops when all failed.
+        """
+        jobs = _jobs(rows, n, tag)
+        places = {job.key: i for i, job in enumerate(jobs)}
+        missing = [job for i, job in enumerate(jobs) if i not in finished]
+        self.slots = self.slots or asyncio.Semaphore(self.max_concurrent)
+        self.scorer.expect(len(missing))
+
+        def finish(trajectory: Trajectory) -> None:
+            finished[places[trajectory.key]] = trajectory
+
+        with self.watch.watching() as pulse:
+            await ConcurrentJobs(self, missing, sampling, finish, None, self.slots).run()
+        for job in missing:
+            job.loop_lag = pulse.longest
+        made = [finished[i] for i in range(len(jobs))]
+        check_drops(made, 1.0)
+        return made
 
     async def settle(self) -> None:
         """Wait for the outstanding scores. Raises TooManyDrops when all of them failed."""
@@ -181,12 +209,15 @@ class ConcurrentJobs:
         sampling: Sampling,
         on_done: OnDone,
         unscored: list[asyncio.Task[Trajectory]] | None,
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """`unscored` gets the tasks of the scores; None: `run` waits for them."""
+        """`unscored` gets the tasks of the scores; None: `run` waits for them. `slots`: shared with other batches; a
+        semaphore serves those first that have waited longest, so all jobs wait for it from the start."""
         self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
         self.unscored = unscored
+        self.slots: AbstractAsyncContextManager[Any] = slots or nullcontext()
         self.engine = scheduler.env.engine
-        self.width = min(scheduler.max_concurrent, len(jobs))
+        self.width = len(jobs) if slots else min(scheduler.max_concurrent, len(jobs))
         self.waiting = iter(range(self.width, len(jobs)))
         self.comparing = asyncio.Lock()
 
@@ -211,7 +242,8 @@ class ConcurrentJobs:
 
     async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:
-            self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling)
+            async with self.slots:
+                self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling)
             following = next(self.waiting, None)
             if following is not None:
                 self.engine.open(self.jobs[following].key)
@@ -233,6 +265,10 @@ class ConcurrentJobs:
             await asyncio.sleep(0)
         on_done(trajectory)
         return trajectory
+
+
+def _jobs(rows: Sequence[Row], n: int, tag: str) -> list[Trajectory]:
+    return [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
 
 
 def _fail(trajectory: Trajectory, finish: Finish, error: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from agentrl.rollout.stream import AdmittedBatch, Pending
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -18,6 +19,12 @@ class RolloutWorkers(Protocol):
 
         With `scored` they have their scores; otherwise they have them when `Runtime.compute_logprobs` returns.
         """
+
+    def begin(self, batch: AdmittedBatch) -> Pending:
+        """The same for the rows of a batch, beside all else: conversations continue while the policy trains."""
+
+    def activity(self) -> dict[str, float]:
+        """Metrics of the engine since the last call: its idle time, and the requests that were interrupted."""
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0."""

@@ -1,12 +1,12 @@
 """Runs everything in one process, except the servers of an SGLang or vLLM engine.
 
 Invariant: engine and learner take turns; neither runs while the other does, so both may use every core and the GPU.
-The hf engine samples from the parameters that the learner trains; servers get them by `publish_weights` before
-anything is sampled.
+With `trainer.max_staleness` > 0, a server that keeps its memory continues while the policy trains. The hf engine
+samples from the parameters that the learner trains; servers get them by `publish_weights` before anything is sampled.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from agentrl.engines.servers import RemoteEngine
 from agentrl.engines.starting import Start, start_servers
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.stream import AdmittedBatch, Pending
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
+from agentrl.runtime.loop_thread import LoopThread
+from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
 from agentrl.training import Batch
 from agentrl.training.learner import Learner
@@ -37,8 +40,10 @@ class LocalRuntime:
         servers, self.start_times = start.take(), start.times
         self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
-        self.runner = LoopRunner()
         self._starting: tuple[RemoteEngine, float] | None = None
+        ahead = config.trainer.max_staleness > 0
+        self.runner: LoopRunner | LoopThread = LoopThread() if ahead else LoopRunner()
+        self.ahead: SamplingAhead | None = None
         with ExitStack() as undo:
             undo.callback(self.runner.close)
             if servers is not None:
@@ -48,6 +53,10 @@ class LocalRuntime:
             self.tokenizer, self.device = self.learner.tokenizer, self.learner.device
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
+            if isinstance(self.runner, LoopThread):
+                self.ahead = SamplingAhead(self.runner, self.engine, shares_parameters=servers is None)
+                self.engine = self.ahead.engine
+                undo.callback(self.ahead.close)
             self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)
             undo.pop_all()
 
@@ -60,20 +69,32 @@ class LocalRuntime:
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done, scored=scored)
 
+    def begin(self, batch: AdmittedBatch) -> Pending:
+        assert self.ahead is not None
+        return self.ahead.begin(self.rollouts, batch)
+
+    def activity(self) -> dict[str, float]:
+        return {} if self.ahead is None else self.ahead.activity()
+
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self.rollouts.greedy(rows, step, on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
+        if self.ahead is not None:
+            self.ahead.resume()
         return self.rollouts.validate(rows, step, on_done)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         if self.sleeps:
             self.runner.run(self.engine.sleep())
+        elif self.ahead is not None:
+            self.ahead.pause()
         with self.rollouts.scoring():
             return self.learner.compute_logprobs(batch)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        return self.learner.update(batch)
+        with nullcontext() if self.ahead is None else self.ahead.updating():
+            return self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
         self._wait_for_servers()
@@ -81,6 +102,8 @@ class LocalRuntime:
             torch.cuda.empty_cache()  # the engine's cache needs this memory now
         with self.start_times.phase("weights"):
             self.runner.run(self.engine.update_weights(version))
+        if self.ahead is not None:
+            self.ahead.resume()
         if self.sleeps:
             self.learner.offload_parameters()
 
@@ -97,6 +120,8 @@ class LocalRuntime:
         return self.rollouts.decode(ids)
 
     def close(self) -> None:
+        if self.ahead is not None:
+            self.ahead.close()
         self.rollouts.close()
         self.runner.close()
 

@@ -4,9 +4,11 @@ Invariant: a stop requested while a step samples or computes log-probs ends the 
 changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agentrl.core.stopping import StopRequest
+from agentrl.rollout.stream import AdmittedBatch, Pending
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.runtime import Runtime
 from agentrl.tracking.run_tracker import Metrics, RunTracker
@@ -20,10 +22,19 @@ class TrackedRuntime:
 
     def __init__(self, runtime: Runtime, tracker: RunTracker, stop: StopRequest) -> None:
         self.runtime, self.tracker, self.stop = runtime, tracker, stop
+        tracker.started(runtime.start_times.metrics())
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """As `RolloutWorkers` says."""
         return self.runtime.rollout(rows, step, on_done, scored=scored)
+
+    def begin(self, batch: AdmittedBatch) -> Pending:
+        """As `RolloutWorkers` says; a wait for it raises Interrupted if a stop is requested."""
+        return Stoppable(self.runtime.begin(batch), self.stop)
+
+    def activity(self) -> Metrics:
+        """As `RolloutWorkers` says."""
+        return self.runtime.activity()
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """As `RolloutWorkers` says."""
@@ -51,3 +62,25 @@ class TrackedRuntime:
         """As `Runtime` says."""
         with self.tracker.phase("sync"):
             self.runtime.publish_weights(version)
+
+
+@dataclass(frozen=True)
+class Stoppable:
+    """Trajectories being made; a stop request ends the wait for them."""
+
+    pending: Pending
+    stop: StopRequest
+
+    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
+        """As `Pending` says. Raises Interrupted."""
+
+        def check() -> None:
+            self.stop.check()
+            poll()
+
+        self.stop.check()
+        return self.pending.result(check)
+
+    def done(self) -> bool:
+        """As `Pending` says."""
+        return self.pending.done()

@@ -84,6 +84,10 @@ FIELDS = (
     Field("entropy", ("actor/entropy",), figure, "entropy"),
     Field("log-prob gap", ("rollout_gap/mean",), figure, "gap", alarm=lambda v: v > 0.05),
     Field("grad norm", ("actor/grad_norm",), figure, "grad"),
+    Field("staleness", ("staleness/mean",), figure, "stale"),
+    Field("queue", ("perf/queue_groups",), whole, "queue"),
+    Field("trainer waits", ("perf/trainer_wait_share",), share),
+    Field("engine idle", ("perf/engine_idle_share",), share),
     Field("rollout tok/s", ("perf/rollout_tokens_per_s",), count, "tok/s"),
     Field("update tok/s", ("perf/update_tokens_per_s",), count),
 )

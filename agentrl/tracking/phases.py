@@ -5,8 +5,17 @@ step never add up to more than the step.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+
+def sampling_ahead(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Where rollouts continue while the policy trains: the share of the step in which the trainer waited for them, and
+    their tokens over the whole step. {} for a step without rollouts."""
+    waited, step, tokens = (metrics.get(name) for name in ("time/rollout", "time/step", "rollout/model_tokens"))
+    if waited is None or tokens is None or not step:
+        return {}
+    return {"perf/trainer_wait_share": waited / step, "perf/rollout_tokens_per_s": tokens / step}
 
 
 class Phases:

@@ -21,6 +21,7 @@ from agentrl.tracking import Advantages, LiveView, Phases, generations, memory_m
 from agentrl.tracking.dump_writer import DumpWriter
 from agentrl.tracking.dumps import reason
 from agentrl.tracking.loggers import ADDS
+from agentrl.tracking.phases import sampling_ahead
 from agentrl.tracking.resume_notes import resuming_from
 from agentrl.tracking.run_summary import closing, dump_file
 from agentrl.tracking.start_times import start_line
@@ -125,6 +126,8 @@ class RunTracker:
         """Close a step: add times and memory to its metrics, log and show them; returns all metrics."""
         self._write_rolled({})
         metrics = metrics | self._phases.metrics(**self._tokens) | memory_metrics(metrics)
+        if self.trainer.max_staleness:
+            metrics |= sampling_ahead(metrics)
         if self._unwritten:
             metrics["perf/dumps_failed"] = float(len(self._unwritten))
         if step > self._begun:

@@ -140,6 +140,7 @@ class Learner:
             None if critic_only else self._require_actor(),
         ]
         metrics: dict[str, float] = {}
+        self._fit_passes()
         with self.profiling.phase(self._step, "update", last=True), self.meter.phase("update") as spent:
             for trainable in filter(None, trainables):
                 spent(trainable.flops(batch))

@@ -13,13 +13,16 @@ from torch import Tensor
 from agentrl.training.batch import Batch, bounds_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.model.compute_copies import computing
-from agentrl.training.perf.compiling import compiled_blocks, representative
+from agentrl.training.perf.compiling import PER_KIND, compiled_blocks, representative
 from agentrl.training.trainable import Trainable
 
 MOST_TOKENS = 16384
 """Tokens of a pass: its kernels are chosen for about that many."""
 SCORED = 256
 """Tokens that are scored: more would need memory for their logits."""
+
+SHARE = 1 / 32
+"""Largest part of a GPU's memory for the activations of these passes: the server takes its own part meanwhile."""
 
 Score = Callable[[Batch], tuple[Tensor, ...]]
 
@@ -33,7 +36,8 @@ def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: b
     if not blocks:
         return
     random = rng_state()
-    batch = dummy_batch(trainable.micro_batching.max_tokens or MOST_TOKENS, longest).to(trainable.device)
+    tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(module, trainable.device))
+    batch = dummy_batch(tokens, longest).to(trainable.device)
     with representative(blocks), computing(module):
         module.train()
         trainable.micro_batching.ranks.backward(score(batch)[0].sum())
@@ -45,6 +49,20 @@ def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: b
     set_rng_state(random)
     if trainable.device.type == "cuda":
         torch.cuda.empty_cache()  # the server on this GPU sizes its cache by the free memory
+
+
+def _room(module: Any, device: torch.device) -> int:
+    """Tokens whose activations may be in the device's memory beside a server."""
+    if device.type != "cuda":
+        return MOST_TOKENS
+    return tokens_within(torch.cuda.get_device_properties(device).total_memory, module.config.get_text_config())
+
+
+def tokens_within(memory: int, text: Any) -> int:
+    """Tokens of a pass through one kind of blocks, on a GPU of `memory` bytes. `text`: the configuration."""
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    each = PER_KIND * (32 * text.hidden_size + 8 * inner)  # half precision, counted on Llama and Qwen3
+    return int(memory * SHARE / each)
 
 
 @torch.no_grad()

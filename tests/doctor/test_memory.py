@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import parts, size_of
+from agentrl.doctor.memory import GIB, parts, size_of
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -18,8 +18,10 @@ SMOLLM = {"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, 
           "tie_word_embeddings": True}  # fmt: skip
 COMPILED = ["actor.use_torch_compile=true", "actor.ppo_max_token_len_per_gpu=8192", "rollout.name=sglang"]
 RESHARD = "actor.fsdp_config.reshard_after_forward"
+UNCOMPILED = ["actor.use_torch_compile=false", "actor.ppo_max_token_len_per_gpu=14600", "rollout.name=sglang"]
 RUNS = [
     (QWEN, "train", COMPILED, "cuda", 1, 46.5),
+    (QWEN, "train", UNCOMPILED, "cuda", 1, 83.2),
     (QWEN, "train", [*COMPILED, f"{RESHARD}=false"], "cuda", 2, 36),
     (QWEN, "train", [*COMPILED, f"{RESHARD}=true"], "cuda", 2, 30),
     (SMOLLM, "demo", ["rollout.name=hf"], "cpu", 1, 3.2),
@@ -38,6 +40,17 @@ def test_it_is_near_what_was_measured(tmp_path, shape, preset, settings, device,
     said = estimate(tmp_path, shape, preset, settings, device, processes)
     assert said == pytest.approx(measured, rel=0.16)
     assert f"{said:.1f} GiB" in re.findall(r"\| ([\d.]+ GiB) \|", DOCS.read_text())
+
+
+def test_passes_are_as_large_as_fits(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    config = compose([f"model.path={tmp_path}", "rollout.name=sglang"], config_name="train", checks=())
+    size, gpu = size_of(config), torch.device("cuda")
+    small, large = (parts(config, size, 1, gpu, room * GIB) for room in (80, 140))
+    assert sum(small.values()) < 80 < sum(large.values()) < 140
+    assert small["activations"] < large["activations"] - 40
+    fixed = compose([f"model.path={tmp_path}", *COMPILED], config_name="train", checks=())
+    assert parts(fixed, size, 1, gpu, 140.0 * GIB) == parts(fixed, size, 1, gpu)
 
 
 def test_a_cpu_is_asked_for_what_it_has(tmp_path: Path) -> None:

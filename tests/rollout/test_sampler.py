@@ -7,7 +7,8 @@ import pytest
 from agentrl.config import compose
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
-from agentrl.rollout.sampler import Sampler, kept_groups
+from agentrl.data.splits import Splits
+from agentrl.rollout.sampler import Sampler, kept_groups, stream_of
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
@@ -52,7 +53,8 @@ def sampler(groups, *overrides, batch=2, greedy=0.25):
     config = compose([f"data.train_batch_size={batch}", *overrides], checks=())
     rows = [Row(f"r{i}", [], extra_info={"rewards": rewards, "greedy": greedy}) for i, rewards in enumerate(groups)]
     runtime = Scripted()
-    return Sampler(config, runtime, Loader(rows, batch, shuffle=False, seed=0), Quiet()), runtime
+    stream = stream_of(config, Splits(Loader(rows, batch, shuffle=False, seed=0), [], total_steps=100))
+    return Sampler(config, runtime, stream, Quiet()), runtime
 
 
 def uids(sample):
@@ -158,7 +160,7 @@ def test_remax_asks_for_one_greedy_answer_a_prompt():
 
 def test_a_failed_greedy_answer_is_no_baseline():
     sample, _ = sampler([DIFFER, SAME], "algorithm.adv_estimator=remax")
-    sample.loader.rows[1].extra_info["greedy"] = None
+    sample.stream.loader.rows[1].extra_info["greedy"] = None
     got = sample(1)
     assert got.baselines == {"r0": 0.25}
 
@@ -166,7 +168,7 @@ def test_a_failed_greedy_answer_is_no_baseline():
 def test_dynamic_sampling_draws_no_row_twice_in_a_step():
     """Across an epoch's end: with an order anew, the rows of the last batch may come again in the next."""
     sample, runtime = sampler([DIFFER, SAME, SAME], FILTER, "algorithm.filter_groups.max_num_gen_batches=4")
-    sample.loader = Loader(sample.loader.rows, 2, shuffle=False, seed=0, drop_last=False)
+    sample.stream.loader = Loader(sample.stream.loader.rows, 2, shuffle=False, seed=0, drop_last=False)
     got = sample(1)
     drawn = [uid for _, rows in runtime.rolled for uid in rows]
     assert drawn == ["r0", "r1", "r2"]

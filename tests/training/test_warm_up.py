@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from agentrl.training.checkpoint.rng import rng_state
 from agentrl.training.model import attention
 from agentrl.training.model.logprobs import TokenLogprobs, score_tokens
 from agentrl.training.perf.compiling import compiled_blocks, representative, uncompiled
-from agentrl.training.warm_up import MOST_TOKENS, dummy_batch, warm_up
+from agentrl.training.warm_up import MOST_TOKENS, dummy_batch, tokens_within, warm_up
 from tests.training.test_actor import actor_of
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
@@ -115,6 +116,13 @@ def test_the_probe_of_an_engine_compiles_nothing() -> None:
     assert compiler.graphs == 0
     torch.testing.assert_close(score_tokens(module, [5, 6, 7], CPU), alone)
     assert compiler.graphs > 0
+
+
+def test_passes_leave_a_small_gpu_to_the_server() -> None:
+    text = SimpleNamespace(hidden_size=4096, intermediate_size=14336)  # an 8B model
+    small, large = (tokens_within(gigabytes << 30, text) for gigabytes in (24, 141))
+    assert 1000 < small < 2500
+    assert large > 8000
 
 
 @pytest.mark.parametrize(("tokens", "longest"), [(16, 8), (40, 8), (2048, 1000), (10**6, 4096), (10**6, 10**6)])

@@ -66,7 +66,7 @@ class Agent:
     """single_turn, tool_agent, a name from `agent_loop_config_path`, or a dotted path; null: tool_agent when
     multi-turn is on, otherwise single_turn. A row's `agent_name` overrides it."""
     agent_loop_config_path: str | None = None
-    """YAML list of {name, _target_} with your own loops."""
+    """YAML list of {name, _target_} with your own loops, and of {name, command} with agent programs."""
 
 
 @dataclass

@@ -35,6 +35,9 @@ class Trainer:
     """Distribute sequences over processes by compute (tokens and attention) instead of by number."""
     critic_warmup: int = 0
     """Number of first steps that train only the critic."""
+    max_staleness: int = 0
+    """Most updates between the weights that draw a token and those that train on it. 0: a step waits for its rollouts.
+    Above 0: rollouts continue while the policy trains, up to this many batches ahead; none is dropped for its age."""
     seed: int = 0
     """Seed of model initialisation and dropout."""
     logger: list[str] = field(default_factory=lambda: ["console", "file"])

@@ -116,12 +116,12 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(server.pid, signal.SIGKILL)
-    for pid in _children():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
     server.wait()
     with suppress(ChildProcessError):  # reap the orphans, too: where nobody else does, they stay as zombies
         while True:
+            for pid in _children():  # each time: the children of one that was killed come to us
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
 
 

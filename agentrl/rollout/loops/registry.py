@@ -18,6 +18,10 @@ from agentrl.rollout.loops.base import AgentLoop
 
 RUN = "async def run(self, trajectory, sampling)"
 ENTRY_KEYS = ("name", "_target_")
+PROGRAM = "program"
+"""The loop that runs an agent program behind the gateway, and the keys of an entry that names one."""
+PROGRAM_KEYS = ("command", "python", "image")
+WRITE = "write a list of entries with name and _target_, or with name and command"
 
 
 def loop_name(row: str | None, configured: str | None, *, multi_turn: bool) -> str:
@@ -62,16 +66,21 @@ def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
     with reported_as(str(file)):
         entries = yaml.safe_load(read_text(file))
     if not isinstance(entries, list) or not entries:
-        raise UserError(f"{file}: write a list of entries with name and _target_")
-    for i, entry in enumerate(entries):
-        lacking = [key for key in ENTRY_KEYS if not isinstance(entry, dict) or not isinstance(entry.get(key), str)]
-        if lacking:
-            raise UserError(f"{file}: entry {i} has no {lacking[0]}: write a list of entries with name and _target_")
-    further = [{key: value for key, value in entry.items() if key not in ("name", "_target_")} for entry in entries]
-    return {
-        entry["name"]: _load(entry["_target_"], beside=file.parent, kwargs=kwargs)
-        for entry, kwargs in zip(entries, further, strict=True)
-    }
+        raise UserError(f"{file}: {WRITE}")
+    return dict(_named(entry, i, file) for i, entry in enumerate(entries))
+
+
+def _named(entry: Any, i: int, file: Path) -> tuple[str, type[AgentLoop]]:
+    """The name and the class of an entry of the list. Raises UserError."""
+    runs_program = isinstance(entry, dict) and not entry.keys().isdisjoint(PROGRAM_KEYS)
+    needed = ENTRY_KEYS[:1] if runs_program else ENTRY_KEYS
+    lacking = [key for key in needed if not isinstance(entry, dict) or not isinstance(entry.get(key), str)]
+    if lacking:
+        raise UserError(f"{file}: entry {i} has no {lacking[0]}: {WRITE}")
+    if runs_program:
+        return entry["name"], LOOPS.built_in(PROGRAM).value.of(entry, file)
+    kwargs = {key: value for key, value in entry.items() if key not in ENTRY_KEYS}
+    return entry["name"], _load(entry["_target_"], beside=file.parent, kwargs=kwargs)
 
 
 def _load(path: str, *, beside: Path, kwargs: dict[str, Any] | None = None) -> type[AgentLoop]:

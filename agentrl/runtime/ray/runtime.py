@@ -2,13 +2,15 @@
 
 Invariants:
 - every rank gets the same calls in the same order, with the same batch, stored once in the object store;
-- ranks and engines take turns, as they do in one process;
+- ranks and engines take turns, as they do in one process, but for `trainer.max_staleness` > 0: then engines that keep
+  their memory continue while the ranks train;
 - nothing started here outlives `close` or this process.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +28,17 @@ from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
+from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending
 from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
+from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
 from agentrl.runtime.ray.rollout_worker import RolloutWorker
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
+from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch, load_tokenizer
@@ -53,6 +58,7 @@ class RayRuntime:
         self.sleeps = False
         self._starting: RemoteEngine | None = None
         self._launched = 0.0
+        self.ahead: SamplingAhead | None = None
         self.judge: RemoteRewardModel | None = None
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
@@ -70,6 +76,13 @@ class RayRuntime:
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self._sample(partial(self.rollouts.train, scored=scored), rows, step, on_done)
+
+    def begin(self, batch: AdmittedBatch) -> Pending:
+        assert self.ahead is not None
+        return Checked(self.ahead.begin(self.rollouts, batch), self._check_workers)
+
+    def activity(self) -> dict[str, float]:
+        return {} if self.ahead is None else self.ahead.activity()
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self._sample(self.rollouts.greedy, rows, step, on_done)
@@ -92,8 +105,10 @@ class RayRuntime:
         self._wait_for_servers()
         if self.sleeps:
             self.ranks.call("free")
+        self._halt()
         with self.start_times.phase("weights"):
             self.runner.run(self.rollouts.engine.update_weights(version))
+        self._continue()
         if self.sleeps:
             self.ranks.call("call", "rest")
 
@@ -120,14 +135,18 @@ class RayRuntime:
         self.gpus = on_gpus(trainer.device)
         with Waiting("workers start") as waiting:
             self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            self.runner = stack.enter_context(closing(LoopRunner()))
-            engine = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
+            ahead = config.trainer.max_staleness > 0
+            self.runner: LoopRunner | LoopThread = stack.enter_context(closing(LoopThread() if ahead else LoopRunner()))
+            engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
             self._launched = time.monotonic()
+            if isinstance(self.runner, LoopThread):
+                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=isinstance(engine, RayEngine))
+                engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):
                 self.ranks.join()
-            if isinstance(engine, RemoteEngine):
-                self._starting = engine
+            if isinstance(own, RemoteEngine):
+                self._starting = own
             else:
                 self.runner.run(engine.start())
             reward_model = config.reward.reward_model
@@ -135,6 +154,8 @@ class RayRuntime:
                 self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
         stack.callback(self.rollouts.close)
+        if self.ahead is not None:
+            stack.callback(self.ahead.close)
 
     def _spawn(self, kind: type, config: Config, section: str, machines: int, each: int) -> WorkerGroup:
         agreed = AGREED if config.rollout.nnodes else {}  # NCCL reads it once, at a rank's first use
@@ -175,14 +196,16 @@ class RayRuntime:
         self.start_times.served(self._launched)
 
     def _sample(self, rollout: Rollout, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
-        try:
-            made = rollout(rows, step, on_done)
-        except InfraError:
-            self._check_workers()  # did all trajectories fail because one died?
-            raise
-        if any(t.outcome is Outcome.INFRA_ERROR for t in made):
-            self._check_workers()
-        return made
+        return Checked(Deferred(lambda: rollout(rows, step, on_done)), self._check_workers).result()
+
+    def _halt(self) -> None:
+        """Before the weights of engines in workers change, in place: stop at the present token."""
+        if self.ahead is not None:
+            self.ahead.pause()
+
+    def _continue(self) -> None:
+        if self.ahead is not None:
+            self.ahead.resume()
 
     def _check_workers(self) -> None:
         """Raises WorkerDied if a worker is dead: the run then restarts instead of stopping with an InfraError."""
@@ -190,6 +213,30 @@ class RayRuntime:
             group.check()
         if self.judge is not None:
             self.judge.group.check()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Trajectories being made; where some fail, the workers are checked."""
+
+    pending: Pending
+    check: Callable[[], None]
+    """Raises WorkerDied."""
+
+    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
+        """As `Pending` says. Raises WorkerDied."""
+        try:
+            made = self.pending.result(poll)
+        except InfraError:
+            self.check()
+            raise
+        if any(t.outcome is Outcome.INFRA_ERROR for t in made):
+            self.check()
+        return made
+
+    def done(self) -> bool:
+        """As `Pending` says."""
+        return self.pending.done()
 
 
 def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:

@@ -1,9 +1,10 @@
 """A group of Ray workers: every call goes to all of them; the result of the first one comes back."""
 
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -28,6 +29,8 @@ class WorkerGroup:
     actors: list[Any]
     names: list[str]
     locations: list[Location]
+    order: threading.Lock = field(default_factory=threading.Lock)
+    """All actors get the calls of several threads in one order: they would wait for each other in different ones."""
 
     def call(self, method: str, *args: Any) -> Any:
         """Call all with the same arguments; the first one's result. Raises as `results` does."""
@@ -35,7 +38,8 @@ class WorkerGroup:
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call each with its own arguments; all results."""
-        refs = [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
+        with self.order:
+            refs = [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
         return results(refs, self.names)
 
     def join(self) -> None:

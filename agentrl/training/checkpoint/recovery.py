@@ -1,6 +1,6 @@
 """Save a run whose step fails or is interrupted.
 
-Invariant: a step that ends early restores the row position of the step before, and that step's checkpoint is written.
+Invariant: a step that ends early returns its rows, and the checkpoint of the step before is written.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,8 +9,15 @@ from typing import Any, Protocol
 
 from agentrl.core.stopping import Interrupted
 from agentrl.tracking.resume_notes import how_to_resume
-from agentrl.training.checkpoint.run_state import Checkpoints, Stateful
+from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.trajectory.drops import TooManyDrops
+
+
+class Rows(Protocol):
+    """Where a step takes its rows from."""
+
+    def undo(self) -> None:
+        """Return the rows of the present step, which has not trained on them."""
 
 
 class Save(Protocol):
@@ -25,7 +32,7 @@ Recover = Callable[[int], AbstractContextManager[None]]
 
 
 @contextmanager
-def recovery(checkpoints: Checkpoints, rows: Stateful, save: Save, start: int) -> Iterator[Recover]:
+def recovery(checkpoints: Checkpoints, rows: Rows, save: Save, start: int) -> Iterator[Recover]:
     """Context of all steps after `start`; yields the context manager of one step. Raises Interrupted with a command to
     resume."""
     taken = start
@@ -34,11 +41,10 @@ def recovery(checkpoints: Checkpoints, rows: Stateful, save: Save, start: int) -
     def recover(step: int) -> Iterator[None]:
         """Save the step before, then raise the step's TooManyDrops or Interrupted."""
         nonlocal taken
-        before = rows.state_dict()
         try:
             yield
         except (TooManyDrops, Interrupted) as early:
-            rows.load_state_dict(before)
+            rows.undo()
             if step > 1 and not checkpoints.has(step - 1):
                 save(step - 1, last=True)
             if isinstance(early, Interrupted):

@@ -168,7 +168,7 @@ def _fitted(ledger: Ledger, data: SftData, *, where: str) -> Ledger | None:
 
 def _select(ledger: Ledger, kept: Sequence[int]) -> Ledger:
     """The `kept` tokens. The first is part of the prompt, because no token before it predicts it."""
-    columns: dict[str, Any] = {name: [getattr(ledger, name)[i] for i in kept] for name in COLUMNS}
+    columns: dict[str, Any] = {name: getattr(ledger, name).numpy()[list(kept)].tolist() for name in COLUMNS}
     part = Ledger(**columns)
     part.prompt_length = max(1, part.sources.count(Source.PROMPT))
     part.mask[0], part.logprobs[0], part.sources[0], part.versions[0] = 0, 0.0, Source.PROMPT, NO_VERSION

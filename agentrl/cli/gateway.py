@@ -1,0 +1,74 @@
+"""Serve a model to agents over OpenAI's and Anthropic's protocols, and keep each conversation token by token.
+
+    agentrl gateway --model models/smollm2 --port 8000 --out seen.jsonl
+    OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=try-1 python my_agent.py
+
+The API key, or KEY in http://127.0.0.1:8000/s/KEY/v1, names the conversation. Ctrl-C writes them all to --out, as
+training would get them; `agentrl view seen.jsonl` shows them. It takes the settings of `agentrl train` as well.
+"""
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+from agentrl.cli.common import add_config_arguments, load_config, print_notes, use_idle_cores
+from agentrl.core.plurals import plural
+
+HELP = "serve a model to agents over OpenAI's and Anthropic's protocols, recorded token by token"
+PORT = 8000
+CONTEXT = 16_384
+OUT = "gateway.jsonl"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Overrides, and where to listen."""
+    add_config_arguments(parser)
+    parser.add_argument("--model", metavar="PATH", help="the model: short for model.path=PATH")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}; 0: any)")
+    parser.add_argument(
+        "--context", type=int, default=CONTEXT, metavar="N", help=f"tokens of prompt and answer (default {CONTEXT})"
+    )
+    parser.add_argument("--out", metavar="FILE", default=OUT, help=f"file for the conversations (default {OUT})")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted, then write the conversations."""
+    from agentrl.config import ANSWERING
+    from agentrl.core.outputs import check_file
+    from agentrl.evaluation.settings import scoring_something, untrained
+
+    model = [f"model.path={args.model}"] if args.model else []
+    args.overrides = [*model, f"rollout.max_model_len={args.context}", *args.overrides]
+    config = untrained(scoring_something(load_config(args, checks=ANSWERING)))
+    check_file(args.out, "--out")
+    use_idle_cores(config.trainer, config.rollout)
+    from rich.console import Console
+
+    from agentrl.engines.backends import model_length
+    from agentrl.engines.engine import Sampling
+    from agentrl.gateway.loop import MODEL, require_packages
+    from agentrl.runtime import LocalRuntime
+    from agentrl.tracking import write_trajectories
+
+    require_packages()
+    console = Console(highlight=False, soft_wrap=True)
+    with closing(LocalRuntime(config)) as runtime:
+        from agentrl.gateway.standalone import OpenGateway, serve
+
+        runtime.publish_weights(0)
+        rollout = config.rollout
+        sampling = Sampling(model_length(config), rollout.temperature, rollout.top_p, rollout.top_k, seed=rollout.seed)
+        gateway = OpenGateway(runtime.rollouts.env, sampling, MODEL, args.host, args.port)
+        trajectories = runtime.runner.run(serve(gateway, lambda url: console.print(INVITATION.format(url=url))))
+        if not trajectories:
+            print_notes(["no agent has asked for anything: nothing is written"])
+            return 0
+        write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
+    console.print(f"{plural(len(trajectories), 'conversation')}: agentrl view {args.out}")
+    return 0
+
+
+INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops and writes the conversations)
+  OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=try-1
+  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=try-1"""

@@ -1,0 +1,1 @@
+"""Agents that speak OpenAI's or Anthropic's protocol, recorded token by token."""

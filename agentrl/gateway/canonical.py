@@ -1,0 +1,69 @@
+"""Recognises a history that a client sends again, however it wrote it down.
+
+Invariant: two messages have one canonical form when they differ only in white space at their ends, in the order and
+spelling of JSON arguments, in ids, cache marks and reasoning, or in a text given as one part or as a string.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from agentrl.trajectory.message import TOOL_ROLES, Message
+
+Digest = bytes
+"""Of a conversation up to a message, tools included."""
+
+ROLES = {"developer": "system", **dict.fromkeys(TOOL_ROLES, "tool")}
+
+
+def start(tools: Sequence[dict[str, Any]]) -> Digest:
+    """The digest of a conversation without messages."""
+    return _digest(b"", _json(tools))
+
+
+def after(before: Digest, message: Message) -> Digest:
+    """The digest of a conversation that goes on with `message`."""
+    return _digest(before, _json(canonical(message)))
+
+
+def digests(tools: Sequence[dict[str, Any]], messages: Sequence[Message]) -> Iterator[Digest]:
+    """The digest after each message."""
+    at = start(tools)
+    for message in messages:
+        at = after(at, message)
+        yield at
+
+
+def canonical(message: Message) -> list[Any]:
+    """Role, content and calls of a message in their canonical form."""
+    role = message["role"]
+    content = message.get("content") or ""
+    said = content.strip() if isinstance(content, str) else [_plain(part) for part in content]
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = [[function["name"], _plain(function["arguments"])] for function in functions]
+    return [ROLES.get(role, role), said, calls]
+
+
+def _plain(value: Any) -> Any:
+    """The value with whole floats as integers: JavaScript writes 1.0 as 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if key != "cache_control"}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.strip() if isinstance(value, str) else value
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(value, sort_keys=True).encode()
+
+
+def _digest(before: Digest, data: bytes) -> Digest:
+    return blake2b(before + data, digest_size=16).digest()

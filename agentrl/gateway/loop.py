@@ -1,0 +1,190 @@
+"""The agent loop of programs: it starts one for each rollout, and records what it asks the policy.
+
+A list entry of `rollout.agent.agent_loop_config_path` with `command` or `python` makes such a loop (docs/gateway.md).
+
+Invariants:
+- the program ends with the rollout, with all its children;
+- its folder lives as long as its trajectory, so that the reward function finds its files;
+- a rollout without a request is an infrastructure error: the program does not use the gateway.
+"""
+
+import asyncio
+import json
+import secrets
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.json_text import to_json
+from agentrl.core.points import agent_loop
+from agentrl.core.user_errors import one_line
+from agentrl.engines.engine import Sampling
+from agentrl.gateway.process import Ended, run_command
+from agentrl.gateway.program import Program, filled, read_program
+from agentrl.gateway.session import Session
+from agentrl.rollout.loops.base import AgentLoop
+from agentrl.trajectory.message import text_of
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+MODEL = "policy"
+NEAR = "127.0.0.1,localhost"
+"""Hosts that are reached without a proxy."""
+
+
+if TYPE_CHECKING:
+    from agentrl.gateway.server import Gateway
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all rollouts of one program have in common."""
+
+    program: Program
+    gateway: "Gateway"
+    slots: asyncio.Semaphore | nullcontext[None]
+
+
+@agent_loop("program")
+class ProgramAgent(AgentLoop):
+    """Runs an agent program, unchanged, against the policy."""
+
+    uses_tools = False
+    shared: ClassVar[Shared | None] = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
+        """The loop of a list entry. Raises UserError."""
+        require_packages()
+        from agentrl.gateway.server import Gateway
+
+        program = read_program(entry, file)
+        slots = asyncio.Semaphore(program.max_concurrent) if program.max_concurrent else nullcontext()
+        shared = Shared(program, Gateway(MODEL, program.host), slots)
+        return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        if self.shared is None:
+            raise UserError("agent loop program: name its entry in rollout.agent.agent_loop_config_path")
+        program = self.shared.program
+        self._check(program)
+        session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
+        key = f"sk-{secrets.token_hex(12)}"
+        async with self.shared.slots, self.shared.gateway.serving(key, session) as url:
+            start = time.monotonic()
+            try:
+                ended = await self._run(program, trajectory, session, values_of(trajectory.row, url, key))
+            finally:
+                session.end("its program has ended")
+        about = {"exit_code": ended.code, "seconds": round(time.monotonic() - start, 2), "output": ended.output}
+        trajectory.extra["program"] = {**trajectory.extra.get("program", {}), **about}
+        conclude(program, session, ended)
+
+    def _check(self, program: Program) -> None:
+        """Raises UserError where rollouts would wait for each other for good: a deterministic engine waits until all
+        of them have asked for something."""
+        if program.max_concurrent and self.env.settings and self.env.settings.rollout.deterministic:
+            raise UserError(f"agent {program.name}: leave out max_concurrent with rollout.deterministic=true")
+
+    async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
+        """Run the program in a folder of its own."""
+        folder = own_folder(trajectory)
+        values["folder"] = str(folder)
+        trajectory.extra["program"] = {"name": program.name, "folder": str(folder)}
+        if program.function is not None:
+            return await _call(program, trajectory, values)
+        env = defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
+        log = folder.parent / "output.log"
+        return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
+
+
+def require_packages() -> None:
+    """Raises UserError where the gateway's packages are not installed."""
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"the gateway needs {' and '.join(missing)}: run `pip install 'agentrl[gateway]'`")
+
+
+def conclude(program: Program, session: Session, ended: Ended) -> None:
+    """The trajectory's outcome after the end of its program. Raises InfraError."""
+    trajectory = session.trajectory
+    if session.failure is not None:
+        raise session.failure
+    if trajectory.finish == "max_turns":
+        return
+    late = ended.code is None
+    outcome = program.outcome("timeout" if ended.code is None else ended.code)
+    trouble = f"took longer than its timeout of {program.timeout:g} s" if late else f"ended with code {ended.code}"
+    if outcome is Outcome.INFRA_ERROR:
+        raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
+    if not session.requests:
+        raise InfraError(f"agent {program.name} made no request: give it the base URL and the key of this rollout")
+    if outcome is Outcome.MODEL_ERROR:
+        trajectory.outcome, trajectory.error = outcome, f"agent {program.name} {trouble}: {ended.last_line}"
+        trajectory.finish = "timeout" if late else trajectory.finish
+
+
+def values_of(row: Row, url: str, key: str) -> dict[str, str]:
+    """What placeholders stand for."""
+    said = {message["role"]: text_of(message) for message in row.prompt}  # the last of each role
+    return {
+        "prompt": said.get("user", ""),
+        "system": said.get("system", ""),
+        "url": url,
+        "openai_url": f"{url}/v1",
+        "anthropic_url": url,
+        "key": key,
+        "model": MODEL,
+        "row": to_json(about(row)),
+    }
+
+
+def about(row: Row) -> dict[str, Any]:
+    """The parts of a row that an agent may know: not its ground truth."""
+    return {"uid": row.uid, "prompt": row.prompt, "data_source": row.data_source, "extra_info": row.extra_info}
+
+
+def defaults(values: Mapping[str, str]) -> dict[str, str]:
+    """The environment that clients of either protocol read by themselves."""
+    return {
+        "OPENAI_BASE_URL": values["openai_url"],
+        "OPENAI_API_KEY": values["key"],
+        "ANTHROPIC_BASE_URL": values["anthropic_url"],
+        "ANTHROPIC_API_KEY": values["key"],
+        "NO_PROXY": NEAR,
+        "no_proxy": NEAR,
+    }
+
+
+def own_folder(trajectory: Trajectory) -> Path:
+    """An empty folder, removed with the trajectory."""
+    home = tempfile.mkdtemp(prefix="agentrl-agent-")
+    weakref.finalize(trajectory, shutil.rmtree, home, ignore_errors=True)
+    folder = Path(home) / "work"
+    folder.mkdir()
+    return folder
+
+
+async def _call(program: Program, trajectory: Trajectory, values: dict[str, str]) -> Ended:
+    """Call a Python function: an exception is exit code 1, as of a process."""
+    function = program.function
+    assert function is not None
+    given = {**values, "row": json.loads(values["row"]), "messages": trajectory.row.prompt, "trajectory": trajectory}
+    try:
+        result = await function.run((), function.fit(given), timeout=program.timeout)
+    except TimeoutError:
+        return Ended(None, "")
+    except InfraError:
+        raise
+    except Exception as error:  # the user's own code
+        return Ended(1, f"{type(error).__name__}: {one_line(error)}")
+    trajectory.extra["program"]["result"] = result
+    return Ended(0, "" if result is None else str(result))

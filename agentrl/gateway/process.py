@@ -1,0 +1,81 @@
+"""Runs an agent program under a watchdog: nothing of it outlives the rollout or the trainer.
+
+The watchdog (agentrl.engines.servers.watchdog) gives the program a process group of its own, adopts its orphans, and
+ends them all when the program ends, when it is asked to, or when the trainer dies, after SIGKILL too.
+"""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.engines.servers import watchdog
+
+TAIL = 20_000
+"""Bytes of a program's output that are kept."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    code: int | None
+    """Its exit code, negative for a signal; None: it was ended by us."""
+    output: str
+    """The end of what it wrote, to stdout and stderr."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line with text in it."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        return lines[-1][:300] if lines else "it wrote nothing"
+
+
+async def run_command(
+    words: Sequence[str], folder: Path, log: Path, env: Mapping[str, str], timeout: float, until: Awaitable[Any]
+) -> Ended:
+    """Run a program in `folder` until it ends, `until` is done or `timeout` seconds have passed."""
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-S", "-E", watchdog.__file__, str(folder.parent), *words],
+            stdin=PIPE,  # its end tells the watchdog that we are gone
+            stdout=file,
+            stderr=STDOUT,
+            cwd=folder,
+            env={**os.environ, **env},
+            start_new_session=True,  # Ctrl-C is for us; we then stop the program
+        )
+    waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(until)]
+    try:
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        ended = waits[0].done()
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await _stop(process)
+    return Ended(_signed(process.returncode) if ended else None, _tail(log))
+
+
+async def _stop(process: Process) -> None:
+    """End the program and its children."""
+    if process.returncode is None and process.stdin is not None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(watchdog.STOP)
+            process.stdin.close()
+    await process.wait()
+
+
+def _signed(code: int | None) -> int | None:
+    """The watchdog passes on -9, say, which a shell reads as 247."""
+    return code - 256 if code is not None and code > 192 else code
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL))
+        return file.read().decode(errors="replace")

@@ -1,0 +1,30 @@
+"""The protocols: one file each, from its requests to `Request` and from `Answer` to its answers."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from agentrl.gateway.request import Answer, Body, Refused, Request
+
+
+class Dialect(Protocol):
+    """What a protocol's file has, as names of its module. All of it is pure."""
+
+    STATUS: dict[str, int]
+    """HTTP status of each fault."""
+    KEEP_ALIVE: bytes
+    """An event that means nothing, for a stream that waits."""
+
+    def read(self, body: Body) -> Request:
+        """Raises Refused."""
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """The answer as one JSON object."""
+
+    def events(self, answer: Answer) -> Iterator[bytes]:
+        """The answer as server-sent events."""
+
+    def error(self, error: Refused) -> dict[str, Any]:
+        """The error as one JSON object."""
+
+    def error_event(self, error: Refused) -> bytes:
+        """The error within a stream."""

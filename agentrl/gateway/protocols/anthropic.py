@@ -1,0 +1,194 @@
+"""Anthropic's messages: POST /v1/messages and /v1/messages/count_tokens."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentrl.core.json_text import to_json
+from agentrl.gateway.protocols.reading import (
+    checked,
+    chunks,
+    event,
+    field,
+    function,
+    items,
+    joined,
+    positive,
+    sampling,
+    stops,
+    tool_call,
+    turns_joined,
+)
+from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.trajectory.message import Message
+
+STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 529, "internal": 500}
+TYPES = {"key": "authentication_error", "missing": "not_found_error", "large": "request_too_large"} | {
+    "overloaded": "overloaded_error",
+    "internal": "api_error",
+}
+KEEP_ALIVE = event({"type": "ping"}, "ping")
+PRIVATE = "x-anthropic-billing-header:"
+"""A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def read(body: Body) -> Request:
+    """Raises Refused."""
+    choice = field(body, "tool_choice", dict, {}).get("type", "auto")
+    tools = [_tool(item, at) for at, item in items(body, "tools")]
+    system = _system(body)
+    said = [message for at, item in items(body, "messages", required=True) for message in _messages(item, at)]
+    return Request(
+        checked([*system, *turns_joined(said)]),
+        [] if choice == "none" else tools,
+        model=field(body, "model", str, "policy"),
+        stream=field(body, "stream", bool, False),
+        max_tokens=positive(body, "max_tokens"),
+        stop=stops(body.get("stop_sequences"), "stop_sequences"),
+        unmet=(f"tool_choice={choice}",) if choice in ("any", "tool") else (),
+        body=body,
+        **sampling(body),
+    )
+
+
+def whole(answer: Answer) -> dict[str, Any]:
+    """The answer as one JSON object."""
+    return {**_head(answer), "content": list(_blocks(answer)), **_end(answer), "usage": _usage(answer)}
+
+
+def events(answer: Answer) -> Iterator[bytes]:
+    """The answer as server-sent events."""
+    start = {**_head(answer), "content": [], "stop_reason": None, "stop_sequence": None}
+    usage = {**_usage(answer), "output_tokens": 1}
+    yield _event("message_start", message={**start, "usage": usage})
+    for i, block in enumerate(_blocks(answer)):
+        empty, deltas = _streamed(block)
+        yield _event("content_block_start", index=i, content_block=empty)
+        for delta in deltas:
+            yield _event("content_block_delta", index=i, delta=delta)
+        yield _event("content_block_stop", index=i)
+    yield _event("message_delta", delta=_end(answer), usage=_usage(answer))
+    yield _event("message_stop")
+
+
+def error(error: Refused) -> dict[str, Any]:
+    """The error as one JSON object."""
+    text = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum" if error.limit else str(error)
+    return {"type": "error", "error": {"type": TYPES.get(error.fault, "invalid_request_error"), "message": text}}
+
+
+def error_event(refused: Refused) -> bytes:
+    """The error within a stream."""
+    return event(error(refused), "error")
+
+
+def _system(body: Body) -> list[Message]:
+    text = _text(body.get("system") or "", "system")
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _text(content: Any, name: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = [field(item, "text", str, "", at) for at, item in items({name: content}, name)]
+    return "\n".join(text for text in texts if not text.startswith(PRIVATE))
+
+
+def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
+    """A message; a user's with results of tools becomes one for each of them and one for the rest."""
+    role, content = item.get("role"), item.get("content")
+    if role == "system":
+        yield {"role": "system", "content": _text(content or "", f"{at}content")}
+        return
+    if role not in ("user", "assistant"):
+        raise Refused(f"{at}role: {role!r} is unknown; use user or assistant")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    blocks = items({"content": content}, "content", at)
+    if role == "assistant":
+        yield _assistant(blocks)
+        return
+    results = [(path, block) for path, block in blocks if block.get("type") == "tool_result"]
+    for path, block in results:
+        yield {"role": "tool", "tool_call_id": str(block.get("tool_use_id") or ""), "content": _result(block, path)}
+    rest = [_part(block, path) for path, block in blocks if block.get("type") != "tool_result"]
+    if rest or not results:
+        yield {"role": "user", "content": joined(rest)}
+
+
+def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
+    texts = [field(block, "text", str, "", at) for at, block in blocks if block.get("type") == "text"]
+    calls = [
+        tool_call(str(block.get("id") or ""), str(block.get("name") or ""), block.get("input"))
+        for _, block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    return {"role": "assistant", "content": "\n".join(texts)} | ({"tool_calls": calls} if calls else {})
+
+
+def _result(block: Mapping[str, Any], at: str) -> Any:
+    content = block.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
+
+
+def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
+    kind, source = block.get("type"), block.get("source") or {}
+    if kind == "text":
+        return {"type": "text", "text": field(block, "text", str, "", at)}
+    if kind == "image" and isinstance(source, Mapping):
+        data = f"data:{source.get('media_type')};base64,{source.get('data')}"
+        return {"type": "image", "image": source.get("url") or data}
+    raise Refused(f"{at}type: {kind!r} is not served; use text, image or tool_result")
+
+
+def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
+    if item.get("type", "custom") not in (None, "custom"):
+        raise Refused(f"{at}type: {item['type']!r} runs at Anthropic; only tools of the client's own are served")
+    if not field(item, "name", str, "", at):
+        raise Refused(f"{at}name is missing")
+    return function(item["name"], item.get("description"), item.get("input_schema"))
+
+
+def _blocks(answer: Answer) -> Iterator[dict[str, Any]]:
+    if answer.reasoning and (answer.body.get("thinking") or {}).get("type") in ("enabled", "adaptive"):
+        yield {"type": "thinking", "thinking": answer.reasoning, "signature": "agentrl"}
+    if answer.text or not answer.calls:
+        yield {"type": "text", "text": answer.text}
+    for call in answer.calls:
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+
+
+def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as it starts, and the deltas that fill it."""
+    if block["type"] == "text":
+        return {**block, "text": ""}, [{"type": "text_delta", "text": chunk} for chunk in chunks(block["text"])]
+    if block["type"] == "thinking":
+        deltas = [{"type": "thinking_delta", "thinking": chunk} for chunk in chunks(block["thinking"])]
+        signed = {"type": "signature_delta", "signature": block["signature"]}
+        return {**block, "thinking": "", "signature": ""}, [*deltas, signed]
+    written = chunks(to_json(block["input"]))
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in written]
+
+
+def _end(answer: Answer) -> dict[str, Any]:
+    reason = "stop_sequence" if answer.stop else REASONS[answer.finish]
+    return {"stop_reason": reason, "stop_sequence": answer.stop}
+
+
+def _usage(answer: Answer) -> dict[str, int]:
+    return {
+        "input_tokens": answer.prompt_tokens - answer.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": answer.cached_tokens,
+        "output_tokens": answer.completion_tokens,
+    }
+
+
+def _head(answer: Answer) -> dict[str, Any]:
+    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": answer.model}
+
+
+def _event(kind: str, **data: Any) -> bytes:
+    return event({"type": kind, **data}, kind)

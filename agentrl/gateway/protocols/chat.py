@@ -1,0 +1,177 @@
+"""OpenAI's chat completions: POST /v1/chat/completions."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentrl.core.json_text import to_json
+from agentrl.gateway.protocols.reading import (
+    checked,
+    chunks,
+    event,
+    field,
+    function,
+    items,
+    joined,
+    positive,
+    sampling,
+    stops,
+    tool_call,
+)
+from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.trajectory.message import Message
+
+STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 503, "internal": 500}
+CODES = {"context": "context_length_exceeded", "key": "invalid_api_key", "missing": "not_found", "large": "too_large"}
+KEEP_ALIVE = b": the model thinks\n\n"
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def read(body: Body) -> Request:
+    """Raises Refused."""
+    if field(body, "n", int, 1) != 1:
+        raise Refused("n: only 1 is served; send the request several times")
+    choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
+    unmet = [f"tool_choice={_named(choice)}"] if choice not in (None, "auto", "none") else []
+    if field(body, "response_format", dict, {}).get("type", "text") != "text":
+        unmet.append("response_format")
+    return Request(
+        checked([_message(item, at) for at, item in items(body, "messages", required=True)]),
+        [] if choice == "none" else tools,
+        model=field(body, "model", str, "policy"),
+        stream=field(body, "stream", bool, False),
+        max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
+        stop=stops(body.get("stop"), "stop"),
+        logprobs=field(body, "logprobs", bool, False),
+        unmet=tuple(unmet),
+        body=body,
+        **sampling(body),
+    )
+
+
+def whole(answer: Answer) -> dict[str, Any]:
+    """The answer as one JSON object."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = list(_calls(answer))
+    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": _logprobs(answer)}
+    return {**_head(answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
+
+
+def events(answer: Answer) -> Iterator[bytes]:
+    """The answer as server-sent events."""
+    yield _chunk(answer, {"role": "assistant", "content": ""}, logprobs=_logprobs(answer))
+    for chunk in chunks(answer.reasoning):
+        yield _chunk(answer, {"reasoning_content": chunk})
+    for chunk in chunks(answer.text):
+        yield _chunk(answer, {"content": chunk})
+    for i, call in enumerate(_calls(answer)):
+        written = call["function"]
+        start = {**call, "index": i, "function": {"name": written["name"], "arguments": ""}}
+        yield _chunk(answer, {"tool_calls": [start]})
+        for chunk in chunks(written["arguments"]):
+            yield _chunk(answer, {"tool_calls": [{"index": i, "function": {"arguments": chunk}}]})
+    yield _chunk(answer, {}, answer.finish)
+    if (answer.body.get("stream_options") or {}).get("include_usage"):
+        yield event({**_head(answer, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
+    yield b"data: [DONE]\n\n"
+
+
+def error(error: Refused) -> dict[str, Any]:
+    """The error as one JSON object."""
+    kind = "server_error" if STATUS[error.fault] >= 500 else "invalid_request_error"
+    return {"error": {"message": str(error), "type": kind, "param": None, "code": CODES.get(error.fault)}}
+
+
+def error_event(refused: Refused) -> bytes:
+    """The error within a stream."""
+    return event(error(refused))
+
+
+def _message(item: Mapping[str, Any], at: str) -> Message:
+    role = ROLES.get(str(item.get("role")))
+    if role is None:
+        raise Refused(f"{at}role: {item.get('role')!r} is unknown; use one of {', '.join(ROLES)}")
+    message: Message = {"role": role, "content": _content(item.get("content"), at)}
+    if role == "assistant":
+        calls = [_call(call, path) for path, call in items(item, "tool_calls", at)]
+        return message | ({"tool_calls": calls} if calls else {})
+    if role == "tool":
+        message["tool_call_id"] = field(item, "tool_call_id", str, "", at)
+    name = field(item, "name", str, "", at)
+    return message | ({"name": name} if name and role == "tool" else {})
+
+
+def _content(content: Any, at: str) -> Any:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return joined([_part(part, path) for path, part in items({"content": content}, "content", at)])
+
+
+def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in ("text", "refusal", "input_text", "output_text"):
+        return {"type": "text", "text": field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
+    if kind == "image_url":
+        image = part.get("image_url")
+        return {"type": "image", "image": image.get("url") if isinstance(image, Mapping) else image}
+    raise Refused(f"{at}type: {kind!r} is not served; use text or image_url")
+
+
+def _call(call: Mapping[str, Any], at: str) -> dict[str, Any]:
+    written = field(call, "function", dict, {}, at)
+    name = field(written, "name", str, "", f"{at}function.")
+    return tool_call(field(call, "id", str, "", at), name, written.get("arguments"))
+
+
+def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
+    about = item.get("function")
+    if item.get("type", "function") != "function" or not isinstance(about, Mapping):
+        raise Refused(f"{at}type: only tools of type function are served")
+    if not field(about, "name", str, "", f"{at}function."):
+        raise Refused(f"{at}function.name is missing")
+    return function(about["name"], about.get("description"), about.get("parameters"))
+
+
+def _named(choice: Any) -> str:
+    return choice if isinstance(choice, str) else "one tool"
+
+
+def _calls(answer: Answer) -> Iterator[dict[str, Any]]:
+    for call in answer.calls:
+        written = {"name": call.name, "arguments": to_json(call.arguments)}
+        yield {"id": call.id, "type": "function", "function": written}
+
+
+def _logprobs(answer: Answer) -> dict[str, Any] | None:
+    if not answer.tokens:
+        return None
+    return {
+        "content": [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in answer.tokens
+        ],
+        "refusal": None,
+    }
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+    }
+
+
+def _head(answer: Answer, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": answer.model}
+
+
+def _chunk(answer: Answer, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+    return event({**_head(answer, "chat.completion.chunk"), "choices": [choice]})

@@ -1,0 +1,140 @@
+"""Reads fields of a request, and writes what the protocols share."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentrl.core.json_text import to_json
+from agentrl.gateway.request import Body, Refused
+from agentrl.trajectory.message import Message
+
+CHUNK = 64
+"""Characters of a streamed delta: clients join them."""
+NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
+
+
+def field(body: Body, name: str, kind: type, default: Any = None, where: str = "") -> Any:
+    """The value of a field, or the default where it is absent or null. Raises Refused for another type."""
+    value = body.get(name)
+    if value is None:
+        return default
+    kinds = (int, float) if kind is float else kind
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+        raise Refused(f"{where}{name}: expected {NAMES.get(kind, 'an object')}, got {_short(value)}")
+    return value
+
+
+def items(body: Body, name: str, where: str = "", *, required: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects of a list, each with its path. Raises Refused."""
+    found = field(body, name, list, [], where)
+    if required and not found:
+        raise Refused(f"{where}{name}: give at least one")
+    named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found)]
+    for path, item in named:
+        if not isinstance(item, Mapping):
+            raise Refused(f"{path[:-1]}: expected an object, got {_short(item)}")
+    return named
+
+
+def stops(value: Any, name: str) -> tuple[str, ...]:
+    """Stop strings. Raises Refused."""
+    given = [value] if isinstance(value, str) else value or []
+    if not isinstance(given, list) or not all(isinstance(stop, str) for stop in given):
+        raise Refused(f"{name}: expected a string or a list of strings, got {_short(value)}")
+    return tuple(filter(None, given))
+
+
+def positive(body: Body, *names: str) -> int | None:
+    """The first of the fields that is given. Raises Refused for less than 1."""
+    for name in names:
+        value: int | None = field(body, name, int)
+        if value is not None and value < 1:
+            raise Refused(f"{name}: give 1 or more, not {value}")
+        if value is not None:
+            return value
+    return None
+
+
+def sampling(body: Body) -> dict[str, Any]:
+    """Temperature and top_p. Raises Refused."""
+    temperature, top_p = field(body, "temperature", float), field(body, "top_p", float)
+    if temperature is not None and not 0 <= temperature < float("inf"):
+        raise Refused(f"temperature: give 0 or more, not {temperature}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise Refused(f"top_p: give a number above 0, up to 1, not {top_p}")
+    return {"temperature": temperature, "top_p": top_p}
+
+
+def function(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
+    """The schema of a tool, as chat templates take it."""
+    about = {"description": description} if description else {}
+    return {
+        "type": "function",
+        "function": {"name": name, **about, "parameters": parameters or {"type": "object", "properties": {}}},
+    }
+
+
+def tool_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """An entry of an assistant message's `tool_calls`, its arguments as an object where they are JSON."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": parsed(arguments)}}
+
+
+def parsed(arguments: Any) -> Any:
+    """Arguments as an object where they are the JSON of one."""
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Content as one string where it is text alone."""
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return list(parts)
+
+
+def turns_joined(messages: Sequence[Message]) -> list[Message]:
+    """Assistant messages in a row as one: these protocols write a turn's text and its calls apart."""
+    whole: list[Message] = []
+    for message in messages:
+        if message["role"] == "assistant" and whole and whole[-1]["role"] == "assistant":
+            before = whole[-1]
+            text = "\n".join(filter(None, [before["content"], message["content"]]))
+            calls = [*before.get("tool_calls", []), *message.get("tool_calls", [])]
+            whole[-1] = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+        else:
+            whole.append(message)
+    return whole
+
+
+def checked(messages: list[Message]) -> list[Message]:
+    """The messages, tools' results with the names of their tools. Raises Refused where nothing is to be answered."""
+    if not messages:
+        raise Refused("messages: give at least one")
+    if messages[-1]["role"] == "assistant":
+        raise Refused("messages: the last one is the assistant's; end with one that it can answer")
+    names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
+    for message in messages:
+        if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
+    return messages
+
+
+def chunks(text: str) -> Iterator[str]:
+    """A text in parts; none of an empty one."""
+    return (text[i : i + CHUNK] for i in range(0, len(text), CHUNK))
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {to_json(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _short(value: Any) -> str:
+    text = to_json(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

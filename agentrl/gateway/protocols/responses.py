@@ -1,0 +1,204 @@
+"""OpenAI's responses: POST /v1/responses. Nothing is stored: each request brings its whole history."""
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+from agentrl.core.json_text import to_json
+from agentrl.gateway.protocols import chat
+from agentrl.gateway.protocols.reading import (
+    checked,
+    chunks,
+    event,
+    field,
+    function,
+    items,
+    joined,
+    positive,
+    sampling,
+    tool_call,
+    turns_joined,
+)
+from agentrl.gateway.request import Answer, Body, Refused, Request
+from agentrl.trajectory.message import Message
+
+STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
+DEFAULTS = {"metadata": {}, "tool_choice": "auto", "tools": [], "parallel_tool_calls": True}
+ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning")
+"""Fields of the request that an answer repeats, and their values where they are absent."""
+
+
+def read(body: Body) -> Request:
+    """Raises Refused."""
+    for name in ("previous_response_id", "conversation", "background", "prompt"):
+        if body.get(name):
+            raise Refused(f"{name}: nothing is stored here; send the whole history as `input`, with store=false")
+    choice, unmet = body.get("tool_choice"), []
+    if choice not in (None, "auto", "none"):
+        unmet.append(f"tool_choice={choice if isinstance(choice, str) else 'one tool'}")
+    if (field(body, "text", dict, {}).get("format") or {}).get("type", "text") != "text":
+        unmet.append("text.format")
+    tools, others = _tools(body)
+    return Request(
+        checked([*_instructions(body), *turns_joined(list(_input(body)))]),
+        [] if choice == "none" else tools,
+        model=field(body, "model", str, "policy"),
+        stream=field(body, "stream", bool, False),
+        max_tokens=positive(body, "max_output_tokens"),
+        logprobs="message.output_text.logprobs" in field(body, "include", list, []),
+        unmet=(*unmet, *others),
+        body=body,
+        **sampling(body),
+    )
+
+
+def whole(answer: Answer) -> dict[str, Any]:
+    """The answer as one JSON object."""
+    cut = answer.finish == "length"
+    return {
+        **_head(answer),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": list(_output(answer)),
+        "usage": _usage(answer),
+    }
+
+
+def events(answer: Answer) -> Iterator[bytes]:
+    """The answer as server-sent events."""
+    begun = {**_head(answer), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    end = whole(answer)
+    numbers = count()
+    for kind, data in (
+        ("response.created", {"response": begun}),
+        ("response.in_progress", {"response": begun}),
+        *(step for i, item in enumerate(end["output"]) for step in _steps(i, item)),
+        (f"response.{end['status']}", {"response": end}),
+    ):
+        yield event({"type": kind, **data, "sequence_number": next(numbers)}, kind)
+
+
+def error_event(refused: Refused) -> bytes:
+    """The error within a stream."""
+    about = error(refused)["error"]
+    failed = {"type": "error", "code": about["code"], "message": about["message"], "param": None, "sequence_number": 0}
+    return event(failed, "error")
+
+
+def _instructions(body: Body) -> list[Message]:
+    text = field(body, "instructions", str, "")
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _input(body: Body) -> Iterator[Message]:
+    given = body.get("input")
+    if isinstance(given, str):
+        yield {"role": "user", "content": given}
+        return
+    for at, item in items(body, "input", required=True):
+        yield from _item(item, at)
+
+
+def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
+    match item.get("type", "message"):
+        case "message":
+            yield _message(item, at)
+        case "function_call":
+            call = tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), item.get("arguments"))
+            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output":
+            output = item.get("output") or ""
+            content = output if isinstance(output, str) else _content(output, f"{at}output")
+            yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": content}
+        case "reasoning" | "item_reference" | "compaction":
+            return  # the model's own thinking is in its ledger already
+        case kind:
+            raise Refused(f"{at}type: {kind!r} is not served; use message, function_call or function_call_output")
+
+
+def _message(item: Mapping[str, Any], at: str) -> Message:
+    role = chat.ROLES.get(str(item.get("role")))
+    if role in (None, "tool"):
+        raise Refused(f"{at}role: {item.get('role')!r} is unknown; use system, developer, user or assistant")
+    content = item.get("content") or ""
+    return {"role": role, "content": content if isinstance(content, str) else _content(content, f"{at}content")}
+
+
+def _content(parts: Any, at: str) -> Any:
+    return joined([_part(part, path) for path, part in items({at: parts}, at)])
+
+
+def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
+    if part.get("type") == "input_image":
+        return {"type": "image", "image": part.get("image_url")}
+    return chat._part(part, at)
+
+
+def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
+    """Functions, and the names of tools that run at OpenAI, which are left out."""
+    tools, others = [], []
+    for at, item in items(body, "tools"):
+        if item.get("type") != "function":
+            others.append(f"tool {item.get('type')}")
+        elif not field(item, "name", str, "", at):
+            raise Refused(f"{at}name is missing")
+        else:
+            tools.append(function(item["name"], item.get("description"), item.get("parameters")))
+    return tools, others
+
+
+def _output(answer: Answer) -> Iterator[dict[str, Any]]:
+    if answer.reasoning:
+        thought = [{"type": "reasoning_text", "text": answer.reasoning}]
+        yield {"id": f"rs_{answer.id}", "type": "reasoning", "summary": [], "content": thought}
+    if answer.text or not answer.calls:
+        logprobs = (chat._logprobs(answer) or {"content": []})["content"]
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": logprobs}
+        status = "incomplete" if answer.finish == "length" else "completed"
+        about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
+        yield {**about, "content": [part]}
+    for call in answer.calls:
+        written = {"call_id": call.id, "name": call.name, "arguments": to_json(call.arguments)}
+        yield {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", **written}
+
+
+def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at = {"output_index": i, "item_id": item["id"]}
+    empty: dict[str, Any] = (
+        {"content": []} if item["type"] == "message" else {"arguments": ""} if "arguments" in item else {}
+    )
+    begun = {**item, **empty} | ({"status": "in_progress"} if "status" in item else {})
+    yield "response.output_item.added", {"output_index": i, "item": begun}
+    if item["type"] == "message":
+        yield from _text_steps(at, item["content"][0])
+    elif item["type"] == "function_call":
+        for chunk in chunks(item["arguments"]):
+            yield "response.function_call_arguments.delta", {**at, "delta": chunk}
+        done = {"name": item["name"], "arguments": item["arguments"]}
+        yield "response.function_call_arguments.done", {**at, **done}
+    yield "response.output_item.done", {"output_index": i, "item": item}
+
+
+def _text_steps(at: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at = {**at, "content_index": 0}
+    yield "response.content_part.added", {**at, "part": {**part, "text": "", "logprobs": []}}
+    for chunk in chunks(part["text"]):
+        yield "response.output_text.delta", {**at, "delta": chunk, "logprobs": []}
+    yield "response.output_text.done", {**at, "text": part["text"], "logprobs": part["logprobs"]}
+    yield "response.content_part.done", {**at, "part": part}
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": answer.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+def _head(answer: Answer) -> dict[str, Any]:
+    echoed = {name: answer.body.get(name, DEFAULTS.get(name)) for name in ECHOED}
+    about = {"id": f"resp_{answer.id}", "object": "response", "created_at": answer.created, "model": answer.model}
+    return {**about, "error": None, **echoed}

@@ -1,0 +1,72 @@
+"""One request and its answer, whatever the protocol, and the error that each protocol puts into its own form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentrl.trajectory.message import Call, Message
+
+Body = Mapping[str, Any]
+"""The JSON object of a request."""
+
+Fault = Literal["invalid", "context", "key", "missing", "large", "overloaded", "internal"]
+"""Why a request is refused: it is wrong, too long for the model, without a rollout, to an unknown address, too many
+bytes, or it came while the engine fails; or agentrl has a bug."""
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class Refused(Exception):
+    """A request that gets an error for an answer. The message is one line: what is wrong, how to fix it."""
+
+    def __init__(self, message: str, fault: Fault = "invalid", *, tokens: int = 0, limit: int = 0) -> None:
+        """`tokens` of the prompt and their `limit` belong to the fault `context`."""
+        super().__init__(message)
+        self.fault = fault
+        self.tokens, self.limit = tokens, limit
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for."""
+
+    messages: list[Message]
+    """OpenAI-style; arguments of calls as objects where they are JSON, texts as one string."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """OpenAI-style schemas; none where the client forbids calls."""
+    model: str = "policy"
+    stream: bool = False
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    logprobs: bool = False
+    unmet: tuple[str, ...] = ()
+    """Wishes that change nothing here, such as tool_choice=required: the policy samples freely."""
+    body: Body = field(default_factory=dict)
+    """The request as it came, for what its protocol repeats in the answer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One turn of the model, as a client gets it."""
+
+    id: str
+    model: str
+    created: int
+    """Seconds since the epoch."""
+    text: str
+    reasoning: str
+    calls: list[Call]
+    """Well-formed ones; the text holds the others."""
+    finish: Finish
+    stop: str | None
+    """The stop string that ended it."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Those of the prompt that its ledger had before."""
+    completion_tokens: int
+    tokens: list[tuple[str, float]]
+    """Text and log-prob of each sampled token, where the client asked for them."""
+    body: Body
+    """The request as it came."""

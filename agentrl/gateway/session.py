@@ -1,0 +1,248 @@
+"""One rollout's conversation with the gateway: requests in, answers out, tokens into the forest.
+
+Invariants:
+- an answer that the client does not get to see, because it went away, leaves nothing in a ledger;
+- a turn is written in one step, after its last token, so that requests at the same time never mix;
+- the run's sampling settings hold; a client's `max_tokens` and `stop` only shorten an answer.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentrl.chat import Chat
+from agentrl.chat.template import LEAD
+from agentrl.chat.thinking import BLOCKS, begins_with
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
+from agentrl.gateway.forest import Drawn, Forest, Pending
+from agentrl.gateway.request import Answer, Finish, Refused, Request
+from agentrl.rollout.episode import recorded
+from agentrl.rollout.loops.base import Environment
+from agentrl.rollout.seeds import seed_for
+from agentrl.trajectory.message import Message, Reply, as_tool_call, call_id
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+AGENTS = ("temperature", "top_p")
+"""Sampling settings that are the agent's where it may choose them."""
+
+
+@dataclass
+class Session:
+    """Answers one agent's requests and records them in its trajectory. Belongs to one event loop."""
+
+    trajectory: Trajectory
+    env: Environment
+    sampling: Sampling
+    own_sampling: bool = False
+    """Whether the agent's temperature and top_p count."""
+    forest: Forest = field(init=False)
+    closed: str = ""
+    """Why it takes no further requests; empty while it does."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is closed."""
+    failure: Exception | None = None
+    """A failure of the engine, with no answer since."""
+    requests: int = 0
+    unmet: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.forest = Forest(self.env.chat, inference_template=self.env.inference_template)
+
+    @property
+    def chat(self) -> Chat:
+        """The run's chat format."""
+        return self.env.chat
+
+    def begin(self, request: Request) -> Pending:
+        """Where the request goes on. Raises Refused."""
+        limit = self.env.limits.assistant_turns
+        if not self.closed and limit is not None and self.trajectory.turns >= limit:
+            self.trajectory.finish = "max_turns"
+            self._close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
+        if self.closed:
+            raise Refused(f"this rollout is over: {self.closed}", "missing")
+        pending = self.forest.begin(request)
+        longest = self.env.limits.model_length
+        if len(pending.ids) >= longest:
+            pending.give_up()
+            raise Refused(
+                f"This model's maximum context length is {longest} tokens. However, your messages resulted in "
+                f"{len(pending.ids)} tokens. Please reduce the length of the messages.",
+                "context",
+                tokens=len(pending.ids),
+                limit=longest,
+            )
+        self.requests += 1
+        pending.number = self.requests
+        self.unmet.update(request.unmet)
+        return pending
+
+    async def answer(self, request: Request, pending: Pending) -> Answer:
+        """The model's turn. Raises Refused; a cancellation leaves nothing behind."""
+        try:
+            with recorded(self.trajectory, "generate"):
+                drawn, stopped = await self._draw(request, pending)
+        except BaseException as error:
+            pending.give_up()
+            if isinstance(error, InfraError | UserError):
+                self.failure = error
+                raise Refused(f"the engine failed: {error}", "overloaded") from error
+            raise
+        self.failure = None
+        answer = self._written(request, pending, drawn, stopped)
+        if self.env.on_turn is not None:
+            await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
+        return answer
+
+    def count(self, request: Request) -> int:
+        """Tokens of a request's prompt. Raises Refused."""
+        pending = self.forest.begin(request)
+        pending.give_up()
+        return len(pending.ids)
+
+    def end(self, why: str) -> None:
+        """Take no further requests, and note in the trajectory how its ledgers came about."""
+        self._close(why)
+        branches = self.forest.branches
+        about: dict[str, Any] = {"requests": self.requests, "ledgers": len(branches)}
+        if len(branches) > 1:
+            about["shared"] = [branch.shared for branch in branches]
+        if self.unmet:
+            about["unmet"] = dict(self.unmet)
+        self.trajectory.extra["gateway"] = about
+
+    def _close(self, why: str) -> None:
+        self.closed = self.closed or why
+        self.over.set()
+
+    async def _draw(self, request: Request, pending: Pending) -> tuple[Drawn, str | None]:
+        """The tokens of the answer, and the stop string that ended it."""
+        drawn, asked = Drawn(), self._sampling(request, pending)
+        stopped, more = None, asked.max_new_tokens
+        while more > 0:
+            seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
+            generation = await self.env.engine.generate(
+                pending.ids + drawn.ids,
+                replace(asked, max_new_tokens=more, seed=seed),
+                key=self.trajectory.key,
+                media=pending.media,
+            )
+            n = len(generation.token_ids)
+            drawn.ids += generation.token_ids
+            drawn.logprobs += generation.logprobs
+            drawn.versions += generation.versions or [generation.weight_version] * n
+            stopped = self._cut(drawn, request.stop) or self._cut_media(drawn)
+            finished = stopped is not None or generation.finish_reason != "abort"
+            more = 0 if finished else asked.max_new_tokens - len(drawn.ids)
+        return drawn, stopped
+
+    def _sampling(self, request: Request, pending: Pending) -> Sampling:
+        room = self.env.limits.model_length - len(pending.ids)
+        most = min(self.sampling.max_new_tokens, room, request.max_tokens or room)
+        wishes = {name: getattr(request, name) for name in AGENTS} if self.own_sampling else {}
+        wishes = {name: value for name, value in wishes.items() if value is not None}
+        return replace(
+            self.sampling, max_new_tokens=most, candidates=0, stop_token_ids=self.chat.stop_token_ids, **wishes
+        )
+
+    def _cut(self, drawn: Drawn, stops: Sequence[str]) -> str | None:
+        """End the answer with the token that completes a stop string, as if generation had ended there."""
+        text = self.chat.decode(drawn.ids) if stops else ""
+        found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+        if not found:
+            return None
+        at, stop = min(found)
+        low, high = 1, len(drawn.ids)
+        while low < high:
+            middle = (low + high) // 2
+            if len(self.chat.decode(drawn.ids[:middle])) >= at + len(stop):
+                high = middle
+            else:
+                low = middle + 1
+        drawn.keep(low)
+        return stop
+
+    def _cut_media(self, drawn: Drawn) -> str | None:
+        """End the answer before a token that stands for an image: no model can show itself one."""
+        n = self.chat.processor.legible(drawn.ids)
+        if n == len(drawn.ids):
+            return None
+        drawn.keep(n)
+        self.trajectory.outcome = Outcome.MODEL_ERROR
+        self.trajectory.error = "the model wrote the token that stands for an image"
+        return ""
+
+    def _written(self, request: Request, pending: Pending, drawn: Drawn, stopped: str | None) -> Answer:
+        schemas = pending.branch.schemas
+        reply = self.chat.parse(drawn.ids, schemas, lead=pending.ids[-LEAD:])
+        name = f"{self.trajectory.key}/{pending.number}"
+        _rename(reply, name)
+        calls = reply.calls if "tool_calls" in reply.message and schemas else []
+        text, reasoning = _shown(reply.message)
+        if reply.calls and not schemas:  # calls of tools that the client did not name are text
+            text = _answer(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
+        if stopped:
+            text = text.partition(stopped)[0]
+        sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
+        self.forest.write(pending, drawn, reply.message, sent, closed=reply.closed)
+        self._record()
+        finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
+        tokens = zip(drawn.ids, drawn.logprobs, strict=True) if request.logprobs else ()
+        return Answer(
+            id=call_id(name, 0),
+            model=request.model,
+            created=int(time.time()),
+            text=text,
+            reasoning=reasoning,
+            calls=calls,
+            finish=finish,
+            stop=stopped or None,
+            prompt_tokens=len(pending.ids),
+            cached_tokens=pending.known,
+            completion_tokens=len(drawn.ids),
+            tokens=[(self.chat.decode([token]), logprob) for token, logprob in tokens],
+            body=request.body,
+        )
+
+    def _record(self) -> None:
+        """Bring the trajectory up to date: it may end at any time."""
+        trajectory, trunk = self.trajectory, self.forest.trunk
+        assert trunk is not None
+        trajectory.ledgers = [branch.ledger for branch in self.forest.branches]
+        trajectory.messages, trajectory.schemas = trunk.messages, trunk.schemas
+        trajectory.turns = self.forest.turns
+        # The comparison with the template counts turns from the end of the row's prompt on.
+        begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
+        trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
+
+
+def _rename(reply: Reply, name: str) -> None:
+    """Give the calls ids that no other turn has: the same text may come again."""
+    for i, call in enumerate(reply.calls):
+        call.id = call_id(name, i + 1)
+    if "tool_calls" in reply.message:
+        reply.message["tool_calls"] = [as_tool_call(call) for call in reply.calls]
+
+
+def _answer(text: str) -> str:
+    """A turn's text after its thinking."""
+    for closing in BLOCKS.values():
+        text = text.rpartition(closing)[2]
+    return text.strip()
+
+
+def _shown(message: Message) -> tuple[str, str]:
+    """Text and reasoning of a turn, apart."""
+    text = str(message.get("content") or "")
+    if "reasoning_content" in message:
+        return text.strip(), str(message["reasoning_content"]).strip()
+    opened = begins_with(text)
+    closing = BLOCKS.get(opened, "")
+    if not opened:
+        return text.strip(), ""
+    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
+    return (rest.strip(), thought.strip()) if found else ("", thought.strip())

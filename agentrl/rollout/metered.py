@@ -1,0 +1,104 @@
+"""An engine that measures how busy it is.
+
+Invariant: the engine counts as idle while it has no request, and while requests are held back for the update.
+"""
+
+import time
+from collections.abc import Sequence
+
+from agentrl.engines.engine import Engine, Generation, Sampling
+from agentrl.trajectory.medium import Medium
+
+
+class MeteredEngine:
+    """`Engine` around another one; used from one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._running = 0
+        self._halted = False
+        self._idle = 0.0
+        self._interruptions = 0
+        self._marked = self._begun = time.perf_counter()
+
+    async def activity(self) -> dict[str, float]:
+        """Share of the time since the last call without sampling, and requests that were interrupted in it."""
+        self._mark()
+        spent, self._begun = self._marked - self._begun, self._marked
+        idle, self._idle = self._idle, 0.0
+        interruptions, self._interruptions = self._interruptions, 0
+        return {"perf/engine_idle_share": idle / spent if spent else 0.0, "perf/interruptions": float(interruptions)}
+
+    async def start(self) -> None:
+        await self.engine.start()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    def open(self, key: str) -> None:
+        self.engine.open(key)
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+    ) -> Generation:
+        """As `Engine.generate`."""
+        self._mark()
+        self._running += 1
+        try:
+            return await self.engine.generate(token_ids, sampling, key=key, media=media)
+        finally:
+            self._mark()
+            self._running -= 1
+
+    def release(self, key: str) -> None:
+        self.engine.release(key)
+
+    async def abort(self) -> None:
+        await self.engine.abort()
+
+    async def pause(self) -> None:
+        self._halt()
+        await self.engine.pause()
+
+    async def resume(self) -> None:
+        await self.engine.resume()
+        self._continue()
+
+    async def update_weights(self, version: int) -> None:
+        """As `Engine.update_weights`. An engine that was not halted before is halted for the time of the update."""
+        halted = self._halted
+        self._halt()
+        await self.engine.update_weights(version)
+        if not halted or self.wakes_with_weights:
+            self._continue()
+
+    async def sleep(self) -> None:
+        self._halt()
+        self.wakes_with_weights = True
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        await self.engine.wake()
+        self._continue()
+
+    async def health(self) -> dict[str, float]:
+        return await self.engine.health()
+
+    wakes_with_weights = False
+    """Whether `update_weights` ends a pause: it does after `sleep`."""
+
+    def _halt(self) -> None:
+        self._mark()
+        if not self._halted:
+            self._interruptions += self._running
+        self._halted = True
+
+    def _continue(self) -> None:
+        self._mark()
+        self._halted = self.wakes_with_weights = False
+
+    def _mark(self) -> None:
+        now = time.perf_counter()
+        if self._halted or not self._running:
+            self._idle += now - self._marked
+        self._marked = now

@@ -1,0 +1,193 @@
+"""The stream of training rows: admitted in the loader's order, out again in that order once they are trained on.
+
+A version of the policy is the number of its updates: step s trains version s - 1. B is `data.train_batch_size`.
+
+Invariants:
+- a batch of rows is admitted at step s only while all groups that are begun and not yet trained on number at most
+  (bound + 1) * B with it. Each step trains on the B oldest of them, so the last one is trained on at step s + bound at
+  the latest, by version s + bound - 1. Its first token has version s - 1 or later: no token is older than `bound`;
+- no row that was admitted is dropped for its age, and a group stays whole;
+- the rows of a step depend on the loader alone, never on timing: a quick group does not overtake a slow one, so fast
+  answers do not crowd out slow ones;
+- a checkpoint of step s has every row that is admitted and not trained on by step s, with the trajectories that are
+  finished: each row is trained on once. Trajectories that were under way start over.
+
+Order costs no speed. With all capacity in use, each version admits as many groups as a step trains on, and at each step
+one batch of groups has reached the bound: in any other order the trainer would wait for the same groups. A slow
+trajectory delays a step only when it takes longer than bound + 1 steps.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentrl.data import Loader
+from agentrl.trajectory.plain import from_plain, to_plain
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+
+class Pending(Protocol):
+    """Trajectories that are being made."""
+
+    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
+        """Wait for all of them, group by group. `poll` is called several times a second, and may raise.
+
+        Raises what making them raised.
+        """
+
+    def done(self) -> bool:
+        """Whether `result` returns or raises at once."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Trajectories that are made when they are waited for."""
+
+    make: Callable[[], list[Trajectory]]
+
+    def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
+        """Make them."""
+        return self.make()
+
+    def done(self) -> bool:
+        """They never are."""
+        return False
+
+
+@dataclass(eq=False)
+class AdmittedBatch:
+    """Rows that were admitted together."""
+
+    number: int
+    """Batches are numbered in the order of admission; without filters, the number is the step that trains on it."""
+    places: list[int]
+    """Of the rows, in the loader's rows."""
+    rows: list[Row]
+    finished: dict[int, Trajectory] = field(default_factory=dict)
+    """By index in the batch, group by group."""
+    pending: Pending | None = None
+    """None: not begun in this process."""
+    returned: bool = False
+    """Whether an earlier step gave these groups back."""
+
+    def restart(self) -> None:
+        """Begin again with what failed, if the batch is done."""
+        if self.pending is not None and self.pending.done():
+            self.pending, self.finished = None, self._sound()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        finished = {i: plain for i, t in self._sound().items() if (plain := to_plain(t)) is not None}
+        return {"number": self.number, "places": self.places, "finished": finished}
+
+    def _sound(self) -> dict[int, Trajectory]:
+        """Without infrastructure failures, which a later start may not meet."""
+        return {i: t for i, t in dict(self.finished).items() if t.outcome is not Outcome.INFRA_ERROR}
+
+
+Begin = Callable[[AdmittedBatch], Pending]
+"""Begins all trajectories of a batch that are not `finished`."""
+
+
+class Stream:
+    """Admits the rows of `loader` and gives them out in order."""
+
+    def __init__(self, loader: Loader, *, bound: int, batch_size: int, n: int, last_step: int) -> None:
+        """`bound`: `trainer.max_staleness`; `batch_size`: groups that a step trains on; `n`: trajectories of a group;
+        `last_step`: nothing is admitted that no step up to this one could train on."""
+        self.loader, self.bound, self.batch_size, self.n, self.last_step = loader, bound, batch_size, n, last_step
+        self._queue = deque[AdmittedBatch]()
+        self._taken: list[AdmittedBatch] = []
+        self._step = self._numbered = 0
+        self._before: tuple[dict[str, Any], list[AdmittedBatch]] = {}, []
+
+    def take(self, step: int, begin: Begin, kept: int = 0) -> AdmittedBatch:
+        """Admit rows as far as the bound allows, and remove the oldest batch; the caller waits for it.
+
+        `kept`: groups that `step` has already taken and will train on.
+        """
+        if step != self._step:
+            self._step, self._taken = step, []
+            self._before = self.loader.state_dict(), list(self._queue)
+        for batch in self._admitted(step, kept):
+            batch.pending = batch.pending or begin(batch)
+        self._taken.append(self._queue.popleft())
+        return self._taken[-1]
+
+    def give_back(self, groups: Sequence[Sequence[Trajectory]]) -> None:
+        """Return whole finished groups that the step has no room for: they come first in the next one."""
+        places = {row.uid: i for batch in self._taken for row, i in zip(batch.rows, batch.places, strict=True)}
+        number = self._taken[-1].number
+        for group in reversed(groups):
+            row, finished = group[0].row, dict(enumerate(group))
+            self._queue.appendleft(AdmittedBatch(number, [places[row.uid]], [row], finished, returned=True))
+
+    def undo(self) -> None:
+        """The present step ended early: the step before has not trained on its rows.
+
+        With bound 0 they are drawn again; otherwise what is finished is kept.
+        """
+        if self.bound:
+            self._queue = deque([*self._taken, *(b for b in self._queue if b.pending is not None)])
+            for batch in self._queue:
+                batch.restart()
+        else:
+            self.loader.load_state_dict(self._before[0])
+            self._queue = deque(self._before[1])
+        self._step, self._taken = 0, []
+
+    def waiting(self) -> tuple[int, int]:
+        """(groups that are finished and wait for a step, groups that are under way)."""
+        finished = sum(_whole(batch, self.n) for batch in self._queue)
+        return finished, self._queued - finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's position and the rows that are admitted and not trained on, for an exact resume."""
+        state = self.loader.state_dict()
+        if self._queue:
+            queue = [batch.state_dict() for batch in self._queue]
+            state |= {"queue": queue, "bound": self.bound, "numbered": self._numbered}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume at `state`. With a smaller bound than before, finished trajectories may be too old: all start over.
+
+        Raises UserError if the data has changed since.
+        """
+        self.loader.load_state_dict(state)
+        valid = self.bound >= state.get("bound", 0)
+        self._queue = deque(self._restored(saved, valid) for saved in state.get("queue", ()))
+        self._numbered = state.get("numbered", 0)
+
+    @property
+    def _queued(self) -> int:
+        return sum(len(batch.places) for batch in self._queue)
+
+    def _admitted(self, step: int, kept: int) -> Iterator[AdmittedBatch]:
+        """Every batch that is admitted, old and new."""
+        yield from list(self._queue)
+        while self._has_room(step, kept):
+            self._numbered = max(self._numbered + 1, step) if self.bound else step
+            places = self.loader.next_places()
+            self._queue.append(AdmittedBatch(self._numbered, places, [self.loader.rows[i] for i in places]))
+            yield self._queue[-1]
+
+    def _has_room(self, step: int, kept: int) -> bool:
+        """Whether another batch may be admitted. Nothing is admitted ahead that no step would train on."""
+        ahead = min(self.bound, self.last_step - step) if self._queue else self.bound
+        fits = kept + self._queued + self.loader.batch_size <= (ahead + 1) * self.batch_size
+        return fits or not (self.bound or self._queue)
+
+    def _restored(self, saved: dict[str, Any], valid: bool) -> AdmittedBatch:
+        rows = [self.loader.rows[i] for i in saved["places"]]
+        kept = saved["finished"].items() if valid else ()
+        finished = {i: from_plain(plain, rows[i // self.n]) for i, plain in kept}
+        return AdmittedBatch(saved["number"], saved["places"], rows, finished)
+
+
+def _whole(batch: AdmittedBatch, n: int) -> int:
+    """Groups of which every trajectory is finished."""
+    finished = list(batch.finished)
+    return sum(sum(i // n == group for i in finished) == n for group in range(len(batch.places)))

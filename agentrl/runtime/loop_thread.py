@@ -1,0 +1,119 @@
+"""The event loop of a run whose conversations continue while the policy trains.
+
+Invariants:
+- all coroutines of the run run on one event loop, in a thread of its own; the training thread only waits;
+- a wait notices within a fraction of a second that a user's function stopped the loop, and raises the error;
+- an interrupt of the training thread cancels the work that it waits for, and nothing else.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+TICK = 0.2
+"""Seconds between two polls of a wait."""
+
+
+class LoopThread:
+    """Runs coroutines on an event loop in a thread of its own; a `LoopRunner` that also starts work without waiting."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stopped: BaseException | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="agentrl-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
+        started = self.start(work)
+        try:
+            return started.result()
+        except BaseException:
+            started.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Started[T]":
+        """Begin `work`, beside all other work."""
+        self._check()
+        return Started(asyncio.run_coroutine_threadsafe(_outcome(work), self._loop), self._check)
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread; safe to call twice."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            self._thread.join()
+        if not self._loop.is_closed():
+            self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._over:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # SystemExit of a user's function stops an event loop
+                self._stopped = error
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+        self._over = True
+        self._loop.stop()
+
+    def _check(self) -> None:
+        """Raises, once, an error that stopped the event loop; then the loop continues, so that all can be closed."""
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            raise stopped
+        if self._over:
+            raise RuntimeError("the event loop was closed")
+
+
+@dataclass(frozen=True)
+class Started(Generic[T]):
+    """Work that was started."""
+
+    future: Future[tuple[T | None, BaseException | None]]
+    check: Callable[[], None]
+    """Raises an error that stopped the event loop."""
+
+    def result(self, poll: Callable[[], object] = lambda: None) -> T:
+        """Wait for the result; `poll` is called several times a second, and may raise. Raises what the work raised."""
+        while True:
+            try:
+                value, error = self.future.result(TICK)
+            except TimeoutError:
+                self.check()
+                poll()
+                continue
+            self.check()
+            if error is not None:
+                raise error
+            return value  # type: ignore[return-value]  # without an error there is a value
+
+    def done(self) -> bool:
+        """Whether `result` returns or raises at once."""
+        return self.future.done()
+
+    def cancel(self) -> None:
+        """End the work, if it still runs."""
+        self.future.cancel()
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """Value or error; KeyboardInterrupt and SystemExit, raised by a task, would end the event loop."""
+    try:
+        return await work, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error

@@ -1,0 +1,130 @@
+"""Runs whose rollouts continue while the policy trains: `trainer.max_staleness` above 0."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import agentrl
+from agentrl.core.errors import UserError
+from agentrl.tracking import load_trajectories
+
+Settings = dict[str, Any]
+Rows = list[dict[str, Any]]
+STEPS = 6
+
+
+deadly: list[int] = []
+"""Not empty: the process dies when an answer is scored."""
+
+
+async def score(data_source: str, solution_str: str, ground_truth: str) -> float:
+    if deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(len(solution_str) % 4 / 100)
+    return float(len(solution_str) % 3)
+
+
+def ahead(settings: Settings, bound: int = 2, **more: Any) -> Settings:
+    trainer = {**settings["trainer"], "max_staleness": bound, "total_training_steps": STEPS, "save_freq": 1}
+    return {**settings, **more, "trainer": trainer | more.pop("trainer", {})}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.max_num_gen_batches": 2},
+        {"algorithm.adv_estimator": "remax", "algorithm.use_pf_ppo": True},
+        {
+            "reward.launch_reward_fn_async": True,
+            "actor.ppo_mini_batch_size": 1,
+            "rollout.max_concurrent_trajectories": 3,
+        },
+        {"model.lora_rank": 2, "algorithm.rollout_correction.rollout_rs": "token", "engine": "fallback"},
+    ],
+)
+def test_a_run_ahead(settings: Settings, rows: Rows, more: Settings) -> None:
+    if more.pop("engine", None):
+        more["rollout.engine_kwargs"] = {"hf": {"fallback": True}}
+    settings = ahead(settings, **more, **{"trainer.test_freq": 2})
+    with agentrl.training(settings, rows=rows, validation_rows=rows[:1], reward=score) as run:
+        steps = list(run)
+    assert [step.number for step in steps] == list(range(1, STEPS + 1))
+    trained = Counter(t.key for step in steps for t in step.trajectories)
+    assert set(trained.values()) == {1}
+    assert max(step.metrics.get("staleness/max", 0) for step in steps) <= 2
+    assert any("perf/engine_idle_share" in step.metrics for step in steps)
+
+
+def test_old_tokens_are_weighed_by_the_policy_at_the_steps_start(settings: Settings, rows: Rows) -> None:
+    """With one optimizer step, the trainer's log-probs in the loss are those of the policy before the step."""
+    settings = ahead(settings, **{"actor.optim.lr": 0.05, "algorithm.adv_estimator": "reinforce_plus_plus"})
+    with agentrl.training(settings, rows=rows, reward=score) as run:
+        steps = [step.metrics for step in run]
+    stale = [m for m in steps if m.get("staleness/mean", 0) > 0]
+    assert stale
+    assert all(m["rollout_gap/mean"] > 1e-4 for m in stale)  # versions differ, and the weights say so
+    assert any(abs(m["rollout_is/mean"] - 1) > 1e-4 for m in stale)
+
+
+def test_a_mistake_in_a_reward_ends_the_run_in_one_line(settings: Settings, rows: Rows) -> None:
+    def mistaken(data_source: str, solution_str: str, ground_truth: str) -> float:
+        raise UserError("the answer key is missing; add it")
+
+    with agentrl.training(ahead(settings), rows=rows, reward=mistaken) as run, pytest.raises(UserError, match="key is"):
+        list(run)
+
+
+def test_a_stop_while_it_waits_saves_the_queue(settings: Settings, rows: Rows) -> None:
+    calls: list[int] = []
+
+    async def slow(data_source: str, solution_str: str, ground_truth: str) -> float:
+        calls.append(1)
+        if len(calls) == 17:  # of the fifth batch, which begins with the third step
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(30)
+        return float(len(calls) % 2)
+
+    run = agentrl.training(ahead(settings), rows=rows, reward=slow)
+    with pytest.raises(KeyboardInterrupt, match="is saved; the same command resumes"), run:
+        list(run.steps(pauses=False))
+    before = len(calls)
+    with agentrl.training(ahead(settings), rows=rows, reward=slow) as run:
+        list(run)
+        assert run.step == STEPS
+    assert len(calls) - before <= STEPS * 4 - 12  # two batches are trained on, and a third was finished
+
+
+KILLED = """
+import sys
+import agentrl
+from tests.api import test_ahead
+
+settings, rows = eval(sys.argv[1])
+with agentrl.training(test_ahead.ahead(settings), rows=rows, reward=test_ahead.score) as run:
+    for step in run:
+        if step.number == 2:
+            test_ahead.deadly.append(1)
+"""
+
+
+def test_a_killed_run_trains_on_every_trajectory_once(settings: Settings, rows: Rows) -> None:
+    folder = settings["trainer"]["default_local_dir"]
+    plain = json.loads(json.dumps([settings, rows], default=str))
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(plain)], capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with agentrl.training(ahead(settings), rows=rows, reward=score) as run:
+        list(run)
+        assert len(run.history) == STEPS - 2
+    dumps = sorted((folder / "rollouts").glob("*.jsonl"), key=lambda path: int(path.stem))
+    keys = [[record["key"] for record in load_trajectories(dump)] for dump in dumps]
+    assert len(keys) == STEPS
+    assert all(key.partition("/")[0] == str(step) for step, own in enumerate(keys, 1) for key in own)
+    assert set(Counter(key for own in keys for key in own).values()) == {1}

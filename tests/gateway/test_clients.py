@@ -1,0 +1,202 @@
+"""The real openai and anthropic clients, plain and streamed, with tools."""
+
+import asyncio
+import json
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from agentrl.gateway import app
+from tests.gateway.serving import ADD, KEY, TOOL, serving
+from tests.rollout.scripted import calls, says
+
+CALL = "Let me see.\n" + calls("add", '{"a": 2, "b": 3}') + "\n" + calls("add", '{"b": 1.0, "a": 4}')
+THOUGHT = "<think>\nTwo and three.\n</think>\n\nIt is 5."
+
+
+async def test_chat_completions_with_tools_stay_in_one_ledger() -> None:
+    async with serving(says(CALL, "The answer is 5 .")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        messages = [{"role": "developer", "content": "Add."}, {"role": "user", "content": "What is 2 + 3 ?"}]
+        first = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL])
+        assert first.choices[0].finish_reason == "tool_calls"
+        asked = first.choices[0].message
+        assert (asked.content, [json.loads(c.function.arguments)["a"] for c in asked.tool_calls]) == (
+            "Let me see.",
+            [2, 4],
+        )
+        assert asked.tool_calls[0].id != asked.tool_calls[1].id
+        messages.append(asked.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": c.id, "content": "5"} for c in asked.tool_calls]
+        last = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL], logprobs=True)
+        assert last.choices[0].message.content == "The answer is 5 ."
+        assert [t.logprob for t in last.choices[0].logprobs.content] == [-0.25] * last.usage.completion_tokens
+        assert last.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens
+    (ledger,) = served.trajectory.ledgers
+    prompts = served.engine.prompts["k"]
+    assert prompts[1][: len(prompts[0])] == prompts[0]
+    assert ledger.ids[: len(prompts[1])] == prompts[1]
+    # What the policy saw is the template's own rendering of the conversation, to the letter.
+    env = served.session.env
+    shown = env.chat.template.render(served.trajectory.messages, served.trajectory.schemas)
+    assert env.chat.decode(ledger.ids) == shown.removesuffix("\n")
+    assert (served.trajectory.turns, served.trajectory.templated) == (2, True)
+
+
+async def test_a_streamed_chat_is_the_same() -> None:
+    async with serving(says(CALL, THOUGHT)) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        said = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3 ?"}], "tools": [TOOL]}
+        async with client.chat.completions.stream(**said, stream_options={"include_usage": True}) as stream:
+            final = await stream.get_final_completion()
+        assert [c.function.name for c in final.choices[0].message.tool_calls] == ["add", "add"]
+        assert final.usage.completion_tokens == sum(served.trajectory.ledgers[0].mask)
+        final = await client.chat.completions.create(**said, stream=True)
+        chunks = [chunk.choices[0].delta async for chunk in final]
+        assert "".join(chunk.content or "" for chunk in chunks) == "It is 5."
+        assert "".join(getattr(chunk, "reasoning_content", "") for chunk in chunks) == "Two and three."
+
+
+async def test_responses_plain_and_streamed() -> None:
+    async with serving(says(CALL, "The answer is 5 .")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        said = [{"role": "user", "content": [{"type": "input_text", "text": "What is 2 + 3 ?"}]}]
+        tools = [{"type": "function", "strict": False, **ADD}, {"type": "web_search"}]
+        first = await client.responses.create(model="m", input=said, tools=tools, store=False, instructions="Add.")
+        assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
+        said += [item.model_dump() for item in first.output]
+        said += [{"type": "function_call_output", "call_id": item.call_id, "output": "5"} for item in first.output[1:]]
+        events = await client.responses.create(model="m", input=said, tools=tools, instructions="Add.", stream=True)
+        seen = [event async for event in events]
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert seen[-1].type == "response.completed"
+        assert seen[-1].response.output_text == "The answer is 5 ."
+        assert (
+            "".join(event.delta for event in seen if event.type == "response.output_text.delta") == "The answer is 5 ."
+        )
+        served.session.end("done")
+    assert len(served.trajectory.ledgers) == 1
+    assert served.trajectory.extra["gateway"]["unmet"] == {"tool web_search": 2}
+
+
+async def test_anthropic_messages_plain_streamed_and_counted() -> None:
+    async with serving(says(CALL, THOUGHT, "The answer is 5 .")) as served:
+        client = anthropic.AsyncAnthropic(base_url=served.url, api_key="none")
+        tools = [{"name": "add", "description": ADD["description"], "input_schema": ADD["parameters"]}]
+        said = [{"role": "user", "content": "What is 2 + 3 ?"}]
+        marked = {"type": "text", "text": "Add.", "cache_control": {"type": "ephemeral"}}
+        given = {"model": "m", "tools": tools, "max_tokens": 200}
+        first = await client.messages.create(**given, messages=said, system=[marked])
+        assert [block.type for block in first.content] == ["text", "tool_use", "tool_use"]
+        assert first.stop_reason == "tool_use"
+        said.append({"role": "assistant", "content": [block.model_dump() for block in first.content]})
+        results = [{"type": "tool_result", "tool_use_id": block.id, "content": "5"} for block in first.content[1:]]
+        said.append({"role": "user", "content": [*results, {**marked, "text": "Go on."}]})
+        counted = await client.messages.count_tokens(model="m", tools=tools, messages=said, system="Add.")
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        async with client.messages.stream(**given, messages=said, system="Add.", thinking=thinking) as stream:
+            second = await stream.get_final_message()
+        assert [block.type for block in second.content] == ["thinking", "text"]
+        usage = second.usage
+        assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+        # The next turn without the thinking, and a system message in the middle.
+        said.append({"role": "assistant", "content": "It is 5."})
+        said.append({"role": "system", "content": "Be brief."})
+        said.append({"role": "user", "content": "Sure?"})
+        last = await client.messages.create(**given, messages=said, system="Add.")
+        assert (last.stop_reason, last.content[0].text) == ("end_turn", "The answer is 5 .")
+    assert len(served.trajectory.ledgers) == 1
+
+
+async def test_stop_strings_and_most_tokens_end_an_answer() -> None:
+    async with serving(says("One two three four", "One two three four")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        said = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
+        stopped = await client.chat.completions.create(**said, stop=["three"])
+        assert (stopped.choices[0].message.content.strip(), stopped.choices[0].finish_reason) == ("One two", "stop")
+        cut = await client.chat.completions.create(**said, max_completion_tokens=2)
+        assert (cut.choices[0].finish_reason, cut.usage.completion_tokens) == ("length", 2)
+    texts = [served.session.chat.decode(ledger.ids) for ledger in served.trajectory.ledgers]
+    assert texts[0].endswith("One two three")
+
+
+async def test_errors_have_the_protocols_form() -> None:
+    async with serving(says("x", "x"), model_length=64) as served:
+        client = openai.AsyncOpenAI(**served.openai, max_retries=0)
+        other = anthropic.AsyncAnthropic(base_url=served.url, api_key="none", max_retries=0)
+        long = [{"role": "user", "content": "word " * 200}]
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 64 tokens") as caught:
+            await client.chat.completions.create(model="m", messages=long, stream=True)
+        assert caught.value.code == "context_length_exceeded"
+        with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 64 maximum"):
+            await other.messages.create(model="m", messages=long, max_tokens=5)
+        with pytest.raises(openai.BadRequestError, match=r"messages\[0\].role: 'wizard' is unknown"):
+            await client.chat.completions.create(model="m", messages=[{"role": "wizard", "content": "x"}])
+        with pytest.raises(openai.BadRequestError, match="previous_response_id: nothing is stored"):
+            await client.responses.create(model="m", input="x", previous_response_id="resp_1")
+        stray = openai.AsyncOpenAI(base_url=f"{served.gateway.url}/v1", api_key="wrong")
+        with pytest.raises(openai.AuthenticationError, match="its key is of no rollout that runs: use the base URL"):
+            await stray.models.list()
+        by_key = openai.AsyncOpenAI(base_url=f"{served.gateway.url}/v1", api_key=KEY)
+        assert [model.id async for model in await by_key.models.list()] == ["policy"]
+    assert not served.trajectory.ledgers
+
+
+@pytest.mark.parametrize(
+    ("body", "says_"),
+    [
+        (b"{", "the body is no JSON"),
+        (b"[1]", "the body is no JSON object"),
+        (b"[" * 100_000, "the body is no JSON"),
+        (b'{"messages": 3}', "messages: expected a list, got 3"),
+        (b'{"messages": []}', "messages: give at least one"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "audio"}]}]}', "content[0].type: 'audio' is not served"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "n": 2}', "n: only 1 is served"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}', "max_tokens: give 1 or more"),
+        (b'{"messages": [{"role": "assistant", "content": "x"}]}', "the last one is the assistant's"),
+    ],
+)
+async def test_a_bad_body_is_one_clear_line(body: bytes, says_: str) -> None:
+    async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url) as http:
+        answer = await http.post("/v1/chat/completions", content=body)
+        assert answer.status_code == 400
+        assert says_ in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_leaves_nothing(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "QUIET", 0.01)
+    async with serving(says("The answer is 4 .", "The answer is 5 .")) as served:
+        begun, go, play = asyncio.Event(), asyncio.Event(), served.engine.generate
+        ended: list[str] = []
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            return await play(*args, **kwargs)
+
+        served.engine.generate = slow  # type: ignore[method-assign]
+        said = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3 ?"}]}
+        async with httpx.AsyncClient(base_url=served.url) as http:
+            if stream:
+                async with http.stream("POST", "/v1/chat/completions", json={**said, "stream": True}) as answer:
+                    assert (await anext(answer.aiter_lines())) == ": the model thinks"
+            else:
+                task = asyncio.create_task(http.post("/v1/chat/completions", json=said))
+                await begun.wait()
+                task.cancel()
+        while not ended:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not served.trajectory.ledgers
+        go.set()
+        client = openai.AsyncOpenAI(**served.openai)
+        again = await client.chat.completions.create(**said)
+        assert again.choices[0].message.content == "The answer is 4 ."
+    assert len(served.trajectory.ledgers) == 1

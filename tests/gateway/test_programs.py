@@ -1,0 +1,176 @@
+"""Agent programs: started, recorded, ended with all that they started."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
+from agentrl.rollout.loops import loop_class
+from agentrl.rollout.scheduler import Scheduler
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+from tests.rollout.scripted import Script, environment, row, says
+
+ASK = """
+import json, os, sys, urllib.request
+
+def ask(text, history=[]):
+    history.append({"role": "user", "content": text})
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"messages": history}).encode(),
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+    )
+    answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    history.append(answer)
+    return answer["content"]
+
+"""
+PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen("result.txt", "w").write("done")\n'
+
+
+def written(folder: Path, code: str, **entry: object) -> str:
+    (folder / "agent.py").write_text(ASK + code)
+    words = {"command": "python3 agent.py {prompt}", **entry}
+    lines = [f"  {key}: {value}" for key, value in words.items() if value is not None]
+    (folder / "agents.yaml").write_text("\n".join(["- name: mine", *lines]))
+    return str(folder / "agents.yaml")
+
+
+async def play(path: str, script: Script, **limits: int) -> Trajectory:
+    env, _ = environment(script, **{"model_length": 2048} | limits)
+    trajectory = Trajectory(row(), "k", 0)
+    await loop_class("mine", path)(env).run(trajectory, Sampling(64, seed=1))
+    return trajectory
+
+
+async def test_a_command_is_recorded(tmp_path: Path) -> None:
+    trajectory = await play(written(tmp_path, PLAIN), says("The answer is 5 .", "Yes"))
+    (ledger,) = trajectory.ledgers
+    ledger.check()
+    assert [message["content"] for message in trajectory.messages][::2] == ["What is 2 + 3 ?", "Sure?"]
+    assert (trajectory.turns, trajectory.outcome) == (2, Outcome.OK)
+    about = trajectory.extra["program"]
+    assert (about["exit_code"], about["output"]) == (0, "The answer is 5 .\nYes\n")
+    assert (Path(about["folder"]) / "result.txt").read_text() == "done"
+    assert trajectory.extra["gateway"] == {"requests": 2, "ledgers": 1}
+    del trajectory
+    assert not os.path.exists(about["folder"])  # noqa: ASYNC240
+
+
+async def test_the_scheduler_runs_many_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN, max_concurrent=2)
+    env, engine = environment(says("Yes", "No"), model_length=2048)
+    kind = loop_class("mine", path)
+    scheduler = Scheduler(env, lambda _: kind, Scored(), max_concurrent=4, timeout=60, retries=0)  # type: ignore[arg-type]
+    made = await scheduler.run([row("r:0"), row("r:1")], n=2, sampling=Sampling(64, seed=1), tag="1")
+    assert [t.turns for t in made] == [2, 2, 2, 2]
+    assert sorted(engine.prompts) == sorted(t.key for t in made)
+
+
+class Scored:
+    async def score(self, trajectory: Trajectory) -> None:
+        trajectory.reward = 1.0
+
+    def expect(self, trajectories: int) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
+    code = 'ask("x")\nprint("no luck")\nsys.exit(3)\n'
+    with pytest.raises(InfraError, match="agent mine ended with code 3: no luck"):
+        await play(written(tmp_path, code), says("Yes"))
+    trajectory = await play(written(tmp_path, code, exit_codes="{3: model_error}"), says("Yes"))
+    assert (trajectory.outcome, trajectory.error) == (Outcome.MODEL_ERROR, "agent mine ended with code 3: no luck")
+    with pytest.raises(InfraError, match="made no request"):
+        await play(written(tmp_path, "pass"), says("Yes"))
+    late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=1, exit_codes="{timeout: model_error}")
+    trajectory = await play(late, says("Yes"))
+    assert (trajectory.outcome, trajectory.finish) == (Outcome.MODEL_ERROR, "timeout")
+    with pytest.raises(InfraError, match="the engine is down"):
+        await play(written(tmp_path, PLAIN), says(InfraError("the engine is down")))
+
+
+async def test_the_turn_limit_ends_the_program(tmp_path: Path) -> None:
+    path = written(tmp_path, 'while True:\n    try:\n        ask("x")\n    except OSError:\n        pass\n')
+    trajectory = await play(path, says("Yes", "Yes", "Yes"), assistant_turns=2)
+    assert (trajectory.turns, trajectory.finish, trajectory.outcome) == (2, "max_turns", Outcome.OK)
+
+
+async def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
+    code = """
+ask("x")
+import subprocess
+inner = "import os,time; open(os.environ['PIDS'],'a').write(f'{os.getpid()} '); time.sleep(600)"
+outer = f"import subprocess,sys; subprocess.Popen([sys.executable,'-c',{inner!r}],start_new_session=True); " + inner
+subprocess.Popen([sys.executable, "-c", outer], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", inner])
+import time
+time.sleep(600)
+"""
+    pids = tmp_path / "pids"
+    pids.touch()
+    path = written(tmp_path, code, env=f'{{PIDS: "{pids}"}}')
+    task = asyncio.create_task(play(path, says("Yes")))
+    while len(pids.read_text().split()) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [pid for pid in pids.read_text().split() if _alive(int(pid))]
+
+
+def _alive(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("define", ["def", "async def"])
+async def test_a_python_function_is_an_agent(tmp_path: Path, define: str) -> None:
+    wait = "await client.chat" if define == "async def" else "client.chat"
+    kind = "AsyncOpenAI" if define == "async def" else "OpenAI"
+    (tmp_path / f"agent_{kind}.py").write_text(
+        f"import openai\n{define} run(prompt, openai_url, key):\n"
+        f"    client = openai.{kind}(base_url=openai_url, api_key=key)\n"
+        "    said = [{'role': 'user', 'content': prompt}]\n"
+        f"    return ({wait}.completions.create(model='m', messages=said)).choices[0].message.content\n"
+    )
+    trajectory = await play(written(tmp_path, "", command=None, python=f"agent_{kind}.run"), says("The answer is 5 ."))
+    assert trajectory.extra["program"]["result"] == "The answer is 5 ."
+    (ledger,) = trajectory.ledgers
+    ledger.check()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"command": "nosuchprogram"}, "command: nosuchprogram is not there; install it"),
+        ({"image": "docker"}, "image is not supported yet"),
+        ({"python": "agent.run"}, "write either command or python"),
+        ({"timeoutt": 5}, "unknown key 'timeoutt'; did you mean timeout"),
+        ({"timeout": "soon"}, "timeout='soon': write a number above 0"),
+        ({"exit_codes": "{1: fine}"}, "exit_codes: write numbers, or timeout, with ok"),
+        ({"sampling": "mine"}, "sampling='mine': write run"),
+        ({"env": "[1]"}, "env: write a mapping"),
+    ],
+)
+def test_mistakes_are_named_in_a_line(tmp_path: Path, entry: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=f"agents.yaml: mine: {message}"):
+        loop_class("mine", written(tmp_path, "", **entry))
+
+
+def test_the_loop_alone_has_nothing_to_run(tmp_path: Path) -> None:
+    env, _ = environment(says())
+    with pytest.raises(UserError, match="name its entry in rollout.agent.agent_loop_config_path"):
+        asyncio.run(loop_class("program")(env).run(Trajectory(row(), "k", 0), Sampling(8)))

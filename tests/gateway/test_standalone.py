@@ -1,0 +1,38 @@
+"""`agentrl gateway`, on a scripted engine: every key is a conversation, and all of them are kept."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import openai
+
+from agentrl.engines.engine import Sampling
+from agentrl.gateway.standalone import OpenGateway, serve
+from agentrl.tracking import load_trajectories, write_trajectories
+from tests.rollout.scripted import environment, says
+
+
+async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
+    env, engine = environment(says("The answer is 5 .", "Yes"), model_length=2048)
+    gateway = OpenGateway(env, Sampling(64, seed=1), "policy", "127.0.0.1", 0)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(gateway, url.set_result))
+    base = f"{await url}/v1"
+    for key, turns in (("a", 2), ("b", 1)):
+        client = openai.AsyncOpenAI(base_url=base, api_key=key)
+        said = [{"role": "user", "content": "What is 2 + 3 ?"}]
+        for _ in range(turns):
+            answer = await client.chat.completions.create(model="m", messages=said)
+            said += [answer.choices[0].message, {"role": "user", "content": "Sure?"}]
+    async with httpx.AsyncClient() as keyless:
+        answer = await keyless.get(f"{base}/models")
+        assert answer.status_code == 401
+        assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")
+    os.kill(os.getpid(), signal.SIGTERM)
+    made = await serving
+    write_trajectories(tmp_path / "seen.jsonl", 0, made, env.chat.decode)
+    records = load_trajectories(tmp_path / "seen.jsonl")
+    assert [(record["key"], record["turns"]) for record in records] == [("gateway/a", 2), ("gateway/b", 1)]
+    assert engine.opened == engine.released == ["gateway/a", "gateway/b"]

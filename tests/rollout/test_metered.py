@@ -1,0 +1,61 @@
+"""The engine's idle time and the requests that updates interrupt."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.rollout import metered
+from agentrl.rollout.metered import MeteredEngine
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Held:
+    """An engine whose requests end when a test says so."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, **_: Any) -> Generation:
+        await self.end.wait()
+        return Generation([1], [-1.0], "stop", 0)
+
+    def __getattr__(self, name: str) -> Any:
+        async def nothing(*_: Any) -> None:
+            """Pause, resume, sleep, update."""
+
+        return nothing
+
+
+@pytest.mark.parametrize("stops", ["pause", "sleep"])
+async def test_idle_is_without_requests_or_held_back(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(metered, "time", clock)
+    inner = Held()
+    engine = MeteredEngine(inner)  # type: ignore[arg-type]
+    clock.now = 2  # idle: nothing to do
+    request = asyncio.create_task(engine.generate([1], Sampling(1), key="a"))
+    await asyncio.sleep(0)
+    clock.now = 5  # busy
+    await getattr(engine, stops)()
+    clock.now = 6  # idle: held back
+    await engine.update_weights(1)
+    if stops == "pause":
+        await engine.resume()
+    clock.now = 8  # busy
+    await engine.update_weights(2)  # interrupts it once more, and is over at once
+    clock.now = 10
+    assert await engine.activity() == {"perf/engine_idle_share": 0.3, "perf/interruptions": 2.0}
+    inner.end.set()
+    await request
+    clock.now = 14
+    assert await engine.activity() == {"perf/engine_idle_share": 1.0, "perf/interruptions": 0.0}

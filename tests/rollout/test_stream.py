@@ -1,0 +1,251 @@
+"""Rows leave the stream in order, none older than the bound, none lost, none twice; checkpoints hold the queue."""
+
+import io
+import random
+from collections import Counter
+from contextlib import nullcontext
+from copy import deepcopy
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.config import compose
+from agentrl.core.errors import UserError
+from agentrl.data import Loader
+from agentrl.data.splits import Splits
+from agentrl.rollout.sampler import Sampler, stream_of
+from agentrl.rollout.staleness import staleness_metrics
+from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.plain import from_plain, to_plain
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
+
+FILTER = "algorithm.filter_groups.enable=true"
+
+
+class Made:
+    """Trajectories that are finished when a wait for them begins, drawn by every version from `first` to then."""
+
+    def __init__(self, workers, batch, n):
+        self.workers, self.batch, self.n, self.first = workers, batch, n, workers.version
+
+    def result(self, poll=lambda: None):
+        for i in range(len(self.batch.rows) * self.n):
+            if i not in self.batch.finished:
+                self.batch.finished[i] = self.workers.make(self.batch, i, self.first)
+        return [self.batch.finished[i] for i in range(len(self.batch.rows) * self.n)]
+
+    def done(self):
+        return True
+
+
+class Workers:
+    """Begins batches; each trajectory's first token has the version of that moment."""
+
+    def __init__(self, n=2, flat=0.0):
+        self.n, self.flat, self.version = n, flat, 0
+        self.made = Counter()
+        self.random = random.Random(7)
+
+    def begin(self, batch):
+        return Made(self, batch, self.n)
+
+    def activity(self):
+        return {}
+
+    def make(self, batch, i, first):
+        row, sample = batch.rows[i // self.n], i % self.n
+        ledger = Ledger()
+        ledger.append_prompt([1, 2])
+        ledger.append_model([3, 4], [-0.5, -0.5], turn=0, version=[first, self.version])
+        key = f"{batch.number}/{row.uid}/{sample}"
+        self.made[key] += 1
+        trajectory = Trajectory(row, key, sample, ledgers=[ledger], reward=float(sample))
+        if sample == 0 and self.random.random() < self.flat:
+            trajectory.reward = 1.0
+        return trajectory
+
+
+class Quiet:
+    """A tracker without a run."""
+
+    view = None
+
+    def phase(self, name):
+        return nullcontext()
+
+    def rolled(self, step, trajectories):
+        self.rows = len(trajectories)
+
+
+@cache
+def composed(*overrides):
+    return compose(["rollout.n=2", *overrides], checks=())
+
+
+def sampler(bound, *overrides, rows=23, batch=3, workers=None, steps=1000):
+    config = deepcopy(composed(*overrides))
+    config.trainer.max_staleness, config.data.train_batch_size = bound, batch
+    loader = Loader([Row(f"r{i}", []) for i in range(rows)], batch, shuffle=True, seed=0)
+    workers = workers or Workers()
+    return Sampler(config, workers, stream_of(config, Splits(loader, [], steps)), Quiet()), workers
+
+
+def train(sample, workers, steps):
+    """Take steps; yields each step's groups. The version is the number of steps that are done."""
+    for step in steps:
+        groups = sample(step)
+        yield step, groups
+        workers.version = step
+
+
+@pytest.mark.parametrize("bound", [1, 2, 4])
+@pytest.mark.parametrize("flat", [None, 0.6])
+def test_a_thousand_steps_drop_nothing_and_respect_the_bound(bound, flat):
+    workers = Workers(flat=flat or 0.0)
+    sample, _ = sampler(bound, *([] if flat is None else [FILTER]), workers=workers, rows=302)
+    trained, rolled, oldest = Counter(), Counter(), 0.0
+    for _, groups in train(sample, workers, range(1, 1001 if bound == 2 else 101)):
+        assert len(groups.kept) == 6
+        trained.update(t.key for t in groups.kept)
+        rolled.update(t.key for t in groups.rolled)
+        oldest = max(oldest, groups.metrics["staleness/max"])
+    assert oldest == bound if flat is None else 0 < oldest <= bound
+    assert set(trained.values()) == set(rolled.values()) == set(workers.made.values()) == {1}
+    if flat is None:
+        assert trained == rolled == workers.made  # nothing is begun that no step trains on
+    else:
+        left = len(workers.made) - len(rolled)
+        assert left <= (bound + 1) * 6  # the rest is in the queue
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.floats(0, 0.95), st.integers(0, 9))
+def test_no_token_is_older_than_the_bound(bound, batch, gen, flat, rows):
+    workers = Workers(flat=flat)
+    sample, _ = sampler(bound, FILTER, batch=batch, rows=batch * gen + rows, workers=workers)
+    sample.stream.loader = Loader(sample.stream.loader.rows, batch * min(gen, bound), shuffle=True, seed=1)
+    for _, groups in train(sample, workers, range(1, 30)):
+        assert groups.metrics.get("staleness/max", 0.0) <= bound
+
+
+def test_the_order_is_the_loaders_and_the_steps_of_bound_0():
+    sample, workers = sampler(3)
+    rows = Loader(sample.stream.loader.rows, 3, shuffle=True, seed=0)
+    for step, groups in train(sample, workers, range(1, 40)):
+        assert [t.row.uid for t in groups.kept[::2]] == [row.uid for row in rows.next_batch()]
+        assert {t.key.partition("/")[0] for t in groups.kept} == {str(step)}
+
+
+def test_nothing_is_begun_that_no_step_trains_on():
+    sample, workers = sampler(4, steps=3)
+    for step, groups in train(sample, workers, range(1, 4)):
+        assert groups.metrics["perf/running_groups"] + groups.metrics["perf/queue_groups"] == (3 - step) * 3
+
+
+def resumed(sample, workers, bound=2, **options):
+    """Another process with the state that a checkpoint has, through the plain data of one."""
+    other, _ = sampler(bound, workers=workers, **options)
+    other.stream.load_state_dict(stored(sample.stream.state_dict()))
+    return other
+
+
+def stored(state):
+    """The state as a checkpoint returns it: loading it runs no code."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("extra", [[], [FILTER]])
+def test_a_resumed_run_loses_nothing_and_trains_on_nothing_twice(extra):
+    workers = Workers(flat=0.5 if extra else 0.0)
+    sample, _ = sampler(2, *extra, workers=workers)
+    trained = Counter()
+    for start, killed in pairwise((0, 3, 4, 9, 10, 30)):
+        for _, groups in train(sample, workers, range(start + 1, killed + 1)):
+            trained.update(t.key for t in groups.kept)
+            for batch in sample.stream._queue:
+                batch.pending = batch.pending or workers.begin(batch)  # what was given back is begun with the next step
+                batch.pending.result()
+        other, _ = sampler(2, *extra, workers=workers)
+        other.stream.load_state_dict(stored(sample.stream.state_dict()))
+        sample = other
+    assert set(trained.values()) == {1}
+    assert set(workers.made.values()) == {1}  # what was finished is not made again
+
+
+def test_what_was_under_way_starts_over_under_the_same_key():
+    sample, workers = sampler(2)
+    list(train(sample, workers, [1]))
+    first, second = sample.stream._queue
+    first.finished[0] = workers.make(first, 0, 0)
+    again = resumed(sample, workers)
+    groups = again(2)
+    assert [t.key for t in groups.kept] == [f"2/{row.uid}/{i}" for row in first.rows for i in range(2)]
+    assert workers.made[f"2/{first.rows[0].uid}/0"] == 1
+    assert again.stream._queue[0].rows == second.rows
+
+
+def test_a_smaller_bound_starts_over_what_could_be_too_old():
+    sample, workers = sampler(4)
+    list(train(sample, workers, [1]))
+    for batch in sample.stream._queue:
+        batch.pending.result()
+    again = resumed(sample, workers, bound=1)
+    assert not any(batch.finished for batch in again.stream._queue)
+    assert again(2).metrics["staleness/max"] <= 1
+
+
+def test_a_step_that_ends_early_keeps_what_is_finished_and_repeats_what_failed():
+    sample, workers = sampler(2)
+    groups = sample(1)
+    groups.kept[0].outcome = Outcome.INFRA_ERROR
+    sample.stream.undo()
+    assert sample.stream.state_dict()["queue"][0]["number"] == 1
+    again = sample(1)
+    assert [t.key for t in again.kept] == [t.key for t in groups.kept]
+    assert workers.made[groups.kept[0].key] == 2
+    assert workers.made[groups.kept[1].key] == 1
+
+
+def test_the_stream_needs_the_same_rows():
+    sample, workers = sampler(1)
+    with pytest.raises(UserError, match="24 rows now, 23 when"):
+        resumed(sample, workers, rows=24)
+
+
+def test_a_trajectory_comes_back_as_it_was():
+    row = Row("a", [{"role": "user", "content": "?"}])
+    ledger = Ledger()
+    ledger.append_prompt([1, 2**40])
+    ledger.append_model([3], [-0.1], turn=0, version=7)
+    whole = Trajectory(row, "3/a/1", 1, [{"role": "user", "content": "é"}], [{"name": "f"}], [ledger])
+    whole.tool_calls.append(ToolCallRecord(0, "f", {"x": 1}, "said", Outcome.OK, 0.5))
+    whole.turn_rewards.append(TurnReward(0, 0.25, "tool"))
+    whole.spans.append(Span("generate", 1.0, 2.0))
+    whole.outcome, whole.reward, whole.reward_extra = Outcome.MODEL_ERROR, 1 / 3, {"acc": 1.0}
+    assert from_plain(stored(to_plain(whole)), row) == whole
+    ledger.media.append(object())
+    assert to_plain(whole) is None
+
+
+def test_staleness_is_of_tokens():
+    ledger = Ledger()
+    ledger.append_prompt([1])
+    ledger.append_model([2, 3, 4, 5], [-1.0] * 4, turn=0, version=[2, 2, 3, 5])
+    trajectory = Trajectory(Row("a", []), "k", 0, ledgers=[ledger])
+    assert staleness_metrics([trajectory], 5) == {
+        "staleness/mean": 2.0,
+        "staleness/max": 3.0,
+        "staleness/mixed": 1.0,
+        "staleness/share_0": 0.25,
+        "staleness/share_2": 0.25,
+        "staleness/share_3": 0.5,
+    }
+    assert staleness_metrics([], 5) == {}

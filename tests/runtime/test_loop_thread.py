@@ -1,0 +1,112 @@
+"""Work continues in the loop's thread; waits notice stops, interrupts and errors."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from agentrl.core.stopping import Interrupted
+from agentrl.runtime.loop_thread import LoopThread, Started
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with closing(LoopThread()) as thread:
+        yield thread
+
+
+async def value(of: int) -> int:
+    await asyncio.sleep(0)
+    return of
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def raises(error: BaseException) -> None:
+    raise error
+
+
+def test_started_work_goes_on_without_a_wait(loop: LoopThread) -> None:
+    ended = threading.Event()
+
+    async def work() -> str:
+        ended.set()
+        return threading.current_thread().name
+
+    started = loop.start(work())
+    assert ended.wait(10)
+    assert started.result() == "agentrl-loop"
+    assert started.done()
+    assert loop.run(value(3)) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("theirs"), Interrupted("stop"), SystemExit(3)])
+def test_errors_reach_the_waiting_thread_and_the_loop_goes_on(loop: LoopThread, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        loop.run(raises(error))
+    assert caught.value is error
+    assert loop.run(value(1)) == 1
+
+
+def test_a_task_that_ends_the_program_ends_the_wait(loop: LoopThread) -> None:
+    """`sys.exit` in a user's function, in a task of its own, stops an event loop."""
+
+    async def work() -> None:
+        task = asyncio.create_task(raises(SystemExit(3)))
+        await asyncio.wait([task])
+
+    with pytest.raises(SystemExit):
+        loop.start(work()).result()
+    assert loop.run(value(1)) == 1
+
+
+def test_a_wait_polls(loop: LoopThread) -> None:
+    polled: list[int] = []
+
+    def poll() -> None:
+        polled.append(1)
+        if len(polled) == 2:
+            raise Interrupted
+
+    started = loop.start(forever())
+    with pytest.raises(Interrupted):
+        started.result(poll)
+    assert not started.done()  # only the wait has ended
+
+
+def test_an_interrupted_run_cancels_its_work(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await forever()
+        finally:
+            cancelled.set()
+
+    def interrupt(started: object, poll: object = None) -> None:
+        assert began.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Started, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(work())
+    monkeypatch.undo()
+    assert cancelled.wait(10)
+    assert loop.run(value(2)) == 2
+
+
+def test_closing_cancels_everything_and_refuses_more() -> None:
+    loop = LoopThread()
+    started = loop.start(forever())
+    loop.close()
+    loop.close()
+    assert started.done()
+    work = value(1)
+    with pytest.raises(RuntimeError, match="closed"):
+        loop.start(work)
+    work.close()
