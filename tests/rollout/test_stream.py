@@ -88,8 +88,8 @@ def composed(*overrides):
 
 
 def sampler(bound, *overrides, rows=23, batch=3, workers=None, steps=1000):
-    config = deepcopy(composed(*overrides))
-    config.trainer.max_staleness, config.data.train_batch_size = bound, batch
+    config = deepcopy(composed(f"trainer.max_staleness={bound}", *overrides))
+    config.data.train_batch_size = batch
     loader = Loader([Row(f"r{i}", []) for i in range(rows)], batch, shuffle=True, seed=0)
     workers = workers or Workers()
     return Sampler(config, workers, stream_of(config, Splits(loader, [], steps)), Quiet()), workers
