@@ -276,3 +276,9 @@ def test_a_downloaded_model_is_found_by_its_id(tmp_path: Path, monkeypatch: pyte
     (cache / "refs/main").write_text("abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert trainer_bytes(config_of(model__path="some/model"), Sharing(sleeps=True)) == 14 << 20
+
+
+def test_sglang_gets_the_tokens_that_it_keeps_back() -> None:
+    """It ends a sequence 2 tokens before its context: an answer of the full length would be 2 tokens short."""
+    words = SGLang(replace(SETTINGS, device="cpu", max_model_len=768)).command(1)
+    assert words[words.index("--context-length") + 1] == "770"

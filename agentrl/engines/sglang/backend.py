@@ -69,7 +69,7 @@ class SGLang:
         version = str(info.get("version", "unknown"))
         if release(version) < OLDEST:
             raise UserError(f"{http.url} runs SGLang {version}: 0.5.10 or later is needed")
-        log.info("sglang %s: %s", version, described(info))
+        log.warning("sglang %s: %s", version, described(info))  # a warning, which is shown
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
         self._serves_adapters[http.url] = bool(info.get("enable_lora"))

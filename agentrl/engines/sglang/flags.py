@@ -11,6 +11,8 @@ from agentrl.engines.sglang.fast import PACKAGES, fast_flags
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
 """Tokens of KV cache on a CPU, where the trainer uses the same memory."""
+KEPT_BACK = 2
+"""Tokens of `context_length` that SGLang never fills: a sequence ends so many tokens before it."""
 
 
 def command(settings: ServerSettings, port: int) -> list[str]:
@@ -26,6 +28,7 @@ def environment(settings: ServerSettings) -> dict[str, str]:
     always = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
         "SGLANG_MM_AVOID_RETOKENIZE": "1",
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # KEPT_BACK more than the model has, which are never filled
         "SGLANG_VLM_CACHE_SIZE_MB": "0",  # a cache of image features would outlive an update of the weights
     }
     if settings.device == "cuda":
@@ -39,7 +42,7 @@ def _common(settings: ServerSettings) -> dict[str, Any]:
         "model_path": settings.model,
         "load_format": settings.load_format,
         "dtype": settings.dtype,
-        "context_length": settings.max_model_len,
+        "context_length": settings.max_model_len + KEPT_BACK,
         "max_running_requests": settings.max_num_seqs,
         "tp_size": settings.tensor_parallel,
         "random_seed": settings.seed,
