@@ -89,7 +89,6 @@ def settings(work: Work, rows: Path, run: Path, *, model: Path, engine: str, ste
         f"data.max_prompt_length={work.prompt_tokens}",
         f"data.max_response_length={work.new_tokens}",
         f"rollout.max_model_len={work.prompt_tokens + work.new_tokens + SPARE}",
-        f"rollout.max_num_seqs={work.samples}",
         f"rollout.name={engine}",
         "rollout.ignore_eos=true",
         f"reward.custom_reward_function.path={rows.with_name('reward.py')}",
