@@ -45,6 +45,7 @@ LOGPROB_SLACK = 1e-3
 
 
 KINDS = {"ids": INT, "mask": BYTE, "logprobs": FLOAT, "sources": BYTE, "turns": INT, "versions": INT}
+"""Types of the columns, by name."""
 
 
 @dataclass

@@ -10,11 +10,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from agentrl.core.json_text import to_json
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import KINDS, Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
-COLUMNS = {"ids": "q", "mask": "b", "logprobs": "d", "sources": "b", "turns": "i", "versions": "q"}
 RECORDS = {"tool_calls": ToolCallRecord, "turn_rewards": TurnReward, "spans": Span}
 
 
@@ -37,10 +36,10 @@ def from_plain(plain: dict[str, Any], row: Row) -> Trajectory:
 
 
 def _plain_ledger(ledger: Ledger) -> dict[str, Any]:
-    columns = {name: array(code, getattr(ledger, name)).tobytes() for name, code in COLUMNS.items()}
+    columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
     return columns | {"prompt_length": ledger.prompt_length}
 
 
 def _ledger(plain: dict[str, Any]) -> Ledger:
-    columns = {name: array(code, plain[name]).tolist() for name, code in COLUMNS.items()}
+    columns: dict[str, Any] = {name: array(kind, plain[name]).tolist() for name, kind in KINDS.items()}
     return Ledger(**columns, prompt_length=plain["prompt_length"])
