@@ -56,6 +56,7 @@ class Template:
         self._arguments_as_text = False
         self._content_with_calls: str | None = ""
         self.shows_calls = self._probe_calls()
+        self._shows_time = any("strftime_now" in str(text) for text in self.sources)
         self._prompts = lru_cache(maxsize=PROMPTS)(lambda text: self._prompt(*json.loads(text)))
 
     def render(self, messages: Sequence[Message], tools: Tools = None, *, generation: bool = False) -> str:
@@ -97,8 +98,10 @@ class Template:
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Ids of the messages and the generation prompt, remembered: a group of trajectories begins with one prompt.
 
-        Raises TemplateRefusal.
+        A template that shows the date is rendered each time. Raises TemplateRefusal.
         """
+        if self._shows_time:
+            return list(self._prompt(messages, tools))
         try:
             key = json.dumps([list(messages), tools])
         except (TypeError, ValueError):  # images, or what a user put there
