@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from agentrl.config.checks.algorithm import has_critic
+from agentrl.config.derived import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from agentrl.config.checks.algorithm import has_critic
+from agentrl.config.derived import has_critic
 from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.training.model.adapter import base_and_adapter

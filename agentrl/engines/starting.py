@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agentrl.config.processes import processes
+from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.launching import Servers, launch
 from agentrl.tracking.start_times import StartTimes

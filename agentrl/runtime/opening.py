@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.processes import processes
+from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.config.schema.sft import SftConfig
 from agentrl.data.splits import Reader, Splits

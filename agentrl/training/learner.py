@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from agentrl.config.checks.algorithm import has_critic
 from agentrl.config.checks.fit import cut_distribution
+from agentrl.config.derived import has_critic
 from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError

@@ -223,7 +223,7 @@ def test_the_stream_needs_the_same_rows():
 def test_a_trajectory_comes_back_as_it_was():
     row = Row("a", [{"role": "user", "content": "?"}])
     ledger = Ledger()
-    ledger.append_prompt([1, 2**40])
+    ledger.append_prompt([1, 2**30])
     ledger.append_model([3], [-0.1], turn=0, version=7)
     whole = Trajectory(row, "3/a/1", 1, [{"role": "user", "content": "é"}], [{"name": "f"}], [ledger])
     whole.tool_calls.append(ToolCallRecord(0, "f", {"x": 1}, "said", Outcome.OK, 0.5))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrl.config.choices import REWARD_MANAGERS
-from agentrl.config.schema import Actor, Algorithm, Config, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
+from agentrl.config.schema import Actor, Algorithm, Critic, Data, Model, RayInit, Reward, Rollout, Trainer
 from agentrl.core.errors import UserError
 from agentrl.core.points import ADVANTAGES, POLICY_LOSS_OFFERED, POLICY_LOSSES
 
@@ -194,12 +194,6 @@ def loss_options(actor: Actor) -> None:
 def needs_critic(estimator: str) -> bool:
     """Whether an estimator compares with a critic's values. Raises UserError for one that is not there."""
     return "values" in ADVANTAGES.keywords(estimator, ESTIMATOR)
-
-
-def has_critic(config: Config) -> bool:
-    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
-    critic = config.critic
-    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
 
 
 def compares_in_groups(estimator: str) -> bool:

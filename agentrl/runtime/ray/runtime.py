@@ -18,7 +18,7 @@ from typing import Any
 import ray
 import torch
 
-from agentrl.config.processes import sampling_per_node
+from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from agentrl.config.processes import sampling_per_node
+from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.backends import model_length, server_backend

@@ -1,0 +1,20 @@
+"""Facts that follow from several keys: processes of a run, its critic."""
+
+from agentrl.config.checks.algorithm import needs_critic
+from agentrl.config.schema import Config, Rollout, Trainer
+
+
+def processes(trainer: Trainer, rollout: Rollout) -> int:
+    """Processes for training plus processes only for sampling."""
+    return trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * sampling_per_node(trainer, rollout)
+
+
+def sampling_per_node(trainer: Trainer, rollout: Rollout) -> int:
+    """GPUs (on a CPU: processes) of each machine that only samples."""
+    return rollout.n_gpus_per_node or trainer.n_gpus_per_node
+
+
+def has_critic(config: Config) -> bool:
+    """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
+    critic = config.critic
+    return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
