@@ -3,8 +3,7 @@
 SGLang captures CUDA graphs for a number of sequences that depends on the GPU's memory alone (256 on 80 to 141 GB): more
 sequences run at half the speed. It takes FlashAttention 3 on a Hopper, and FlashInfer for sampling, whether their
 kernels are there or not. It decodes nothing while it prefills, and prefills as soon as one request waits: turns that
-follow tools cost less with graphs of small prefills. (Reading requests every 8 steps, so that they share a prefill, was
-no faster on one H200.)
+follow tools cost less with graphs of small prefills.
 """
 
 from typing import Any
