@@ -106,7 +106,7 @@ def test_it_trains_what_it_was_told(
     capsys: pytest.CaptureFixture[str], ready: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
-    monkeypatch.setattr(agentrl.train, "train", given.append)
+    monkeypatch.setattr(agentrl.train, "train", lambda config, start: given.append(config))
     code, _, err = run(capsys, *ready, "actor_rollout_ref.rollout.n=4", "data.return_raw_chat=true")
     assert code == 0
     assert given == [compose([*ready, "rollout.n=4"])]
