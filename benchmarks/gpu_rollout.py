@@ -214,7 +214,8 @@ def settings(spec: dict[str, Any], folder: Path) -> list[str]:
         f"data.max_response_length={longest}",
         "rollout.multi_turn.enable=true",
         f"rollout.multi_turn.function_tool_path={folder / 'note.py'}",
-        f"rollout.max_num_seqs={max(load.concurrent for load in loads)}",
+        f"data.train_batch_size={max(load.concurrent for load in loads) // GROUP or 1}",
+        f"rollout.n={GROUP}",
         *spec["settings"],
     ]
 
