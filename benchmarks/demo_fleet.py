@@ -102,6 +102,7 @@ class Fleet:
             self._must(log, "model", "tiny", str(model), "--tokenizer-data", demos)
         files = [f"model.path={model}", f"data.train_files={demos}", f"trainer.output_dir={folder / 'warm'}"]
         seeds = [f"trainer.seed={seed}", f"data.seed={seed}", f"trainer.device={args.device}"]
+        seeds += [f"trainer.total_training_steps={4 * args.steps}"] if args.steps else []
         self._must(log, "sft", f"--config-name={args.preset}_sft", *files, *seeds, *args.sft)
         return folder
 

@@ -41,10 +41,11 @@ def sequences(config: Config, sharing: Sharing) -> int:
 
 
 def trajectories(config: Config, sharing: Sharing) -> int:
-    """Those that one server has at once in a step."""
+    """Those that one server has at once: of a step, and of `trainer.max_staleness` steps ahead."""
     rollout, data = config.rollout, config.data
     rows = data.gen_batch_size if config.algorithm.filter_groups.enable and data.gen_batch_size else None
-    asked = min((rows or data.train_batch_size) * rollout.n, rollout.max_concurrent_trajectories)
+    batches = config.trainer.max_staleness + 1
+    asked = min((rows or data.train_batch_size) * rollout.n * batches, rollout.max_concurrent_trajectories)
     return -(-asked // sharing.replicas)
 
 
