@@ -76,10 +76,14 @@ class Measured:
         """From the end of the warm-up to the end of the last step."""
         return self.ends[self.warm_up - 1], self.ends[-1]
 
+    def seconds(self) -> float:
+        """Of the measured steps."""
+        first, last = self.window() if len(self.ends) > self.warm_up else (0.0, 0.0)
+        return last - first
+
     def speed(self) -> float:
         """Trained tokens of the model a second."""
-        first, last = self.window()
-        return sum(self.tokens[self.warm_up :]) / (last - first)
+        return sum(self.tokens[self.warm_up :]) / self.seconds()
 
     def metric(self, name: str) -> float:
         """The mean over the measured steps."""
@@ -119,16 +123,15 @@ class Bench:
         self.config.trainer.default_local_dir = str(self.folder / f"run-{variant}")
         runtime.sleeps = variant.interrupted and self.args.engine != "hf"  # that one has no memory of its own
         SESSIONS.begun.clear()
-        end = time.time() + self.args.seconds
         with open_trainer(self.config, runtime) as trainer:
             noted(trainer, measured)
-            step, last = 0, measured.warm_up + self.args.steps
-            while step < last and (time.time() < end or step <= measured.warm_up):
-                step += 1
+            for step in range(1, measured.warm_up + self.args.steps + 1):
                 metrics = trainer.tracker.step(step, trainer.train_step(step))
                 measured.ends.append(time.time())
                 measured.lines.append(metrics)
                 console.print(f"  step {step} {metrics['time/step']:.1f} s", highlight=False)
+                if measured.seconds() > self.args.seconds:
+                    break
 
     def table(self) -> Table:
         """A row for each variant with a step after its warm-up."""
@@ -262,8 +265,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=16, help="turns of a session that become one")
     parser.add_argument("--tokens", type=float, default=0.12, help="share of the tokens of a turn")
     parser.add_argument("--time", type=float, default=0.02, help="share of the waits")
-    parser.add_argument("--steps", type=int, default=10, help="measured steps of a variant at most")
-    parser.add_argument("--seconds", type=float, default=75, help="of a variant; it takes one step after its warm-up")
+    parser.add_argument("--steps", type=int, default=12, help="measured steps of a variant at most")
+    parser.add_argument("--seconds", type=float, default=35, help="of a variant's measured steps, about")
     parser.add_argument("--limit", type=float, default=450, help="seconds in all")
     parser.add_argument("--memory", type=float, default=0.4, help="share of the GPU for the server")
     parser.add_argument("--pass-tokens", type=int, default=16384)
