@@ -41,11 +41,10 @@ def sequences(config: Config, sharing: Sharing) -> int:
 
 
 def trajectories(config: Config, sharing: Sharing) -> int:
-    """Those that one server has at once: of a step, and of `trainer.max_staleness` steps ahead."""
+    """Those that one server has at once in a step."""
     rollout, data = config.rollout, config.data
     rows = data.gen_batch_size if config.algorithm.filter_groups.enable and data.gen_batch_size else None
-    batches = config.trainer.max_staleness + 1
-    asked = min((rows or data.train_batch_size) * rollout.n * batches, rollout.max_concurrent_trajectories)
+    asked = min((rows or data.train_batch_size) * rollout.n, rollout.max_concurrent_trajectories)
     return -(-asked // sharing.replicas)
 
 

@@ -193,14 +193,13 @@ def config_of(**changes: Any) -> Config:
         ({}, Sharing(), 128),  # 16 prompts, 8 answers each
         ({"data__train_batch_size": 512}, Sharing(), 1024),
         ({"rollout__max_concurrent_trajectories": 30}, Sharing(), 30),
-        ({"trainer__max_staleness": 2}, Sharing(), 384),
         ({}, Sharing(replicas=3), 43),
         ({"rollout__max_num_seqs": 7}, Sharing(replicas=3), 7),
         ({"algorithm__filter_groups__enable": True, "data__gen_batch_size": 20}, Sharing(), 160),
         ({"data__gen_batch_size": 20}, Sharing(), 128),
     ],
 )
-def test_as_many_sequences_run_as_are_under_way(changes: dict[str, Any], sharing: Sharing, expected: int) -> None:
+def test_as_many_sequences_run_as_a_step_asks_for(changes: dict[str, Any], sharing: Sharing, expected: int) -> None:
     assert sequences(config_of(rollout__n=8, **changes), sharing) == expected
 
 

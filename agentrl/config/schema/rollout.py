@@ -97,9 +97,8 @@ class Rollout:
     limit_images: int | None = None
     """Most images and videos per conversation, including those of tools; one more ends it. null: no limit."""
     max_num_seqs: int | None = None
-    """Most sequences that the engine decodes at once; null: as many as are under way (data.train_batch_size x n x
-    (trainer.max_staleness + 1), at most `max_concurrent_trajectories`, divided among the servers), and 64 in the
-    trainer's process (hf)."""
+    """Most sequences that the engine decodes at once; null: as many as a step asks for (data.train_batch_size x n, at
+    most `max_concurrent_trajectories`, divided among the servers), and 64 in the trainer's process (hf)."""
     max_concurrent_trajectories: int = 1024
     """Most trajectories that run at once."""
     trajectory_timeout: float = 600.0
