@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_parts import REWARD, mean, median, random_model
+from gpu_prepare import tokenizer_of
 from gpu_usage import Usage
 from replayed_sessions import SESSIONS, length
 from rich.console import Console
@@ -31,13 +32,13 @@ from stragglers import kolmogorov_smirnov
 
 from agentrl.config import compose
 from agentrl.config.schema import Config
-from agentrl.core.resources import share
 from agentrl.runtime.local import LocalRuntime
 from agentrl.train import Trainer, open_trainer
 
 console = Console(width=170)
 PROMPT = 128
 """Tokens of a prompt at most."""
+ANSWER = {"data_source": "load", "reward_model": {"ground_truth": "0"}}
 
 
 @dataclass(frozen=True)
@@ -184,15 +185,13 @@ def noted(trainer: Trainer, measured: Measured) -> None:
 def settings(args: argparse.Namespace, folder: Path) -> list[str]:
     """Model, batch, lengths and memory; all else is agentrl's default."""
     (folder / "reward.py").write_text(REWARD)
-    rows = [{"prompt": [{"role": "user", "content": f"Number {i}."}], "data_source": "load"} for i in range(8192)]
-    answers = [{"reward_model": {"ground_truth": "0"}} for _ in rows]
-    lines = [json.dumps(row | answer) + "\n" for row, answer in zip(rows, answers, strict=True)]
-    (folder / "rows.jsonl").write_text("".join(lines))
+    rows = [{"prompt": [{"role": "user", "content": f"Number {i}."}], **ANSWER} for i in range(8192)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     most = max(Variant.parse(text).bound for text in args.variants) + 1
-    under_way = args.prompts * args.group * most
     memory = [f"rollout.gpu_memory_utilization={args.memory}", f"actor.ppo_max_token_len_per_gpu={args.pass_tokens}"]
+    model = random_model(folder, tokenizer_of(str(args.tokenizer or "")), "tiny" if args.tiny else "qwen3-1.7b")
     return [
-        f"model.path={model_of(args, folder)}",
+        f"model.path={model}",
         f"data.train_files={folder / 'rows.jsonl'}",
         "data.filter_overlong_prompts=false",
         f"data.train_batch_size={args.prompts}",
@@ -201,8 +200,8 @@ def settings(args: argparse.Namespace, folder: Path) -> list[str]:
         f"data.max_response_length={SESSIONS.longest()}",
         f"rollout.n={args.group}",
         f"rollout.name={args.engine}",
-        f"rollout.max_concurrent_trajectories={under_way}",
-        f"rollout.max_num_seqs={min(under_way, args.sequences)}",
+        f"rollout.max_concurrent_trajectories={args.prompts * args.group * most}",
+        f"rollout.max_num_seqs={args.sequences}",
         "rollout.agent.default_agent_loop=replayed_sessions.Replay",
         f"reward.custom_reward_function.path={folder / 'reward.py'}",
         "reward.custom_reward_function.name=score",
@@ -216,20 +215,6 @@ def settings(args: argparse.Namespace, folder: Path) -> list[str]:
         *(memory if args.device == "cuda" else []),
         *args.set,
     ]
-
-
-def model_of(args: argparse.Namespace, folder: Path) -> Path:
-    """Random weights with a real tokenizer, or a new one."""
-    from transformers import AutoTokenizer
-
-    if args.tokenizer:
-        tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
-    else:
-        from agentrl.tasks.models.tokenizer import train_tokenizer
-
-        template = (share() / "configs/templates/chatml_tools_terse.jinja").read_text()
-        tokenizer = train_tokenizer(["Number 0123456789. so so so one text"] * 4, 1024, template)
-    return random_model(folder, tokenizer, "tiny" if args.tiny else "qwen3-1.7b")
 
 
 class OutOfTime(BaseException):
@@ -275,7 +260,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder for logs; default: a temporary one")
     args = parser.parse_args()
     if args.tiny:
-        args.prompts, args.group, args.every, args.tokens, args.time, args.steps = 4, 2, 32, 0.02, 0.005, 2
+        args.prompts, args.group, args.sequences, args.steps = 4, 2, 40, 2
+        args.every, args.tokens, args.time = 32, 0.02, 0.005
     return args
 
 
