@@ -37,7 +37,7 @@ from agentrl.trajectory.row import Row
 from agentrl_sandbox.isolation import descendants
 
 STEPS, PROMPTS, GROUP, BOUND = 10, 4, 4, 2
-RAY = ["trainer.device=cpu", "ray_init.address=local"]
+RAY = ["trainer.device=cpu", "ray_init.address=local", "ray_init.num_cpus=4"]
 KINDS = {
     "controller": ("", ["trainer.device=cpu"]),
     "rank": (r"^ray::Rank", [*RAY, "trainer.n_gpus_per_node=2"]),

@@ -33,7 +33,7 @@ def settings(folder: Path) -> dict[str, Any]:
         "rollout": {"n": 8, "name": "sglang", "nnodes": 1, "n_gpus_per_node": 1, "start_timeout": 600},
         "trainer": {"device": "cpu", "n_gpus_per_node": 2, "total_training_steps": STEPS, "max_staleness": BOUND},
         "trainer.default_local_dir": folder / "run",
-        "ray_init.address": "local",
+        "ray_init": {"address": "local", "num_cpus": 4},  # more than the machine has: they are mostly idle
     }
 
 
