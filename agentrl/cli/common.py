@@ -92,11 +92,14 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     """
     import torch
 
+    from agentrl.config.derived import deterministic
+    from agentrl.config.schema import Trainer
     from agentrl.core.cpu_cores import Host
     from agentrl.training.perf.cpu import threads_set_by_user
 
     alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
-    if not alone or threads_set_by_user() or (rollout and rollout.deterministic):
+    steady = rollout is not None and isinstance(trainer, Trainer) and deterministic(trainer, rollout)
+    if not alone or threads_set_by_user() or steady:
         return
     if trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available()):
         return

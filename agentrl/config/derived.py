@@ -1,4 +1,4 @@
-"""Facts that follow from several keys: processes of a run, its critic."""
+"""Facts that follow from several keys: processes of a run, its critic, whether it repeats bit by bit."""
 
 from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.schema import Config, Rollout, Trainer
@@ -18,3 +18,10 @@ def has_critic(config: Config) -> bool:
     """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
     critic = config.critic
     return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
+
+
+def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
+    """Whether the hf engine waits for every live trajectory: `rollout.deterministic`, or null and a run that does not
+    sample ahead."""
+    given = rollout.deterministic
+    return trainer.max_staleness == 0 if given is None else given

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from agentrl.config.derived import deterministic
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
@@ -87,7 +88,7 @@ def engine_in_process(config: Config, module: Any) -> Engine:
         module,
         max_num_seqs=sequences_in_process(config),
         max_model_len=model_length(config),
-        deterministic=rollout.deterministic,
+        deterministic=deterministic(config.trainer, rollout),
         **kwargs_of(rollout, name),
     )
     return engine

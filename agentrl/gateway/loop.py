@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agentrl.config.derived import deterministic
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
@@ -91,7 +92,8 @@ class ProgramAgent(AgentLoop):
     def _check(self, program: Program) -> None:
         """Raises UserError where rollouts would wait for each other for good: a deterministic engine waits until all
         of them have asked for something."""
-        if program.max_concurrent and self.env.settings and self.env.settings.rollout.deterministic:
+        config = self.env.settings
+        if program.max_concurrent and config and deterministic(config.trainer, config.rollout):
             raise UserError(f"agent {program.name}: leave out max_concurrent with rollout.deterministic=true")
 
     async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:

@@ -4,6 +4,8 @@ import pytest
 
 from agentrl.config import compose
 from agentrl.config.checks import staleness
+from agentrl.config.derived import deterministic
+from agentrl.config.schema import Rollout, Trainer
 from agentrl.config.validate import validate
 from agentrl.core.errors import UserError
 
@@ -41,6 +43,15 @@ def test_without_a_correction_there_is_a_note() -> None:
     for more in ("bypass_mode=true", "rollout_rs=token"):
         assert not notes("trainer.max_staleness=2", f"{CORRECTION}.rollout_is=null", f"{CORRECTION}.{more}")
     assert not notes(f"{CORRECTION}.rollout_is=null", "rollout.top_p=0.9", "rollout.deterministic=true")
+
+
+@pytest.mark.parametrize("preset", ["demo", "tiny", "code"])
+def test_a_preset_that_repeats_itself_needs_one_key(preset: str) -> None:
+    settled = compose([], config_name=preset, checks=())
+    assert deterministic(settled.trainer, settled.rollout)
+    ahead = compose(["trainer.max_staleness=4"], config_name=preset, checks=CHECKS)
+    assert not deterministic(ahead.trainer, ahead.rollout)
+    assert not deterministic(Trainer(), Rollout())
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def run(engine: str, ranks: int, tmp_path: Path, overrides: list[str], *, steps:
         pytest.skip(f"`agentrl engine install {engine} --cpu` was not run")
     weights = tmp_path / "weights"
     weights.mkdir(exist_ok=True)
-    changes = [f"rollout.name={engine}", "rollout.deterministic=false", "rollout.weight_check=always"]
+    changes = [f"rollout.name={engine}", "rollout.weight_check=always"]
     short = [f"trainer.total_training_steps={steps}", "trainer.test_freq=-1", "rollout.start_timeout=1200"]
     fire = ["rollout.use_fire_sampling=true"]  # a request for candidates, then one for the rest
     many = ["trainer.device=cpu", f"trainer.n_gpus_per_node={ranks}", "ray_init.address=local"]

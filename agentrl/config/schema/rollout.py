@@ -113,9 +113,10 @@ class Rollout:
     """Largest share of a step's trajectories that may be lost to infrastructure failures after retries. If more are
     lost, the run stops before it trains on the rest, saves the step before, and resumes from there. 1: it stops only if
     all are lost."""
-    deterministic: bool = False
+    deterministic: bool | None = False
     """Run the hf engine only when every live trajectory waits for it. Batches then do not depend on timing, and a
-    restarted run repeats the same results bit by bit. Slow tools then delay all trajectories."""
+    restarted run repeats the same results bit by bit. Slow tools then delay all trajectories. null: true for the hf
+    engine with trainer.max_staleness=0."""
     val_kwargs: ValSampling = field(default_factory=ValSampling)
     """Sampling for validation."""
     log_prob_micro_batch_size_per_gpu: int | None = None

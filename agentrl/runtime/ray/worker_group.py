@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from agentrl.config.derived import deterministic
 from agentrl.runtime.ray.cluster import forwarded_env, reserve
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rollout_worker import Location
@@ -75,7 +76,7 @@ def spawn(
     timeout = config.trainer.ray_wait_register_center_timeout
     group, bundles = reserve(keys, machines, each, gpus=gpus, timeout=timeout, stack=stack)
     rollout = getattr(config, "rollout", None)  # `agentrl sft` has none
-    threads = threads_of_rank(each, steady=rollout is not None and rollout.deterministic)
+    threads = threads_of_rank(each, steady=rollout is not None and deterministic(config.trainer, rollout))
     actors: list[Any] = []
     for bundle in bundles:
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)

@@ -1,0 +1,278 @@
+"""SIGKILL at random moments of runs that sample ahead: every finished trajectory is trained on exactly once.
+
+    python benchmarks/killed_runs.py --times 5                                  # each kind of process five times
+    python benchmarks/killed_runs.py --kinds server --times 1 --seed 7 --out runs/killed
+
+Each run is a tiny model on CPUs with `trainer.max_staleness=2`. Killed are: the controller of a run in one process; a
+rank of two under Ray; a rollout worker under Ray; an SGLang server (`agentrl engine install sglang --cpu`). A killed
+controller is started again by the same command; the others recover within their run. Then each trajectory in the dumps
+is counted by its key, and those that the newest checkpoint had finished when the process died are compared token by
+token with those that were trained on. Costs about a minute for each kill on 2 quiet cores.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.tasks.models import tiny
+from agentrl.tasks.models.tiny import TinyShape
+from agentrl.tracking import load_trajectories, read_metrics
+from agentrl.trajectory.plain import from_plain
+from agentrl.trajectory.row import Row
+from agentrl_sandbox.isolation import descendants
+
+STEPS, PROMPTS, GROUP, BOUND = 10, 4, 4, 2
+RAY = ["trainer.device=cpu", "ray_init.address=local", "ray_init.num_cpus=4"]
+KINDS = {
+    "controller": ("", ["trainer.device=cpu"]),
+    "rank": (r"^ray::Rank", [*RAY, "trainer.n_gpus_per_node=2"]),
+    "rollout worker": (r"^ray::(Rollout|Engine)Worker", [*RAY, "rollout.nnodes=1"]),
+    "server": (r"sglang", ["trainer.device=cpu", "rollout.name=sglang", "rollout.start_timeout=300"]),
+}
+"""Kind of process: its title, and the settings of a run that has it."""
+REWARD = """
+import asyncio
+import random
+
+
+async def score(data_source, solution_str, ground_truth, **_):
+    await asyncio.sleep(random.expovariate(4))
+    return float(len(solution_str) % 3)
+"""
+"""Rewards that come out of order."""
+Finished = dict[str, list[list[int]]]
+"""The token ids of trajectories, by key."""
+console = Console(width=150)
+
+
+@dataclass
+class Kill:
+    """What one kill came to."""
+
+    kind: str
+    moment: str = ""
+    restarts: int = 0
+    """Starts of the command after the first."""
+    trained: Counter[str] = field(default_factory=Counter)
+    """How often each key is in the dumps."""
+    kept: int = 0
+    """Trajectories that the newest checkpoint had finished at the kill."""
+    changed: int = 0
+    """Those of them that were not trained on as they were."""
+    oldest: float = 0.0
+    """Largest staleness."""
+    note: str = ""
+
+    def missing(self) -> int:
+        """Trajectories of the run that were never trained on."""
+        return STEPS * PROMPTS * GROUP - len(self.trained)
+
+    def twice(self) -> int:
+        """Those that were trained on more than once."""
+        return sum(count > 1 for count in self.trained.values())
+
+
+def agentrl(*words: str) -> list[str]:
+    return [sys.executable, "-m", "agentrl", *words]
+
+
+def prepare(folder: Path) -> None:
+    """Rows, a model of a few thousand parameters and a reward function, once."""
+    if (folder / "rows.jsonl").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "texts.txt").write_text("What is 2 + 3? The answer is 5.\n" * 50)
+    shape = TinyShape(vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=1)
+    tiny.prepare(folder / "model", [folder / "texts.txt"], shape=shape)
+    (folder / "reward.py").write_text(REWARD)
+    rows = [{"prompt": [{"role": "user", "content": f"What is {i} + 1?"}], "data_source": "sums"} for i in range(12)]
+    answers = [{"reward_model": {"ground_truth": str(i + 1)}} for i in range(12)]
+    lines = [json.dumps(row | answer) + "\n" for row, answer in zip(rows, answers, strict=True)]
+    (folder / "rows.jsonl").write_text("".join(lines))
+
+
+def command(folder: Path, run: Path, kind: str) -> list[str]:
+    """The run's command: a resumed run has the same."""
+    return agentrl(
+        "train",
+        f"model.path={folder / 'model'}",
+        f"data.train_files={folder / 'rows.jsonl'}",
+        f"data.train_batch_size={PROMPTS}",
+        "data.max_prompt_length=128",
+        "data.max_response_length=24",
+        f"actor.ppo_mini_batch_size={PROMPTS}",
+        f"rollout.n={GROUP}",
+        f"reward.custom_reward_function.path={folder / 'reward.py'}",
+        "reward.custom_reward_function.name=score",
+        f"trainer.max_staleness={BOUND}",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.default_local_dir={run}",
+        "trainer.save_freq=1",
+        "trainer.test_freq=-1",
+        "trainer.max_actor_ckpt_to_keep=2",
+        *KINDS[kind][1],
+    )
+
+
+def kill_once(kind: str, folder: Path, run: Path, draw: random.Random, limit: float) -> Kill:
+    """A run whose process of this kind dies at a random moment, and its end."""
+    found, words, log = Kill(kind), command(folder, run, kind), run.with_suffix(".log")
+    after, delay = draw.randrange(STEPS - 1), draw.uniform(0.0, 1.0)
+    process = started(words, log)
+    try:
+        waited(process, run, after, limit)
+        time.sleep(delay)
+        victim = victim_of(process, kind)
+        finished = finished_in(run)
+        os.kill(victim, signal.SIGKILL)
+        found.moment = f"{delay:.1f} s after step {steps_of(run)}"
+        code = process.wait(limit)
+        while code and found.restarts < 3:
+            found.restarts += 1
+            process = started(words, log)
+            code = process.wait(limit)
+        found.note = f"exit code {code}" if code else ""
+    except (subprocess.TimeoutExpired, LookupError) as error:
+        found.note = str(error)[-60:]
+        finished = {}
+    finally:
+        end(process)
+    return counted(found, run, finished)
+
+
+def started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as out:
+        return subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Nothing of a run that hangs stays behind."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def waited(process: "subprocess.Popen[bytes]", run: Path, steps: int, limit: float) -> None:
+    """Wait until so many steps are logged; without any, until the run has a folder. Raises LookupError."""
+    last = time.monotonic() + limit
+    while process.poll() is None and time.monotonic() < last:
+        if run.exists() and steps_of(run) >= steps:
+            return
+        time.sleep(0.02)
+    raise LookupError(f"ended before step {steps}: {process.poll()}")
+
+
+def victim_of(process: "subprocess.Popen[bytes]", kind: str, limit: float = 120.0) -> int:
+    """A process of the kind, as soon as there is one. Raises LookupError."""
+    title, last = KINDS[kind][0], time.monotonic() + limit
+    while process.poll() is None and time.monotonic() < last:
+        if not title:
+            return process.pid
+        if found := [pid for pid in descendants(process.pid) if re.search(title, title_of(pid))]:
+            return random.choice(found)
+        time.sleep(0.05)
+    raise LookupError(f"no {kind} to kill: {process.poll()}")
+
+
+def title_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def steps_of(run: Path) -> int:
+    """Steps in the metrics."""
+    file = run / "metrics.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def finished_in(run: Path) -> Finished:
+    """The trajectories in the queue of the newest checkpoint."""
+    folders = sorted(run.glob("checkpoints/global_step_*/state.pt"), key=lambda path: int(path.parent.name[12:]))
+    for path in reversed(folders):
+        try:
+            return dict(queued(torch.load(path, weights_only=True)))
+        except (OSError, RuntimeError, EOFError):  # it is being replaced
+            continue
+    return {}
+
+
+def queued(state: dict[str, Any]) -> Iterator[tuple[str, list[list[int]]]]:
+    """Of a checkpoint's state: keys and tokens of what is finished and not trained on."""
+    for batch in rows_of(state).get("queue", ()):
+        for plain in batch["finished"].values():
+            trajectory = from_plain(plain, Row("", []))
+            yield trajectory.key, [list(ledger.ids) for ledger in trajectory.ledgers]
+
+
+def rows_of(state: dict[str, Any]) -> dict[str, Any]:
+    """The stream's part, wherever it is."""
+    if "rows" in state:
+        rows: dict[str, Any] = state["rows"]
+        return rows
+    return next((found for part in state.values() if isinstance(part, dict) and (found := rows_of(part))), {})
+
+
+def counted(found: Kill, run: Path, finished: Finished) -> Kill:
+    """With what the dumps say."""
+    tokens: Finished = {}
+    for dump in (run / "rollouts").glob("*.jsonl"):
+        for record in load_trajectories(dump):
+            found.trained[record["key"]] += 1
+            tokens[record["key"]] = [list(sample["columns"]["ids"]) for sample in record["samples"]]
+    found.kept = len(finished)
+    found.changed = sum(tokens.get(key) != ids for key, ids in finished.items())
+    lines = read_metrics(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
+    found.oldest = max((line.get("staleness/max", 0.0) for line in lines), default=0.0)
+    return found
+
+
+def table(kills: list[Kill]) -> Table:
+    """A row for each kill."""
+    title = f"{STEPS} steps of {PROMPTS} x {GROUP} trajectories, bound {BOUND}, a SIGKILL in each run"
+    columns = ("killed", "moment", "restarts", "trained", "missing", "twice", "kept", "changed", "oldest", "")
+    shown = Table(*columns, title=title)
+    for kill in kills:
+        numbers = kill.restarts, len(kill.trained), kill.missing(), kill.twice(), kill.kept, kill.changed
+        shown.add_row(kill.kind, kill.moment, *map(str, numbers), f"{kill.oldest:.0f}", kill.note)
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--times", type=int, default=5, help="kills of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=240, help="seconds of a run")
+    parser.add_argument("--out", type=Path, default=Path("runs/killed"))
+    args = parser.parse_args()
+    folder = args.out.resolve()
+    prepare(folder)
+    kills = []
+    for kind in args.kinds:
+        for i in range(args.seed, args.seed + args.times):
+            draw = random.Random(f"{kind} {i}")
+            kills.append(kill_once(kind, folder, folder / f"{kind.replace(' ', '-')}-{i}", draw, args.limit))
+            console.print(table(kills[-1:]))
+    console.print(table(kills))
+    sys.exit(any(kill.missing() or kill.twice() or kill.changed or kill.note for kill in kills))
+
+
+if __name__ == "__main__":
+    main()

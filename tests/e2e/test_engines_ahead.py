@@ -1,0 +1,73 @@
+"""A real server samples beside two ranks that train: the run learns, and its ledgers' versions are the server's own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentrl
+from agentrl.engines.servers.http import Http
+from agentrl.engines.servers.interpreters import find_python
+from agentrl.tasks.models import tiny
+
+STEPS, BOUND = 12, 2
+FIRST = 200
+"""Half of the vocabulary: the reward is the share of an answer's tokens in it."""
+
+
+def score(data_source: str, solution_str: str, ground_truth: str, trajectory: agentrl.Trajectory) -> float:
+    (ledger,) = trajectory.ledgers
+    answer = ledger.ids[ledger.prompt_length :]
+    return sum(token < FIRST for token in answer) / max(len(answer), 1)
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """Two ranks, and a server in a place of its own."""
+    (folder / "texts.txt").write_text("What is 2 + 3? The answer is 5.\n" * 50)
+    shape = tiny.TinyShape(vocab_size=400, hidden_size=64, intermediate_size=128, num_hidden_layers=2)
+    tiny.prepare(folder / "model", [folder / "texts.txt"], shape=shape)
+    return {
+        "model.path": folder / "model",
+        "data": {"train_batch_size": 4, "max_prompt_length": 128, "max_response_length": 24},
+        "actor": {"ppo_mini_batch_size": 4, "optim.lr": 5e-3},
+        "rollout": {"n": 8, "name": "sglang", "nnodes": 1, "n_gpus_per_node": 1, "start_timeout": 600},
+        "trainer": {"device": "cpu", "n_gpus_per_node": 2, "total_training_steps": STEPS, "max_staleness": BOUND},
+        "trainer.default_local_dir": folder / "run",
+        "ray_init": {"address": "local", "num_cpus": 4},  # more than the machine has: they are mostly idle
+    }
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(find_python("sglang", "sglang") is None, reason="`agentrl engine install sglang --cpu` comes first")
+def test_versions_are_what_the_server_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    post, drawn = Http.post, dict[tuple[int, ...], tuple[int, int]]()
+
+    async def post_and_note(self: Http, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
+        answer = await post(self, path, body, timeout=timeout)
+        if path == "/generate":
+            meta = answer["meta_info"]
+            tokens = [entry[1] for entry in meta["output_token_logprobs"] or []]
+            drawn[*body["input_ids"], *tokens] = len(tokens), int(meta["weight_version"])
+        return answer
+
+    monkeypatch.setattr(Http, "post", post_and_note)
+    rows = [{"prompt": f"What is {n} + 1?"} for n in range(8)]
+    with agentrl.training(settings(tmp_path), rows=rows, reward=score) as run:
+        steps = list(run)
+    for trajectory in (t for step in steps for t in step.trajectories):
+        (ledger,) = trajectory.ledgers
+        assert list(ledger.versions[ledger.prompt_length :]) == said(drawn, tuple(ledger.ids), ledger.prompt_length)
+    ages = [step.metrics.get("staleness/max", 0) for step in steps]
+    assert 0 < max(ages) <= BOUND
+    rewards = [step.metrics["rollout/reward_mean"] for step in steps]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1, rewards
+
+
+def said(drawn: dict[tuple[int, ...], tuple[int, int]], ids: tuple[int, ...], prompt: int) -> list[int]:
+    """The version of each token after the prompt, from the answers that drew them."""
+    versions: list[int] = []
+    while len(ids) > prompt:
+        tokens, version = drawn[ids]
+        versions, ids = [version] * tokens + versions, ids[: len(ids) - tokens]
+    return versions
