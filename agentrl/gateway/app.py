@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.forest import Pending
-from agentrl.gateway.protocols import Dialect, anthropic, chat, responses
+from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
 from agentrl.gateway.request import Body, Refused, Request
 from agentrl.gateway.session import Session
 
@@ -43,14 +43,14 @@ class Sessions(Protocol):
 def make_app(sessions: Sessions) -> Starlette:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same."""
     serve = Handlers(sessions)
-    dialects: tuple[tuple[str, Dialect], ...] = (
+    protocols: tuple[tuple[str, WireProtocol], ...] = (
         ("/chat/completions", chat),
         ("/responses", responses),
         ("/messages", anthropic),
     )
     routes = []
     for start in ("/s/{key}/v1", "/v1", "/s/{key}"):
-        routes += [Route(start + path, serve.answering(dialect), methods=["POST"]) for path, dialect in dialects]
+        routes += [Route(start + path, serve.answering(protocol), methods=["POST"]) for path, protocol in protocols]
         routes.append(Route(f"{start}/messages/count_tokens", serve.guarded(anthropic, serve.count), methods=["POST"]))
         routes.append(Route(f"{start}/models", serve.guarded(chat, serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", serve.guarded(chat, serve.model)))
@@ -65,7 +65,7 @@ class Handlers:
         self.sessions = sessions
 
     def guarded(
-        self, dialect: Dialect, handle: Callable[[HttpRequest], Awaitable[Response]]
+        self, protocol: WireProtocol, handle: Callable[[HttpRequest], Awaitable[Response]]
     ) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """The handler, with errors in the protocol's own form."""
 
@@ -76,23 +76,23 @@ class Handlers:
                 return Response(status_code=499)
             except Exception as error:
                 refused = _as_refusal(error)
-                return _json(dialect.error(refused), dialect.STATUS[refused.fault])
+                return _json(protocol.error(refused), protocol.STATUS[refused.fault])
 
         return handler
 
-    def answering(self, dialect: Dialect) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+    def answering(self, protocol: WireProtocol) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session = self._session(http)
-            request = dialect.read(await _body(http))
+            request = protocol.read(await _body(http))
             pending = session.begin(request)
             if request.stream:
-                stream = _stream(dialect, session, request, pending)
+                stream = _stream(protocol, session, request, pending)
                 return StreamingResponse(stream, media_type="text/event-stream", headers=NO_STREAM_END)
-            return _json(dialect.whole(await _unless_gone(http, session.answer(request, pending))))
+            return _json(protocol.whole(await _unless_gone(http, session.answer(request, pending))))
 
-        return self.guarded(dialect, answer)
+        return self.guarded(protocol, answer)
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
@@ -135,16 +135,16 @@ async def _body(http: HttpRequest) -> Body:
     return body
 
 
-async def _stream(dialect: Dialect, session: Session, request: Request, pending: Pending) -> AsyncIterator[bytes]:
+async def _stream(protocol: WireProtocol, session: Session, request: Request, pending: Pending) -> AsyncIterator[bytes]:
     """The answer as events, with others before it while the model thinks."""
     work = asyncio.ensure_future(session.answer(request, pending))
     try:
         while not (await asyncio.wait({work}, timeout=QUIET))[0]:
-            yield dialect.KEEP_ALIVE
-        for event in dialect.events(work.result()):
+            yield protocol.KEEP_ALIVE
+        for event in protocol.events(work.result()):
             yield event
     except Exception as error:
-        yield dialect.error_event(_as_refusal(error))
+        yield protocol.error_event(_as_refusal(error))
     finally:
         await _ended(work)
 

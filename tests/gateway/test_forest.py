@@ -57,7 +57,7 @@ class Agent:
 
     session: Session
     random: Random
-    dialect: Any
+    protocol: Any
     history: list[dict[str, Any]] = field(default_factory=list)
     """Chat completions' messages; `sent` translates."""
     number: int = 0
@@ -65,11 +65,11 @@ class Agent:
     async def turn(self) -> bool:
         """Ask; False where the engine failed."""
         try:
-            request = self.dialect.read(self.sent())
+            request = self.protocol.read(self.sent())
             answer = await self.session.answer(request, self.session.begin(request))
         except Refused:
             return False
-        b"".join(self.dialect.events(answer))
+        b"".join(self.protocol.events(answer))
         self.take(answer)
         return True
 
@@ -101,7 +101,7 @@ class Agent:
         return f"{self.random.choice(['It is', 'No:', '4'])} {self.number}"
 
     def sent(self) -> dict[str, Any]:
-        return TRANSLATED[self.dialect](self.history)
+        return TRANSLATED[self.protocol](self.history)
 
 
 def as_chat(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,8 +173,8 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Se
             agent.history = [*before[: random.randint(2, len(before))]]
             agent.history = agent.history if agent.history[-1]["role"] != "assistant" else [*agent.history, before[1]]
         else:
-            others = [Agent(session, random, agent.dialect, list(agent.history), 100 * i) for i in range(1, 4)]
-            requests = [other.dialect.read(other.sent()) for other in others]
+            others = [Agent(session, random, agent.protocol, list(agent.history), 100 * i) for i in range(1, 4)]
+            requests = [other.protocol.read(other.sent()) for other in others]
             pending = [session.begin(request) for request in requests]
             for i in random.sample(range(3), 3):
                 try:
@@ -221,15 +221,15 @@ async def test_so_it_is_when_the_template_rewrites_history() -> None:
         check(session, engine)
 
 
-@pytest.mark.parametrize("dialect", [chat, responses, anthropic])
-async def test_a_fork_repeats_the_tokens_of_its_parent(dialect: Any) -> None:
+@pytest.mark.parametrize("protocol", [chat, responses, anthropic])
+async def test_a_fork_repeats_the_tokens_of_its_parent(protocol: Any) -> None:
     env_chat = make_chat()
     for seed in range(40):
         random = Random(seed)
         engine = RandomEngine(random, lambda text: encode(env_chat, text))
         env = Environment(engine, env_chat, no_tools(), load_interactions(None), Limits(512, 512, 4096))  # type: ignore[arg-type]
         session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=seed))
-        agent = Agent(session, random, dialect, [{"role": "user", "content": "What is 2 + 3 ?"}])
+        agent = Agent(session, random, protocol, [{"role": "user", "content": "What is 2 + 3 ?"}])
         if not await agent.turn():
             continue
         again = list(agent.history)
