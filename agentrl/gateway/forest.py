@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from agentrl.chat.incremental import RenderCache
 from agentrl.core.errors import UserError
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
+from agentrl.gateway.conversation import name_results
 from agentrl.gateway.request import Refused, Request
 from agentrl.gateway.softening import softened
 from agentrl.trajectory.ledger import Ledger
@@ -51,6 +52,29 @@ class Turn:
     closed: bool
     continued: bool = False
     """Whether its ledger goes on after it, or a request is about to do that."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the history of a request ends."""
+
+    digest: Digest
+    """Of all its messages."""
+    turn: Digest | None = None
+    """Of those up to the model's last turn; None: it has taken none."""
+    tail: tuple[Message, ...] = ()
+    """Those after that turn; empty while there is none."""
+
+    def after(self, messages: Sequence[Message]) -> "Place":
+        """The place where the history ends that goes on with `messages`."""
+        digest, turn, tail = self.digest, self.turn, list(self.tail)
+        for message in messages:
+            digest = canonical.after(digest, message)
+            if message["role"] == "assistant":
+                turn, tail = digest, []
+            elif turn is not None:
+                tail.append(message)
+        return Place(digest, turn, tuple(tail))
 
 
 @dataclass
@@ -104,24 +128,23 @@ class Forest:
         self.branches: list[Branch] = []
         """Those with an answer, in the order of their first."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
+        self._places: dict[Digest, Place] = {}
+        """The ends of earlier requests, by the mark of their last item."""
+        self._names: dict[str, str] = {}
+        """Tools that were called, by the id of the call."""
 
     def begin(self, request: Request) -> Pending:
         """Find where a request goes on; that is its own until it is written or given up. Raises Refused."""
-        history = list(canonical.digests(request.tools, request.messages))
-        last = max((i for i, m in enumerate(request.messages) if m["role"] == "assistant"), default=-1)
-        known = self._turns.get(history[last], ()) if last >= 0 else ()
+        place = self._place(request)
+        known = self._turns.get(place.turn, ()) if place.turn else ()
         turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
-        forms = softened(request.messages[last + 1 :], middle=True) if turn else softened(request.messages)
-        for messages in forms:
-            try:
-                seen = self.chat.see(messages)
-                if turn is not None:
-                    return self._continued(turn, seen, history[-1])
-                ids = self.chat.prompt(seen, request.tools)
-                return Pending(Branch(request.tools), ids, media_of(seen), seen, history[-1])
-            except UserError as error:
-                refusal = error
-        raise Refused(str(refusal)) from refusal
+        if turn is not None:
+            return self._first_form(
+                softened(place.tail, middle=True), lambda new: self._continued(turn, new, place.digest)
+            )
+        return self._first_form(
+            softened(self._read(request, 0)), lambda new: self._begun(request.tools, new, place.digest)
+        )
 
     def write(self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, closed: bool) -> None:
         """Write the tokens of a prompt that its ledger lacks, and those of the answer.
@@ -152,9 +175,38 @@ class Forest:
         """The branch with the most turns; of several the first."""
         return max(self.branches, key=lambda branch: branch.turns, default=None)
 
+    def _place(self, request: Request) -> Place:
+        """Where the request's history ends; only items that no request has had before are read. Raises Refused."""
+        marks = request.conversation.marks(request.tools)
+        known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
+        place = self._places[marks[known]] if known else Place(canonical.start(request.tools))
+        place = place.after(self._read(request, known))
+        self._places[marks[-1]] = place
+        return place
+
+    def _read(self, request: Request, first: int) -> list[Message]:
+        messages = request.conversation.since(first)
+        name_results(messages, self._names)
+        return messages
+
+    @staticmethod
+    def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:
+        """The request in the first form that the template shows. Raises Refused."""
+        for messages in forms:
+            try:
+                return begin(messages)
+            except UserError as error:
+                refusal = error
+        raise Refused(str(refusal)) from refusal
+
+    def _begun(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
+        """In a new ledger. Raises UserError."""
+        seen = self.chat.see(messages)
+        return Pending(Branch(tools), self.chat.prompt(seen, tools), media_of(seen), seen, digest)
+
     def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         """After a turn: in its ledger, or as a fork. Raises UserError."""
-        branch = turn.branch
+        branch, new = turn.branch, self.chat.see(new)
         ids, history = branch.ledger.ids[: turn.tokens], branch.messages[: turn.messages]
         media = [*branch.ledger.media[: turn.media], *media_of(new)]
         segments = self._segments(turn, ids, history, new)
@@ -162,8 +214,9 @@ class Forest:
             whole = [*history, *new]
             split = Branch(branch.schemas, parent=branch)
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
-        prompt = ids + [token for _, segment in segments for token in segment]
-        self.chat.processor.check(prompt, media)
+        added = [token for _, segment in segments for token in segment]
+        self.chat.processor.check(added, media_of(new))
+        prompt = ids + added
         if not turn.continued:
             turn.continued = True
             return Pending(branch, prompt, media, new, digest, turn, segments, known=len(ids))

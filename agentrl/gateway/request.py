@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from agentrl.trajectory.message import Call, Message
+from agentrl.trajectory.message import Call
+
+if TYPE_CHECKING:
+    from agentrl.gateway.conversation import Conversation
 
 Body = Mapping[str, Any]
 """The JSON object of a request."""
@@ -30,8 +33,8 @@ class Refused(Exception):
 class Request:
     """What a client asks for."""
 
-    messages: list[Message]
-    """OpenAI-style; arguments of calls as objects where they are JSON, texts as one string."""
+    conversation: "Conversation"
+    """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """OpenAI-style schemas; none where the client forbids calls."""
     model: str = "policy"

@@ -1,11 +1,11 @@
 """Anthropic's messages: POST /v1/messages and /v1/messages/count_tokens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
@@ -13,6 +13,7 @@ from agentrl.gateway.protocols.reading import (
     items,
     joined,
     positive,
+    required,
     sampling,
     stops,
     tool_call,
@@ -36,10 +37,8 @@ def read(body: Body) -> Request:
     """Raises Refused."""
     choice = field(body, "tool_choice", dict, {}).get("type", "auto")
     tools = [_tool(item, at) for at, item in items(body, "tools")]
-    system = _system(body)
-    said = [message for at, item in items(body, "messages", required=True) for message in _messages(item, at)]
     return Request(
-        checked([*system, *turns_joined(said)]),
+        Conversation(_system(body), required(body, "messages"), _said),
         [] if choice == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
@@ -92,6 +91,11 @@ def _text(content: Any, name: str) -> str:
         return content
     texts = [field(item, "text", str, "", at) for at, item in items({name: content}, name)]
     return "\n".join(text for text in texts if not text.startswith(PRIVATE))
+
+
+def _said(given: Sequence[Any], first: int) -> list[Message]:
+    found = items({"messages": given}, "messages", first=first)
+    return turns_joined([message for at, item in found for message in _messages(item, at)])
 
 
 def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:

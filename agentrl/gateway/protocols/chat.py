@@ -1,11 +1,11 @@
 """OpenAI's chat completions: POST /v1/chat/completions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
@@ -13,6 +13,7 @@ from agentrl.gateway.protocols.reading import (
     items,
     joined,
     positive,
+    required,
     sampling,
     stops,
     tool_call,
@@ -38,7 +39,7 @@ def read(body: Body) -> Request:
     if field(body, "response_format", dict, {}).get("type", "text") != "text":
         unmet.append("response_format")
     return Request(
-        checked([_message(item, at) for at, item in items(body, "messages", required=True)]),
+        Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
@@ -90,6 +91,10 @@ def error(error: Refused) -> dict[str, Any]:
 def error_event(refused: Refused) -> bytes:
     """The error within a stream."""
     return event(error(refused))
+
+
+def _messages(given: Sequence[Any], first: int) -> list[Message]:
+    return [_message(item, at) for at, item in items({"messages": given}, "messages", first=first)]
 
 
 def _message(item: Mapping[str, Any], at: str) -> Message:

@@ -24,16 +24,22 @@ def field(body: Body, name: str, kind: type, default: Any = None, where: str = "
     return value
 
 
-def items(body: Body, name: str, where: str = "", *, required: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects of a list, each with its path. Raises Refused."""
+def items(body: Body, name: str, where: str = "", first: int = 0) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects of a list, each with its path; the list begins at position `first`. Raises Refused."""
     found = field(body, name, list, [], where)
-    if required and not found:
-        raise Refused(f"{where}{name}: give at least one")
-    named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found)]
+    named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found, first)]
     for path, item in named:
         if not isinstance(item, Mapping):
             raise Refused(f"{path[:-1]}: expected an object, got {_short(item)}")
     return named
+
+
+def required(body: Body, name: str) -> list[Any]:
+    """A list with something in it. Raises Refused."""
+    found: list[Any] = field(body, name, list, [])
+    if not found:
+        raise Refused(f"{name}: give at least one")
+    return found
 
 
 def stops(value: Any, name: str) -> tuple[str, ...]:
@@ -109,19 +115,6 @@ def turns_joined(messages: Sequence[Message]) -> list[Message]:
         else:
             whole.append(message)
     return whole
-
-
-def checked(messages: list[Message]) -> list[Message]:
-    """The messages, tools' results with the names of their tools. Raises Refused where nothing is to be answered."""
-    if not messages:
-        raise Refused("messages: give at least one")
-    if messages[-1]["role"] == "assistant":
-        raise Refused("messages: the last one is the assistant's; end with one that it can answer")
-    names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
-    for message in messages:
-        if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
-            message["name"] = names[message["tool_call_id"]]
-    return messages
 
 
 def chunks(text: str) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """OpenAI's responses: POST /v1/responses. Nothing is stored: each request brings its whole history."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
@@ -15,6 +15,7 @@ from agentrl.gateway.protocols.reading import (
     items,
     joined,
     positive,
+    required,
     sampling,
     tool_call,
     turns_joined,
@@ -40,7 +41,7 @@ def read(body: Body) -> Request:
         unmet.append("text.format")
     tools, others = _tools(body)
     return Request(
-        checked([*_instructions(body), *turns_joined(list(_input(body)))]),
+        Conversation(_instructions(body), _input(body), _said),
         [] if choice == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
@@ -90,13 +91,14 @@ def _instructions(body: Body) -> list[Message]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _input(body: Body) -> Iterator[Message]:
+def _input(body: Body) -> list[Any]:
     given = body.get("input")
-    if isinstance(given, str):
-        yield {"role": "user", "content": given}
-        return
-    for at, item in items(body, "input", required=True):
-        yield from _item(item, at)
+    return [{"role": "user", "content": given}] if isinstance(given, str) else required(body, "input")
+
+
+def _said(given: Sequence[Any], first: int) -> list[Message]:
+    found = items({"input": given}, "input", first=first)
+    return turns_joined([message for at, item in found for message in _item(item, at)])
 
 
 def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:

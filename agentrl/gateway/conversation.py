@@ -1,0 +1,58 @@
+"""The conversation of a request, as its client wrote it. Items that came before are not read again.
+
+Invariants:
+- `marks` of two requests are equal up to the last item that they share, byte for byte, and differ from there on;
+- the cost of reading grows with the new items alone; finding them costs one hash of each item's bytes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.gateway import canonical
+from agentrl.gateway.canonical import Digest
+from agentrl.gateway.request import Refused
+from agentrl.trajectory.message import Message
+
+Reader = Callable[[Sequence[Any], int], list[Message]]
+"""Messages of items that the protocol writes from position `int` on. Raises Refused."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a client sends as the history."""
+
+    head: list[Message]
+    """Instructions that the protocol has in a field of their own."""
+    items: Sequence[Any]
+    """The protocol's messages."""
+    reader: Reader
+
+    def marks(self, tools: Sequence[Mapping[str, Any]]) -> list[Digest]:
+        """A digest for each number of items, from none to all."""
+        marks = [canonical.start([self.reader.__module__, *tools])]
+        for message in self.head:
+            marks[0] = canonical.after(marks[0], message)
+        for item in self.items:
+            marks.append(canonical.mark(marks[-1], item))
+        return marks
+
+    def since(self, first: int) -> list[Message]:
+        """The messages from item `first` on; all of them with 0. Raises Refused."""
+        said = self.reader(self.items[first:], first)
+        if said and said[-1]["role"] == "assistant":
+            raise Refused("messages: the last one is the assistant's; end with one that it can answer")
+        if first:
+            return said
+        if not self.head and not said:
+            raise Refused("messages: give at least one")
+        return [*self.head, *said]
+
+
+def name_results(messages: Sequence[Message], names: dict[str, str]) -> None:
+    """Give results of tools the names of their tools. `names`: those of earlier calls, by id; it gets the new ones."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
