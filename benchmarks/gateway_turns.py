@@ -5,6 +5,11 @@ processes of their own, so that only the gateway's CPU counts; they send their w
 Read the ratios: late turns over early ones, and the gateway over the native loop.
 
     python benchmarks/gateway_turns.py --sessions 32 --turns 50
+
+With settings of a run (`model.path=... rollout.name=sglang`) its engine draws as many tokens, which the conversation
+replaces: so both get the same work, and the seconds are a server's.
+
+    python benchmarks/gateway_turns.py --set model.path=MODEL rollout.name=sglang trainer.device=cpu
 """
 
 import argparse
@@ -16,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +39,7 @@ from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
-from tests.chat.pairs import PAIRS, chat_for
+from tests.chat.pairs import by_name
 
 SYSTEM = "You are a careful programmer. Look before you change anything. " * 20
 QUESTION = "Find out why the tests of this package fail, and repair it."
@@ -54,6 +59,7 @@ class LookTool(BaseTool):
     async def execute(self, instance_id, parameters, **kwargs):
         return RESULT % parameters["turn"], 0.0, {}
 """
+UNTRAINED = ["rollout.multi_turn.enable=true", "rollout.deterministic=false"]
 PROTOCOLS = ("chat", "responses", "messages")
 PATHS = {"chat": "chat/completions", "responses": "responses", "messages": "messages"}
 
@@ -69,13 +75,17 @@ class InstantEngine:
     chat: Chat
     sessions: int
     turns: int
+    real: Any = None
+    """An engine that draws as many tokens first."""
     marks: list[float] = field(default_factory=list)
     asked: int = 0
     taken: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def open(self, key: str) -> None: ...
 
-    def release(self, key: str) -> None: ...
+    def release(self, key: str) -> None:
+        if self.real is not None:
+            self.real.release(key)
 
     def __post_init__(self) -> None:
         said = "I look at the next part, since the error is not in the one before." * 4
@@ -89,7 +99,10 @@ class InstantEngine:
         self.asked += 1
         ids = self.said[self.taken[key]]
         self.taken[key] += 1
-        await asyncio.sleep(0)
+        if self.real is None:
+            await asyncio.sleep(0)
+        else:
+            await self.real.generate(token_ids, Sampling(len(ids), ignore_eos=True), key=key)
         return Generation(ids, [-0.5] * len(ids), "stop", 0)
 
 
@@ -142,13 +155,25 @@ async def through_gateway(env: Environment, count: int, given: argparse.Namespac
     return made
 
 
-def measure(given: argparse.Namespace, chat: Chat, protocol: str | None) -> str:
+@dataclass
+class Bench:
+    """A chat format, an engine that draws (or none), and the loop that runs both."""
+
+    chat: Chat
+    engine: Any = None
+    run: Callable[[Coroutine[Any, Any, list[Trajectory]]], list[Trajectory]] = asyncio.run
+
+
+def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        engine = InstantEngine(chat, given.sessions, given.turns)
+        chat = bench.chat
+        engine = InstantEngine(chat, given.sessions, given.turns, bench.engine)
         env = environment(chat, engine, Path(folder), given.words)
         before = resident()
         work = through_gateway(env, given.sessions, given, protocol) if protocol else native(env, given.sessions)
-        made = asyncio.run(work)
+        start = time.perf_counter()
+        made = bench.run(work)
+        seconds = time.perf_counter() - start
     engine.marks.append(time.process_time())
     ledgers = {len(one.ledgers) for one in made}
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
@@ -157,7 +182,7 @@ def measure(given: argparse.Namespace, chat: Chat, protocol: str | None) -> str:
     kib = (resident() - before) / 1024 / given.sessions
     tokens = len(made[0].ledgers[0])
     name = protocol or "native loop"
-    return f"{name:14}{whole:12.2f}{early:10.2f}{late:10.2f}{late / early:10.2f}{kib:14.0f}{tokens:10}"
+    return f"{name:14}{whole:12.2f}{early:10.2f}{late:10.2f}{late / early:10.2f}{kib:14.0f}{tokens:10}{seconds:10.1f}"
 
 
 def resident() -> int:
@@ -272,13 +297,29 @@ def main() -> None:
     parser.add_argument("--template", default="qwen3_training")
     parser.add_argument("--protocols", nargs="*", default=PROTOCOLS, choices=PROTOCOLS)
     parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--set", nargs="*", help="settings of a run with a real engine")
     given = parser.parse_args()
-    chat = chat_for(next(pair for pair in PAIRS if pair.template == given.template))
+    with ExitStack() as stack:
+        show(given, served(given.set, stack) if given.set else Bench(by_name(given.template)))
+
+
+def served(settings: list[str], stack: ExitStack) -> Bench:
+    """The engine of a run with these settings, started."""
+    from agentrl.config import compose
+    from agentrl.runtime import LocalRuntime
+
+    runtime = stack.enter_context(closing(LocalRuntime(compose([*settings, *UNTRAINED], checks=()))))
+    runtime.publish_weights(0)
+    env = runtime.rollouts.env
+    return Bench(env.chat, env.engine, runtime.runner.run)
+
+
+def show(given: argparse.Namespace, bench: Bench) -> None:
     print(f"CPU ms a turn, {given.sessions} sessions x {given.turns} turns, {'streamed' if given.stream else 'plain'}")
-    print(f"{'':14}{'all':>12}{'early':>10}{'late':>10}{'ratio':>10}{'KiB/session':>14}{'tokens':>10}")
+    print(f"{'':14}{'all':>12}{'early':>10}{'late':>10}{'ratio':>10}{'KiB/session':>14}{'tokens':>10}{'seconds':>10}")
     for protocol in (None, *given.protocols):
-        measure(argparse.Namespace(**{**vars(given), "sessions": 4, "turns": 3}), chat, protocol)  # fills caches
-        print(measure(given, chat, protocol), flush=True)
+        measure(argparse.Namespace(**{**vars(given), "sessions": 4, "turns": 3}), bench, protocol)  # fills caches
+        print(measure(given, bench, protocol), flush=True)
 
 
 if __name__ == "__main__":

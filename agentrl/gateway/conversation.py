@@ -38,15 +38,11 @@ class Conversation:
         return marks
 
     def since(self, first: int) -> list[Message]:
-        """The messages from item `first` on; all of them with 0. Raises Refused."""
+        """The messages of the items from `first` on. Raises Refused."""
         said = self.reader(self.items[first:], first)
         if said and said[-1]["role"] == "assistant":
             raise Refused("messages: the last one is the assistant's; end with one that it can answer")
-        if first:
-            return said
-        if not self.head and not said:
-            raise Refused("messages: give at least one")
-        return [*self.head, *said]
+        return said
 
 
 def name_results(messages: Sequence[Message], names: dict[str, str]) -> None:

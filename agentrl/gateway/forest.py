@@ -49,6 +49,8 @@ class Turn:
     tokens: int
     media: int
     messages: int
+    digest: Digest
+    """Of its conversation."""
     closed: bool
     continued: bool = False
     """Whether its ledger goes on after it, or a request is about to do that."""
@@ -113,10 +115,14 @@ class Pending:
     number: int = 0
     """Of the request in its session: requests at the same time draw from seeds of their own."""
 
+    open: bool = True
+    """Whether it still waits."""
+
     def give_up(self) -> None:
-        """There is no answer: the turn can be continued by another request."""
-        if self.turn is not None:
+        """There is no answer: the turn can be continued by another request. Nothing once there is one."""
+        if self.open and self.turn is not None:
             self.turn.continued = False
+        self.open = False
 
 
 class Forest:
@@ -128,6 +134,8 @@ class Forest:
         self.branches: list[Branch] = []
         """Those with an answer, in the order of their first."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
+        self._answers: dict[str, Turn] = {}
+        """By the id of the answer."""
         self._places: dict[Digest, Place] = {}
         """The ends of earlier requests, by the mark of their last item."""
         self._names: dict[str, str] = {}
@@ -135,23 +143,28 @@ class Forest:
 
     def begin(self, request: Request) -> Pending:
         """Find where a request goes on; that is its own until it is written or given up. Raises Refused."""
+        if request.previous:
+            return self._following(request)
         place = self._place(request)
         known = self._turns.get(place.turn, ()) if place.turn else ()
         turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
         if turn is not None:
-            return self._first_form(
-                softened(place.tail, middle=True), lambda new: self._continued(turn, new, place.digest)
-            )
-        return self._first_form(
-            softened(self._read(request, 0)), lambda new: self._begun(request.tools, new, place.digest)
-        )
+            return self._after(turn, list(place.tail), place.digest)
+        whole = [*request.conversation.head, *self._read(request, 0)]
+        if not whole:
+            raise Refused("messages: give at least one")
+        return self._new(request.tools, whole, place.digest)
 
-    def write(self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, closed: bool) -> None:
+    def write(
+        self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, name: str, closed: bool
+    ) -> None:
         """Write the tokens of a prompt that its ledger lacks, and those of the answer.
 
-        `message` is the answer for the template, `sent` the one that the client knows. `closed`: a stop token ends it.
+        `message` is the answer for the template, `sent` the one that the client knows, by `name`. `closed`: a stop
+        token ends it.
         """
         branch, ledger, number = pending.branch, pending.branch.ledger, self.turns
+        pending.open = False
         if pending.turn is None:
             ledger.append_prompt(pending.ids, pending.media)
             self.branches.append(branch)
@@ -162,8 +175,10 @@ class Forest:
         ledger.append_model(drawn.ids, drawn.logprobs, turn=number, version=drawn.versions)
         branch.messages += [*pending.new, message]
         branch.turns += 1
-        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), closed)
-        self._turns[canonical.after(pending.digest, sent)].append(turn)
+        digest = canonical.after(pending.digest, sent)
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed)
+        self._turns[digest].append(turn)
+        self._answers[name] = turn
 
     @property
     def turns(self) -> int:
@@ -175,11 +190,32 @@ class Forest:
         """The branch with the most turns; of several the first."""
         return max(self.branches, key=lambda branch: branch.turns, default=None)
 
+    def _following(self, request: Request) -> Pending:
+        """After the answer that the request names; with other instructions or tools in a new ledger. Raises Refused."""
+        turn = self._answers.get(request.previous)
+        if turn is None:
+            raise Refused(f"previous_response_id: this rollout has no response {request.previous!r}", "missing")
+        new, head = self._read(request, 0), request.conversation.head
+        digest = Place(turn.digest).after(new).digest
+        history = turn.branch.messages[: turn.messages]
+        same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
+        if same_tools and (not head or history[: len(head)] == head):
+            return self._after(turn, new, digest)
+        old = [message for message in history if not (head and message["role"] == "system")]
+        return self._new(request.tools, [*head, *old, *new], digest)
+
+    def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
+        return _first_form(softened(new, middle=True), lambda new: self._continued(turn, new, digest))
+
+    def _new(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
+        return _first_form(softened(messages), lambda messages: self._begun(tools, messages, digest))
+
     def _place(self, request: Request) -> Place:
         """Where the request's history ends; only items that no request has had before are read. Raises Refused."""
         marks = request.conversation.marks(request.tools)
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
-        place = self._places[marks[known]] if known else Place(canonical.start(request.tools))
+        begun = Place(canonical.start(request.tools)).after(request.conversation.head)
+        place = self._places[marks[known]] if known else begun
         place = place.after(self._read(request, known))
         self._places[marks[-1]] = place
         return place
@@ -188,16 +224,6 @@ class Forest:
         messages = request.conversation.since(first)
         name_results(messages, self._names)
         return messages
-
-    @staticmethod
-    def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:
-        """The request in the first form that the template shows. Raises Refused."""
-        for messages in forms:
-            try:
-                return begin(messages)
-            except UserError as error:
-                refusal = error
-        raise Refused(str(refusal)) from refusal
 
     def _begun(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
         """In a new ledger. Raises UserError."""
@@ -233,3 +259,13 @@ class Forest:
         memory = RenderCache() if turn.continued else turn.branch.memory
         step = chat.continuation(ids, [*history, *new], schemas, memory)
         return None if isinstance(step, Split) else step.segments
+
+
+def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:
+    """The request in the first form that the template shows. Raises Refused."""
+    for messages in forms:
+        try:
+            return begin(messages)
+        except UserError as error:
+            refusal = error
+    raise Refused(str(refusal)) from refusal

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 Body = Mapping[str, Any]
 """The JSON object of a request."""
 
-Fault = Literal["invalid", "context", "key", "missing", "large", "overloaded", "internal"]
+Fault = Literal["invalid", "context", "key", "missing", "large", "busy", "overloaded", "internal"]
 """Why a request is refused: it is wrong, too long for the model, without a rollout, to an unknown address, too many
-bytes, or it came while the engine fails; or agentrl has a bug."""
+bytes, one of too many at a time, or it came while the engine fails; or agentrl has a bug."""
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -37,6 +37,8 @@ class Request:
     """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """OpenAI-style schemas; none where the client forbids calls."""
+    previous: str = ""
+    """Id of the answer that the conversation follows; empty where the client sends all of it."""
     model: str = "policy"
     stream: bool = False
     max_tokens: int | None = None

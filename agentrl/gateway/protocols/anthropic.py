@@ -5,6 +5,7 @@ from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.gateway.conversation import Conversation
+from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
     chunks,
     event,
@@ -12,6 +13,7 @@ from agentrl.gateway.protocols.reading import (
     function,
     items,
     joined,
+    picture,
     positive,
     required,
     sampling,
@@ -22,8 +24,13 @@ from agentrl.gateway.protocols.reading import (
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 529, "internal": 500}
-TYPES = {"key": "authentication_error", "missing": "not_found_error", "large": "request_too_large"} | {
+STATUS = chat.STATUS | {"overloaded": 529}
+TYPES = {
+    "busy": "rate_limit_error",
+    "key": "authentication_error",
+    "missing": "not_found_error",
+    "large": "request_too_large",
+} | {
     "overloaded": "overloaded_error",
     "internal": "api_error",
 }
@@ -143,7 +150,7 @@ def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
         return {"type": "text", "text": field(block, "text", str, "", at)}
     if kind == "image" and isinstance(source, Mapping):
         data = f"data:{source.get('media_type')};base64,{source.get('data')}"
-        return {"type": "image", "image": source.get("url") or data}
+        return picture(source.get("url") or data, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text, image or tool_result")
 
 

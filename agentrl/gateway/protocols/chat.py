@@ -12,6 +12,7 @@ from agentrl.gateway.protocols.reading import (
     function,
     items,
     joined,
+    picture,
     positive,
     required,
     sampling,
@@ -21,8 +22,16 @@ from agentrl.gateway.protocols.reading import (
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 503, "internal": 500}
-CODES = {"context": "context_length_exceeded", "key": "invalid_api_key", "missing": "not_found", "large": "too_large"}
+STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "busy": 429, "overloaded": 503} | {
+    "internal": 500,
+}
+CODES = {
+    "busy": "rate_limit_exceeded",
+    "context": "context_length_exceeded",
+    "key": "invalid_api_key",
+    "missing": "not_found",
+    "large": "too_large",
+}
 KEEP_ALIVE = b": the model thinks\n\n"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
     "tool": "tool",
@@ -123,7 +132,7 @@ def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
         return {"type": "text", "text": field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
     if kind == "image_url":
         image = part.get("image_url")
-        return {"type": "image", "image": image.get("url") if isinstance(image, Mapping) else image}
+        return picture(image.get("url") if isinstance(image, Mapping) else image, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text or image_url")
 
 

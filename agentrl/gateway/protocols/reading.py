@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl.core.json_text import to_json
+from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.request import Body, Refused
 from agentrl.trajectory.message import Message
 
-CHUNK = 64
+CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
@@ -96,6 +96,13 @@ def parsed(arguments: Any) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
+def picture(url: Any, at: str) -> dict[str, Any]:
+    """The part of an image. Raises Refused for one that would have to be fetched, or read from this machine's disk."""
+    if isinstance(url, str) and url.startswith("data:image/"):
+        return {"type": "image", "image": url}
+    raise Refused(f"{at[:-1]}: send the image itself, as data:image/png;base64,...: no address is fetched")
+
+
 def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Content as one string where it is text alone."""
     if all(part["type"] == "text" for part in parts):
@@ -124,8 +131,8 @@ def chunks(text: str) -> Iterator[str]:
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     """One server-sent event."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {to_json(data, separators=(',', ':'))}\n\n".encode()
+    head = f"event: {name}\n".encode() if name else b""
+    return b"%bdata: %b\n\n" % (head, encoded(data))
 
 
 def _short(value: Any) -> str:
