@@ -133,26 +133,23 @@ def trajectories(count: int) -> Iterator[Trajectory]:
         yield Trajectory(Row(f"row:{i}", prompt), f"bench/{i}", 0)
 
 
-async def native(env: Environment, count: int) -> list[Trajectory]:
+async def native(env: Environment, made: list[Trajectory]) -> None:
     """The loop in this process, with a tool that answers at once."""
-    made = list(trajectories(count))
     await asyncio.gather(*(ToolAgent(env).run(one, Sampling(10_000)) for one in made))
-    return made
 
 
-async def through_gateway(env: Environment, count: int, given: argparse.Namespace, protocol: str) -> list[Trajectory]:
+async def through_gateway(env: Environment, made: list[Trajectory], given: argparse.Namespace, protocol: str) -> None:
     """The agents in another process."""
-    made, gateway = list(trajectories(count)), Gateway()
+    gateway = Gateway()
     async with AsyncExitStack() as stack:
         for i, one in enumerate(made):
             await stack.enter_async_context(gateway.serving(f"k{i}", Session(one, env, Sampling(10_000))))
-        words = [gateway.url.rpartition(":")[2], count, given.turns, given.words, protocol, int(given.stream)]
+        words = [gateway.url.rpartition(":")[2], len(made), given.turns, given.words, protocol, int(given.stream)]
         agents = await asyncio.create_subprocess_exec(
             sys.executable, __file__, "--agents", *map(str, words), env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         if await agents.wait():
             raise SystemExit("the agents failed")
-    return made
 
 
 @dataclass
@@ -161,7 +158,7 @@ class Bench:
 
     chat: Chat
     engine: Any = None
-    run: Callable[[Coroutine[Any, Any, list[Trajectory]]], list[Trajectory]] = asyncio.run
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
 
 
 def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> str:
@@ -170,9 +167,9 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> st
         engine = InstantEngine(chat, given.sessions, given.turns, bench.engine)
         env = environment(chat, engine, Path(folder), given.words)
         before = resident()
-        work = through_gateway(env, given.sessions, given, protocol) if protocol else native(env, given.sessions)
+        made = list(trajectories(given.sessions))
         start = time.perf_counter()
-        made = bench.run(work)
+        bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
         seconds = time.perf_counter() - start
     engine.marks.append(time.process_time())
     ledgers = {len(one.ledgers) for one in made}

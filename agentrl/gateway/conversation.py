@@ -1,8 +1,8 @@
 """The conversation of a request, as its client wrote it. Items that came before are not read again.
 
 Invariants:
-- `marks` of two requests are equal up to the last item that they share, byte for byte, and differ from there on;
-- the cost of reading grows with the new items alone; finding them costs one hash of each item's bytes.
+- marks of two requests are equal up to the last item that they share, byte for byte, and differ from there on;
+- the cost of reading grows with the new items alone; finding them costs a comparison of the others' bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,14 @@ Reader = Callable[[Sequence[Any], int], list[Message]]
 
 
 @dataclass(frozen=True)
+class Marked:
+    """The items of a request, and their digests."""
+
+    items: Sequence[Any]
+    marks: list[Digest]
+
+
+@dataclass(frozen=True)
 class Conversation:
     """What a client sends as the history."""
 
@@ -28,14 +36,22 @@ class Conversation:
     """The protocol's messages."""
     reader: Reader
 
-    def marks(self, tools: Sequence[Mapping[str, Any]]) -> list[Digest]:
-        """A digest for each number of items, from none to all."""
-        marks = [canonical.start([self.reader.__module__, *tools])]
+    def marked(self, tools: Sequence[Mapping[str, Any]], last: "Marked | None" = None) -> "Marked":
+        """A digest for each number of items, from none to all. `last`: of an earlier request, whose digests are used as
+        far as the items are equal."""
+        first = canonical.start([self.reader.__module__, *tools])
         for message in self.head:
-            marks[0] = canonical.after(marks[0], message)
-        for item in self.items:
+            first = canonical.after(first, message)
+        marks = [first]
+        if last is not None and last.marks[0] == first:
+            same = zip(self.items, last.items, strict=False)
+            equal = next(
+                (i for i, (one, other) in enumerate(same) if one != other), min(len(self.items), len(last.items))
+            )
+            marks = last.marks[: equal + 1]
+        for item in self.items[len(marks) - 1 :]:
             marks.append(canonical.mark(marks[-1], item))
-        return marks
+        return Marked(self.items, marks)
 
     def since(self, first: int) -> list[Message]:
         """The messages of the items from `first` on. Raises Refused."""

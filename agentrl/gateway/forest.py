@@ -16,10 +16,11 @@ from agentrl.chat.incremental import RenderCache
 from agentrl.core.errors import UserError
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
-from agentrl.gateway.conversation import name_results
+from agentrl.gateway.conversation import Marked, name_results
+from agentrl.gateway.opening import opening
 from agentrl.gateway.request import Refused, Request
 from agentrl.gateway.softening import softened
-from agentrl.trajectory.ledger import Ledger
+from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.medium import Medium, media_of
 from agentrl.trajectory.message import Message
 
@@ -112,6 +113,8 @@ class Pending:
     """Tokens that follow that turn."""
     known: int = 0
     """Tokens of the prompt that were there before."""
+    begun: int = 0
+    """Tokens at the end of the prompt that begin the answer."""
     number: int = 0
     """Of the request in its session: requests at the same time draw from seeds of their own."""
 
@@ -138,11 +141,35 @@ class Forest:
         """By the id of the answer."""
         self._places: dict[Digest, Place] = {}
         """The ends of earlier requests, by the mark of their last item."""
+        self._last: Marked | None = None
+        """Of the last request."""
+        self._openings: dict[str, list[int]] = {}
+        """Beginnings of required calls, by the name of the tool; empty: of any."""
         self._names: dict[str, str] = {}
         """Tools that were called, by the id of the call."""
 
     def begin(self, request: Request) -> Pending:
         """Find where a request goes on; that is its own until it is written or given up. Raises Refused."""
+        begun = self._opening(request) if request.must_call is not None else []
+        pending = self._begin(request)
+        pending.ids += begun
+        pending.segments = [*pending.segments, (Source.TEMPLATE, begun)] if begun else pending.segments
+        pending.begun = len(begun)
+        return pending
+
+    def _opening(self, request: Request) -> list[int]:
+        """The beginning of the call that a request requires. Raises Refused."""
+        name = request.must_call or ""
+        if not request.tools:
+            raise Refused("tool_choice: it requires a call, and tools has none")
+        try:
+            if name not in self._openings:
+                self._openings[name] = opening(self.chat, request.tools, name)
+        except UserError as error:
+            raise Refused(str(error)) from error
+        return self._openings[name]
+
+    def _begin(self, request: Request) -> Pending:
         if request.previous:
             return self._following(request)
         place = self._place(request)
@@ -212,7 +239,8 @@ class Forest:
 
     def _place(self, request: Request) -> Place:
         """Where the request's history ends; only items that no request has had before are read. Raises Refused."""
-        marks = request.conversation.marks(request.tools)
+        self._last = request.conversation.marked(request.tools, self._last)
+        marks = self._last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
         begun = Place(canonical.start(request.tools)).after(request.conversation.head)
         place = self._places[marks[known]] if known else begun

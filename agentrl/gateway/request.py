@@ -39,6 +39,8 @@ class Request:
     """OpenAI-style schemas; none where the client forbids calls."""
     previous: str = ""
     """Id of the answer that the conversation follows; empty where the client sends all of it."""
+    must_call: str | None = None
+    """A tool that the answer has to call; empty: any of them; None: it may call none."""
     model: str = "policy"
     stream: bool = False
     max_tokens: int | None = None
@@ -47,7 +49,7 @@ class Request:
     top_p: float | None = None
     logprobs: bool = False
     unmet: tuple[str, ...] = ()
-    """Wishes that change nothing here, such as tool_choice=required: the policy samples freely."""
+    """Wishes that change nothing here, such as a response format: the policy samples freely."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
 

@@ -197,7 +197,8 @@ class Session:
 
     def _written(self, request: Request, pending: Pending, drawn: Drawn, stopped: str | None) -> Answer:
         schemas = pending.branch.schemas
-        reply = self.chat.parse(drawn.ids, schemas, lead=pending.ids[-LEAD:])
+        at = len(pending.ids) - pending.begun
+        reply = self.chat.parse([*pending.ids[at:], *drawn.ids], schemas, lead=pending.ids[max(at - LEAD, 0) : at])
         name = f"{self.trajectory.key}/{pending.number}"
         _rename(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []

@@ -118,6 +118,31 @@ async def test_responses_follow_an_answer_by_its_id(stream: bool) -> None:
     assert "Be brief." not in two
 
 
+async def test_a_required_call_is_begun_for_the_model() -> None:
+    script = says('"a": 2, "b": 3}}</tool_call>', 'add", "arguments": {"b": 1}}</tool_call>', "Done .")
+    async with serving(script) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        other = anthropic.AsyncAnthropic(base_url=served.url, api_key="none")
+        said: list[Any] = [{"role": "user", "content": "What is 2 + 3 ?"}]
+        named = {"type": "function", "function": {"name": "add"}}
+        first = await client.chat.completions.create(model="m", messages=said, tools=[TOOL], tool_choice=named)
+        (call,) = first.choices[0].message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2, "b": 3})
+        tools = [{"name": "add", "input_schema": ADD["parameters"]}]
+        given: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": said, "tools": tools}
+        block = (await other.messages.create(**given, tool_choice={"type": "any"})).content[0]
+        assert (block.type, block.name, block.input) == ("tool_use", "add", {"b": 1})
+        said += [first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "5"}]
+        await client.chat.completions.create(model="m", messages=said, tools=[TOOL])
+        named = {"type": "function", "function": {"name": "sub"}}
+        with pytest.raises(openai.BadRequestError, match="tool_choice: no tool is named 'sub'"):
+            await client.chat.completions.create(model="m", messages=said, tools=[TOOL], tool_choice=named)
+    ledgers, env_chat = served.trajectory.ledgers, served.session.chat
+    assert env_chat.decode(ledgers[0].turn_ids()[0]) == '"a": 2, "b": 3}}</tool_call><|im_end|>'
+    shown = env_chat.template.render(served.trajectory.messages, served.trajectory.schemas)
+    assert env_chat.decode(ledgers[0].ids) == shown.removesuffix("\n")
+
+
 async def test_too_many_requests_at_once_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MOST_AT_ONCE", 0)
     async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url) as http:

@@ -107,7 +107,10 @@ class Agent:
         return f"{self.random.choice(['It is', 'No:', '4'])} {self.number}"
 
     def asked(self) -> Request:
-        return self.client.protocol.read(json.loads(json.dumps(self.client.body(self.history))))
+        body = self.client.body(self.history)
+        if self.random.random() < 0.1:
+            body["tool_choice"] = {"type": "any"} if self.client.protocol is anthropic else "required"
+        return self.client.protocol.read(json.loads(json.dumps(body)))
 
 
 def as_chat(history: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from agentrl.gateway.protocols.reading import (
     picture,
     positive,
     required,
+    required_tool,
     sampling,
     stops,
     tool_call,
@@ -42,16 +43,16 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 def read(body: Body) -> Request:
     """Raises Refused."""
-    choice = field(body, "tool_choice", dict, {}).get("type", "auto")
+    choice = field(body, "tool_choice", dict, {})
     tools = [_tool(item, at) for at, item in items(body, "tools")]
     return Request(
         Conversation(_system(body), required(body, "messages"), _said),
-        [] if choice == "none" else tools,
+        [] if choice.get("type") == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_tokens"),
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
-        unmet=(f"tool_choice={choice}",) if choice in ("any", "tool") else (),
+        must_call=required_tool(choice),
         body=body,
         **sampling(body),
     )

@@ -15,6 +15,7 @@ from agentrl.gateway.protocols.reading import (
     picture,
     positive,
     required,
+    required_tool,
     sampling,
     stops,
     tool_call,
@@ -44,9 +45,7 @@ def read(body: Body) -> Request:
     if field(body, "n", int, 1) != 1:
         raise Refused("n: only 1 is served; send the request several times")
     choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
-    unmet = [f"tool_choice={_named(choice)}"] if choice not in (None, "auto", "none") else []
-    if field(body, "response_format", dict, {}).get("type", "text") != "text":
-        unmet.append("response_format")
+    free = field(body, "response_format", dict, {}).get("type", "text") == "text"
     return Request(
         Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
@@ -55,7 +54,8 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
         stop=stops(body.get("stop"), "stop"),
         logprobs=field(body, "logprobs", bool, False),
-        unmet=tuple(unmet),
+        unmet=() if free else ("response_format",),
+        must_call=required_tool(choice, "function"),
         body=body,
         **sampling(body),
     )
@@ -149,10 +149,6 @@ def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     if not field(about, "name", str, "", f"{at}function."):
         raise Refused(f"{at}function.name is missing")
     return function(about["name"], about.get("description"), about.get("parameters"))
-
-
-def _named(choice: Any) -> str:
-    return choice if isinstance(choice, str) else "one tool"
 
 
 def _calls(answer: Answer) -> Iterator[dict[str, Any]]:

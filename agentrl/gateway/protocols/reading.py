@@ -50,6 +50,20 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     return tuple(filter(None, given))
 
 
+def required_tool(choice: Any, function: str = "") -> str | None:
+    """`Request.must_call` of a tool choice; `function`: the field of its object that has the name. Raises Refused."""
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind in (None, "auto", "none"):
+        return None
+    if kind in ("required", "any"):
+        return ""
+    about = choice.get(function) if isinstance(choice, Mapping) and function else choice
+    name = about.get("name") if isinstance(about, Mapping) else None
+    if isinstance(name, str) and name:
+        return name
+    raise Refused(f"tool_choice: {_short(choice)} is not served; use auto, none, required (any) or the name of a tool")
+
+
 def positive(body: Body, *names: str) -> int | None:
     """The first of the fields that is given. Raises Refused for less than 1."""
     for name in names:

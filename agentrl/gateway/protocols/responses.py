@@ -20,6 +20,7 @@ from agentrl.gateway.protocols.reading import (
     picture,
     positive,
     required,
+    required_tool,
     sampling,
     tool_call,
     turns_joined,
@@ -42,9 +43,7 @@ def read(body: Body) -> Request:
     for name in ("conversation", "background", "prompt"):
         if body.get(name):
             raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
-    choice, unmet = body.get("tool_choice"), []
-    if choice not in (None, "auto", "none"):
-        unmet.append(f"tool_choice={choice if isinstance(choice, str) else 'one tool'}")
+    choice, unmet = body.get("tool_choice"), list[str]()
     if (field(body, "text", dict, {}).get("format") or {}).get("type", "text") != "text":
         unmet.append("text.format")
     tools, others = _tools(body)
@@ -57,6 +56,7 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
         unmet=(*unmet, *others),
+        must_call=required_tool(choice),
         body=body,
         **sampling(body),
     )
