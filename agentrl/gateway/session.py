@@ -44,6 +44,8 @@ class Session:
     """Why it takes no further requests; empty while it does."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is closed."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the first request."""
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
@@ -76,8 +78,9 @@ class Session:
                 tokens=len(pending.ids),
                 limit=longest,
             )
+        pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
-        pending.number = self.requests
+        self.asked.set()
         self.unmet.update(request.unmet)
         return pending
 

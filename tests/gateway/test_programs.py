@@ -32,7 +32,7 @@ def ask(text, history=[]):
 PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen("result.txt", "w").write("done")\n'
 
 
-def written(folder: Path, code: str, **entry: object) -> str:
+def written(folder: Path, code: str, /, **entry: object) -> str:
     (folder / "agent.py").write_text(ASK + code)
     words = {"command": "python3 agent.py {prompt}", **entry}
     lines = [f"  {key}: {value}" for key, value in words.items() if value is not None]
@@ -156,7 +156,9 @@ async def test_a_python_function_is_an_agent(tmp_path: Path, define: str) -> Non
     ("entry", "message"),
     [
         ({"command": "nosuchprogram"}, "command: nosuchprogram is not there; install it"),
-        ({"image": "docker"}, "image is not supported yet"),
+        ({"image": "debian", "network": 1, "memory": "much"}, "memory='much': write a number and a unit"),
+        ({"image": "debian", "folder": "work"}, "folder='work': write the path of a folder in the container"),
+        ({"memory": "4g"}, "memory is for containers: leave it out, or add image"),
         ({"python": "agent.run"}, "write either command or python"),
         ({"timeoutt": 5}, "unknown key 'timeoutt'; did you mean timeout"),
         ({"timeout": "soon"}, "timeout='soon': write a number above 0"),
