@@ -15,7 +15,7 @@ import openai
 
 TURNS = 4
 HINTS = 1
-CALCULATOR = {
+CALCULATOR: Any = {
     "type": "function",
     "function": {
         "name": "calculator",

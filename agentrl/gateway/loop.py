@@ -43,6 +43,7 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 MODEL = "policy"
 NEAR = "127.0.0.1,localhost"
 """Hosts that are reached without a proxy."""
+NO_REQUEST = "made no request to the gateway (give it the base URL and the key, by env or by a placeholder)"
 
 
 if TYPE_CHECKING:
@@ -158,10 +159,10 @@ def conclude(program: Program, session: Session, ended: Ended) -> None:
     late = ended.code is None
     outcome = program.outcome("timeout" if ended.code is None else ended.code)
     trouble = f"took longer than its timeout of {program.timeout:g} s" if late else f"ended with code {ended.code}"
-    if outcome is Outcome.INFRA_ERROR:
-        raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
     if not session.requests:
-        raise InfraError(f"agent {program.name} made no request: give it the base URL and the key of this rollout")
+        trouble += f" and {NO_REQUEST}"
+    if outcome is Outcome.INFRA_ERROR or not session.requests:
+        raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
     if outcome is Outcome.MODEL_ERROR:
         trajectory.outcome, trajectory.error = outcome, f"agent {program.name} {trouble}: {ended.last_line}"
         trajectory.finish = "timeout" if late else trajectory.finish
