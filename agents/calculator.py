@@ -9,6 +9,7 @@ import json
 import operator
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -22,12 +23,25 @@ CALCULATOR: Any = {
         "description": "Work out an arithmetic expression.",
         "parameters": {
             "type": "object",
-            "properties": {"expression": {"type": "string", "description": "Numbers, + - * / and parentheses"}},
+            "properties": {
+                "expression": {
+                    "type": "string",
+                    "description": "Numbers, + - * / // % ** and parentheses, for example (2 + 3) * 4",
+                }
+            },
             "required": ["expression"],
         },
     },
 }
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: lambda base, exponent: base ** min(exponent, 64),  # 9**9**9 would take minutes
+}
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -88,7 +102,7 @@ def value(node: ast.expr) -> int | float:
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
         result: int | float = OPERATIONS[type(node.op)](value(node.left), value(node.right))
         return result
-    raise ValueError(f"{ast.unparse(node)!r} is not allowed: use numbers, + - * / and parentheses.")
+    raise ValueError(f"{ast.unparse(node)!r} is not allowed: use numbers, + - * / // % ** and parentheses.")
 
 
 if __name__ == "__main__":

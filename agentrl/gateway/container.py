@@ -34,11 +34,11 @@ class Container:
 
     async def stop(self) -> None:
         """End all its processes and remove it."""
-        await self._containers.call(self._raw.remove, force=True, v=True)
+        await self._containers.call(_unless_gone, self._raw.remove, force=True, v=True)
 
     async def kill(self) -> None:
-        """End all its processes. Raises InfraError where it has ended."""
-        await self._containers.call(self._raw.kill)
+        """End all its processes."""
+        await self._containers.call(_unless_gone, self._raw.kill)
 
     async def output(self) -> str:
         """The end of what it wrote, to stdout and stderr."""
@@ -68,6 +68,17 @@ class Container:
             file.seek(0)
             with tarfile.open(fileobj=file) as tar:
                 tar.extractall(to, filter=_harmless)
+
+
+def _unless_gone(call: Callable[..., None], **options: bool) -> None:
+    """Call it; a container that has ended or is being removed is fine."""
+    from docker.errors import APIError
+
+    try:
+        call(**options)
+    except APIError as error:
+        if error.status_code not in (404, 409):
+            raise
 
 
 def _harmless(member: tarfile.TarInfo, to: str) -> tarfile.TarInfo | None:

@@ -43,6 +43,7 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 MODEL = "policy"
 NEAR = "127.0.0.1,localhost"
 """Hosts that are reached without a proxy."""
+ALL_REFUSED = "got no turn of the model: all its requests were refused"
 NO_REQUEST = "made no request to the gateway (give it the base URL and the key, by env or by a placeholder)"
 
 
@@ -160,7 +161,7 @@ def conclude(program: Program, session: Session, ended: Ended) -> None:
     outcome = program.outcome("timeout" if ended.code is None else ended.code)
     trouble = f"took longer than its timeout of {program.timeout:g} s" if late else f"ended with code {ended.code}"
     if not session.requests:
-        trouble += f" and {NO_REQUEST}"
+        trouble += f" and {ALL_REFUSED if session.asked.is_set() else NO_REQUEST}"
     if outcome is Outcome.INFRA_ERROR or not session.requests:
         raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
     if outcome is Outcome.MODEL_ERROR:

@@ -61,6 +61,7 @@ class Session:
 
     def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
+        self.asked.set()
         limit = self.env.limits.assistant_turns
         if not self.closed and limit is not None and self.trajectory.turns >= limit:
             self.trajectory.finish = "max_turns"
@@ -80,7 +81,6 @@ class Session:
             )
         pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
-        self.asked.set()
         self.unmet.update(request.unmet)
         return pending
 

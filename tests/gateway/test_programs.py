@@ -93,6 +93,8 @@ async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
     assert (trajectory.outcome, trajectory.error) == (Outcome.MODEL_ERROR, "agent mine ended with code 3: no luck")
     with pytest.raises(InfraError, match="ended with code 0 and made no request to the gateway .*: gone elsewhere"):
         await play(written(tmp_path, 'print("gone elsewhere")'), says("Yes"))
+    with pytest.raises(InfraError, match="code 1 and got no turn of the model: all its requests were refused"):
+        await play(written(tmp_path, PLAIN), says("Yes"), model_length=8)
     late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=1, exit_codes="{timeout: model_error}")
     trajectory = await play(late, says("Yes"))
     assert (trajectory.outcome, trajectory.finish) == (Outcome.MODEL_ERROR, "timeout")
@@ -150,9 +152,9 @@ async def test_programs_start_in_turns(tmp_path: Path) -> None:
     code = f"""
 import time
 log = open({str(log)!r}, "a", buffering=1)
-log.write("start ")
+log.write("start\\n")
 time.sleep(0.3)
-log.write("asks ")
+log.write("asks\\n")
 ask("x")
 """
     path = written(tmp_path, code, max_starting=1)
