@@ -47,6 +47,8 @@ class Session:
     """Why it takes no further requests; empty while it does."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is closed."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the first request."""
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
@@ -78,6 +80,7 @@ class Session:
 
     def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
+        self.asked.set()
         limit = self.env.limits.assistant_turns
         if not self.closed and limit is not None and self.trajectory.turns >= limit:
             self.trajectory.finish = "max_turns"
@@ -95,8 +98,8 @@ class Session:
                 tokens=len(pending.ids),
                 limit=longest,
             )
+        pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
-        pending.number = self.requests
         self.unmet.update(request.unmet)
         return pending
 

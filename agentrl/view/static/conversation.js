@@ -76,7 +76,7 @@ export class Conversation {
 
   sample(sample, i) {
     const { samples } = this.record;
-    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: the template rewrote history`));
+    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record)}`));
     const calls = i === samples.length - 1 || samples.length === 1 ? this.record.tool_calls : [];
     const lastOf = new Map(sample.segments.map((segment, at) => [`${segment.source} ${segment.turn}`, at]));
     let at = 0;
@@ -130,7 +130,9 @@ export class Conversation {
   footer() {
     const { record } = this;
     const fold = (name, value) => h("details", {}, h("summary", {}, name), h("pre", {}, typeof value === "string" ? value : JSON.stringify(value, null, 2)));
+    const program = record.extra?.program;
     return h("footer", {},
+      program?.exit_code !== undefined && fold(`Output of ${program.name}, which ${program.exit_code === null ? "was stopped" : `ended with code ${program.exit_code}`} after ${seconds(program.seconds)}`, program.output || "(nothing)"),
       record.ground_truth !== null && record.ground_truth !== undefined && fold("Ground truth", record.ground_truth),
       fold("Messages", record.messages),
       Object.keys(record.extra ?? {}).length > 0 && fold("Extra", record.extra));
@@ -191,6 +193,9 @@ export class Conversation {
     }
   }
 }
+
+// Why it has several samples.
+const why = (record) => record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {
