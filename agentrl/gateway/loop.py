@@ -29,6 +29,7 @@ from agentrl.config.derived import deterministic
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
+from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.container import run_container
@@ -78,7 +79,7 @@ class ProgramAgent(AgentLoop):
         from agentrl.gateway.server import LOCAL, Gateway
 
         program = read_program(entry, file)
-        slots = asyncio.Semaphore(program.max_concurrent) if program.max_concurrent else nullcontext()
+        slots = _slots(program)
         containers = None if program.container is None else Containers(program.container)
         gateway = Gateway(MODEL, program.host or LOCAL)
         shared = Shared(program, gateway, slots, asyncio.Semaphore(program.max_starting), containers)
@@ -143,6 +144,12 @@ class ProgramAgent(AgentLoop):
             return await run_container(self.shared.containers, words, env, folder, program.timeout, session.over.wait)
         log = folder.parent / "output.log"
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
+
+
+def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
+    if not program.max_concurrent:
+        return nullcontext()
+    return asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
 
 
 def require_packages() -> None:

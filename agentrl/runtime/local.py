@@ -54,7 +54,8 @@ class LocalRuntime:
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, self.engine, shares_parameters=servers is None)
+                remote = self._starting[0] if self._starting else None
+                self.ahead = SamplingAhead(self.runner, self.engine, shares_parameters=not remote, servers=remote)
                 self.engine = self.ahead.engine
                 undo.callback(self.ahead.close)
             self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)

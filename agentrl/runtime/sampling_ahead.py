@@ -25,8 +25,10 @@ from agentrl.trajectory.trajectory import Trajectory
 class SamplingAhead:
     """Pauses an engine for updates, and begins batches beside them."""
 
-    def __init__(self, runner: LoopThread, engine: Engine, *, shares_parameters: bool) -> None:
-        """`shares_parameters`: the engine samples from the tensors that are trained."""
+    def __init__(
+        self, runner: LoopThread, engine: Engine, *, shares_parameters: bool, servers: RemoteEngine | None = None
+    ) -> None:
+        """`shares_parameters`: the engine samples from the tensors that are trained. `servers`: those behind it."""
         self.runner, self.shares_parameters = runner, shares_parameters
         self.engine = MeteredEngine(engine)
         self._weights = asyncio.Lock()
@@ -34,8 +36,8 @@ class SamplingAhead:
         self._tasks = set[asyncio.Task[Any] | None]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
-        if isinstance(engine, RemoteEngine):
-            self._guard(engine)
+        if servers is not None:
+            self._guard(servers)
 
     def begin(self, rollouts: Rollouts, batch: AdmittedBatch) -> Pending:
         """Begin the trajectories of a batch."""

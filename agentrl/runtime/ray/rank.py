@@ -8,7 +8,8 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.engines.servers import Replica, ServerBackend
-from agentrl.runtime.ray.rollout_worker import RolloutWorker, Worker
+from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.worker import Worker
 
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
@@ -51,7 +52,7 @@ class TrainingWorker(Worker):
         return join_ranks(self.device, sequence_parallel=sequence_parallel, fsdp_size=fsdp_size, timeout=timeout)
 
 
-class Rank(TrainingWorker, RolloutWorker):
+class Rank(TrainingWorker, EngineWorker):
     """A rank of `agentrl train`. All ranks get the same calls in the same order, except calls of the engine."""
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:

@@ -1,4 +1,5 @@
-"""Runs on many processes: rows, tools and the algorithm here, training and sampling on Ray workers.
+"""Runs on many processes: rows and the algorithm here, training and sampling on Ray workers, conversations here or on
+rollout workers.
 
 Invariants:
 - every rank gets the same calls in the same order, with the same batch, stored once in the object store;
@@ -34,9 +35,11 @@ from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
+from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
-from agentrl.runtime.ray.rollout_worker import RolloutWorker
+from agentrl.runtime.ray.rollout_workers import SpreadEngine, start_workers
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
@@ -60,6 +63,7 @@ class RayRuntime:
         self._launched = 0.0
         self.ahead: SamplingAhead | None = None
         self.judge: RemoteRewardModel | None = None
+        self.spread: SpreadEngine | None = None
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
         try:
@@ -82,7 +86,9 @@ class RayRuntime:
         return Checked(self.ahead.begin(self.rollouts, batch), self._check_workers)
 
     def activity(self) -> dict[str, float]:
-        return {} if self.ahead is None else self.ahead.activity()
+        if self.ahead is None:
+            return {}
+        return self.ahead.activity() if self.spread is None else self.runner.run(self.spread.activity())
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self._sample(self.rollouts.greedy, rows, step, on_done)
@@ -139,20 +145,24 @@ class RayRuntime:
             self.runner: LoopRunner | LoopThread = stack.enter_context(closing(LoopThread() if ahead else LoopRunner()))
             engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
             self._launched = time.monotonic()
+            servers = own if isinstance(own, RemoteEngine) else None
+            if config.rollout.agent.num_workers:
+                engine = self.spread = start_workers(config, own, link_to(own), parts, stack)
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=isinstance(engine, RayEngine))
+                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=servers is None, servers=servers)
                 engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):
                 self.ranks.join()
-            if isinstance(own, RemoteEngine):
-                self._starting = own
-            else:
+            self._starting = servers
+            if servers is None:
                 self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
                 self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
+        if self.spread is not None:
+            self.rollouts.spread_over(self.spread.handles)
         stack.callback(self.rollouts.close)
         if self.ahead is not None:
             stack.callback(self.ahead.close)
@@ -180,7 +190,7 @@ class RayRuntime:
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)
-        workers = self._spawn(RolloutWorker, config, "rollout", rollout.nnodes, each)
+        workers = self._spawn(EngineWorker, config, "rollout", rollout.nnodes, each)
         most = rollout.update_weights_bucket_megabytes << 20
         return RayEngine(
             workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)
@@ -193,6 +203,8 @@ class RayRuntime:
             return
         with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
             self.runner.run(remote.start())
+            if self.spread is not None:
+                self.runner.run(self.spread.opened())
         self.start_times.served(self._launched)
 
     def _sample(self, rollout: Rollout, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
