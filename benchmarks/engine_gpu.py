@@ -95,7 +95,6 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         f"trainer.device={args.device}",
         f"trainer.default_local_dir={folder / 'run'}",
         f"rollout.name={args.engine}",
-        "rollout.deterministic=false",
         f"rollout.gpu_memory_utilization={args.memory}",
         *(f"+rollout.engine_kwargs.{args.engine}.{flag}" for flag in (*flags, *args.server)),
         f"model.path={model}",

@@ -32,6 +32,7 @@ from rich.table import Table
 from agentrl.tasks.models import tiny
 from agentrl.tasks.models.tiny import TinyShape
 from agentrl.tracking import load_trajectories, read_metrics
+from agentrl.training.checkpoint.folders import FOLDER, latest
 from agentrl.trajectory.plain import from_plain
 from agentrl.trajectory.row import Row
 from agentrl_sandbox.isolation import descendants
@@ -204,29 +205,21 @@ def steps_of(run: Path) -> int:
 
 def finished_in(run: Path) -> Finished:
     """The trajectories in the queue of the newest checkpoint."""
-    folders = sorted(run.glob("checkpoints/global_step_*/state.pt"), key=lambda path: int(path.parent.name[12:]))
-    for path in reversed(folders):
+    for _ in range(5):
+        newest = latest(run / FOLDER)
         try:
-            return dict(queued(torch.load(path, weights_only=True)))
-        except (OSError, RuntimeError, EOFError):  # it is being replaced
+            return dict(queued(torch.load(newest / "state.pt", weights_only=True)["rows"])) if newest else {}
+        except OSError:  # a newer one has taken its place
             continue
     return {}
 
 
-def queued(state: dict[str, Any]) -> Iterator[tuple[str, list[list[int]]]]:
-    """Of a checkpoint's state: keys and tokens of what is finished and not trained on."""
-    for batch in rows_of(state).get("queue", ()):
+def queued(rows: dict[str, Any]) -> Iterator[tuple[str, list[list[int]]]]:
+    """Of the stream's state: keys and tokens of what is finished and not trained on."""
+    for batch in rows.get("queue", ()):
         for plain in batch["finished"].values():
             trajectory = from_plain(plain, Row("", []))
             yield trajectory.key, [list(ledger.ids) for ledger in trajectory.ledgers]
-
-
-def rows_of(state: dict[str, Any]) -> dict[str, Any]:
-    """The stream's part, wherever it is."""
-    if "rows" in state:
-        rows: dict[str, Any] = state["rows"]
-        return rows
-    return next((found for part in state.values() if isinstance(part, dict) and (found := rows_of(part))), {})
 
 
 def counted(found: Kill, run: Path, finished: Finished) -> Kill:

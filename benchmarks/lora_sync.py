@@ -38,7 +38,6 @@ def train(args: argparse.Namespace, run: Path, *, merge: bool) -> dict[str, floa
         "trainer.val_before_train=false",
         "trainer.live=false",
         f"rollout.name={args.engine}",
-        "rollout.deterministic=false",
         "rollout.weight_check=always",
         f"rollout.gpu_memory_utilization={args.memory}",
         *(f"+rollout.engine_kwargs.{args.engine}.{flag}" for flag in (*flags, *args.server)),

@@ -57,7 +57,6 @@ def settings(args: argparse.Namespace, folder: Path, place: str) -> list[str]:
         f"rollout.max_num_seqs={args.prompts * args.group}",
         f"rollout.gpu_memory_utilization={args.memory}",
         "rollout.name=sglang",
-        "rollout.deterministic=false",
         "rollout.weight_check=always",
         *(f"+rollout.engine_kwargs.sglang.{flag}" for flag in SGLANG if gpu),
         f"trainer.total_training_steps={args.steps}",

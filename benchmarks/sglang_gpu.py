@@ -27,7 +27,6 @@ def common(args: argparse.Namespace, run: Path) -> list[str]:
         f"trainer.device={args.device}",
         f"trainer.default_local_dir={run}",
         "rollout.name=sglang",
-        "rollout.deterministic=false",
         f"rollout.gpu_memory_utilization={args.memory}",
         *(f"+{flag}" for flag in server),
     ]

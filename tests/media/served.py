@@ -47,7 +47,6 @@ def check_run(folder: Path, engine: str, told: list[bool], *flags: str) -> None:
                 "rollout.n=8",
                 "rollout.ignore_eos=true",
                 "rollout.max_num_seqs=64",
-                "rollout.deterministic=false",
                 "rollout.weight_check=always",
                 "rollout.start_timeout=600",
                 f"reward.custom_reward_function.path={test_run.__file__}",
