@@ -1,5 +1,6 @@
-"""Facts that follow from several keys: processes of a run, its critic."""
+"""Facts that follow from several keys: processes of a run, its critic, its groups."""
 
+from agentrl.algorithms import reads
 from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.schema import Config, Rollout, Trainer
 
@@ -18,3 +19,13 @@ def has_critic(config: Config) -> bool:
     """Whether the run has a critic: `critic.enable`, or null and an estimator that reads values."""
     critic = config.critic
     return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
+
+
+def has_baselines(config: Config) -> bool:
+    """Whether the estimator reads the scores of greedy answers, as ReMax does."""
+    return "baselines" in reads(config.algorithm.adv_estimator)
+
+
+def group_size(config: Config) -> int:
+    """Trajectories of a group that is sampled ahead: `rollout.n`, then the greedy answer if there are baselines."""
+    return config.rollout.n + has_baselines(config)

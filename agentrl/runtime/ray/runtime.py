@@ -140,7 +140,8 @@ class RayRuntime:
             engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
             self._launched = time.monotonic()
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=isinstance(engine, RayEngine))
+                shared, partial = isinstance(engine, RayEngine), config.rollout.partial_rollout
+                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=shared, partial=partial)
                 engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):
