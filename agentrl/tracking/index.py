@@ -9,7 +9,7 @@ Invariants:
 import json
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Index:
     spans: list[list[int]] = field(default_factory=list)
     """Per trajectory: kind (its place in KINDS), start and end in ms since `start`, thrice and thrice again."""
     versions: list[list[int]] = field(default_factory=list)
-    """Per trajectory: the weights that drew the first and the last token of each of the model's turns."""
+    """Per trajectory: turn, version and number of its tokens, thrice and thrice again."""
     position: int = 0
     """Bytes of the dump that are indexed."""
 
@@ -154,11 +154,11 @@ def _summary(record: Record) -> tuple[Any, ...]:
 
 
 def _versions(record: Record) -> list[int]:
-    turns = defaultdict[int, list[int]](list)
+    tokens = Counter[tuple[int, int]]()
     for segment in (segment for sample in record["samples"] for segment in sample["segments"]):
         if segment["mask"]:
-            turns[segment["turn"]].append(segment["version"])
-    return list(chain.from_iterable((min(drawn), max(drawn)) for _, drawn in sorted(turns.items())))
+            tokens[segment["turn"], segment["version"]] += segment["n"]
+    return list(chain.from_iterable((*drawn, n) for drawn, n in sorted(tokens.items())))
 
 
 def _spans(spans: list[Record]) -> list[int]:

@@ -78,6 +78,10 @@ def test_a_run_ahead(settings: Settings, rows: Rows, more: Settings) -> None:
     assert max(step.metrics.get("staleness/max", 0) for step in steps) <= 2
     assert any("perf/engine_idle_share" in step.metrics for step in steps)
     assert not any("time/baseline" in step.metrics for step in steps)  # greedy answers are sampled with their row
+    for dump in (settings["trainer"]["default_local_dir"] / "validation").glob("*.jsonl"):
+        samples = [sample for record in load_trajectories(dump) for sample in record["samples"]]
+        versions = {segment["version"] for sample in samples for segment in sample["segments"] if segment["mask"]}
+        assert versions == {int(dump.stem)}
     if "reward.reward_manager.name" in more:  # each batch of rows in a call of its own
         assert {round(t.reward % 1, 2) for step in steps for t in step.trajectories} == {0.04}
     if "rollout.partial_rollout" in more:  # one turn, one version

@@ -87,7 +87,8 @@ def test_timeline(ask):
     assert answer["figures"] == {}
     later = ask("timeline", step=2)
     assert later["figures"] == AHEAD
-    assert [row["versions"] for row in later["rows"][1:3]] == [[1] * 4, [0, 0, 0, 1]]  # first and last token, by turn
+    turns = [[0, 1, 21, 1, 1, 45], [0, 0, 21, 1, 0, 22, 1, 1, 23]]  # turn, version, tokens
+    assert [row["versions"] for row in later["rows"][1:3]] == turns
     assert ask("timeline", step=2, split="validation")["figures"] == {}
 
 

@@ -222,10 +222,11 @@ def test_staleness_above_a_timeline(page, server):
     for shown in ("0.75", "oldest 1", "0: 25%, 1: 75%", "50%", "3", "5 under way", "13%", "6.2%", "17"):
         assert shown in said, f"{shown} is not in {said}"
     assert page.locator(".ages i").count() == 2
-    activity = ink(page, ".strip")
+    drawing = "(canvas) => canvas.toDataURL()"
+    activity = page.eval_on_selector(".strip", drawing)
     page.select_option(".bar select >> nth=-1", "age")
     playwright.expect(page.locator(".legend")).to_contain_text("1 update")
-    assert ink(page, ".strip") != activity
+    assert page.eval_on_selector(".strip", drawing) != activity
     page.hover(".strip", position={"x": 400, "y": 30})
     assert "versions 0 to 1, trained at 1" in page.locator("#tip").inner_text()
     show(page, server, "timeline?run=0&step=1")

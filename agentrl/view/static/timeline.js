@@ -80,7 +80,7 @@ function ahead() {
   const of = (name) => answer.figures[name];
   const bars = ages().map(([age, share]) => {
     const bar = h("i", { title: `${updates(age)}: ${percent(share)} of the tokens` });
-    bar.style.height = `${Math.max(1, share * 26)}px`;
+    bar.style.height = `${Math.max(1, share * 23)}px`;
     bar.style.background = runColour(age);
     return bar;
   });
@@ -94,16 +94,21 @@ function ahead() {
     of("perf/interruptions") !== undefined && box("interruptions", figure(of("perf/interruptions")), "requests"));
 }
 
-// The weights that drew the first and the last token of each of a trajectory's generations, where each turn is one.
-function drawn(life, generation) {
-  const [from, to] = [0, 1].map((end) => life.versions[2 * generation + end]);
-  return from === undefined ? [] : [from, to];
-}
+// [turn, version, tokens] of a trajectory's tokens.
+const drawn = (life) => life.versions.flatMap((turn, i) => (i % 3 ? [] : [[turn, life.versions[i + 1], life.versions[i + 2]]]));
 
 function versions(life) {
-  if (!life.versions.length) return "none";
-  const [low, high] = [Math.min(...life.versions), Math.max(...life.versions)];
+  const found = drawn(life).map(([, version]) => version);
+  if (!found.length) return "none";
+  const [low, high] = [Math.min(...found), Math.max(...found)];
   return low === high ? `version ${low}` : `versions ${low} to ${high}`;
+}
+
+// A generation as long as its tokens of each version, in proportion; each turn is one.
+function byWeights(life, generation) {
+  const own = drawn(life).filter(([turn]) => turn === generation);
+  const whole = own.reduce((sum, [, , tokens]) => sum + tokens, 0);
+  return own.map(([, version, tokens]) => [runColour(Math.max(0, state.step - 1 - version)), tokens / whole]);
 }
 
 // ---- in numbers ----
@@ -173,13 +178,14 @@ function draw() {
     pen.fillRect(x(life.start), y + height / 2 - 0.5, Math.max(1, x(life.end) - x(life.start)), 1);
     let generation = 0;
     for (let s = 0; s < life.spans.length; s += 3) {
-      const from = x(life.spans[s + 1]), wide = Math.max(1, x(life.spans[s + 2]) - from);
-      const weights = byAge() && answer.kinds[life.spans[s]] === "generate" ? drawn(life, generation++) : [];
-      const fills = weights.length ? weights.map((version) => runColour(state.step - 1 - version)) : [byAge() ? colour("gap") : colours[life.spans[s]]];
-      fills.forEach((fill, half) => {
+      let from = x(life.spans[s + 1]);
+      const wide = Math.max(1, x(life.spans[s + 2]) - from);
+      const weights = byAge() && answer.kinds[life.spans[s]] === "generate" ? byWeights(life, generation++) : [];
+      for (const [fill, share] of weights.length ? weights : [[byAge() ? colour("gap") : colours[life.spans[s]], 1]]) {
         pen.fillStyle = fill;
-        pen.fillRect(from + half * wide / fills.length, y + 1, wide / fills.length, thick);
-      });
+        pen.fillRect(from, y + 1, wide * share, thick);
+        from += wide * share;
+      }
     }
     if (life.outcome === "infra_error") { pen.fillStyle = colour("bad"); pen.fillRect(x(life.end) + 2, y + 1, 3, thick); }
     if (height >= 11 || i % Math.ceil(12 / height) === 0) label(pen, life, y + height / 2);
