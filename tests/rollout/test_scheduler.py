@@ -187,7 +187,7 @@ async def test_a_trajectory_that_hangs_ends_by_its_own_timeout_and_delays_no_oth
     first = asyncio.create_task(patient.run_beside(rows, n=2, sampling=lambda _: sampling, tag="1", finished=finished))
     other = await patient.run_beside(rows, n=2, sampling=lambda _: sampling, tag="2", finished={})
     assert all(t.reward == 1.0 for t in other)
-    while len(finished) < 3:
+    while len(finished) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert set(finished) == {0, 2, 3}  # the other group is whole
     assert not first.done()

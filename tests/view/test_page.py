@@ -233,4 +233,4 @@ def test_staleness_above_a_timeline(page, server):
     playwright.expect(page.locator(".ahead")).to_have_count(0)
     show(page, server, "conversations?run=0&step=2&line=2")
     page.wait_for_selector(".row.on")
-    assert page.locator(".segment.model .who small").all_inner_texts() == ["weights 0", "weights 0", "weights 1"]
+    assert page.locator(".segment.model .who small[title]").all_inner_texts() == ["weights 0", "weights 0", "weights 1"]
