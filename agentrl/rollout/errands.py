@@ -8,13 +8,13 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.garbage import deferred_collection, trim_heap
-from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, Scheduler
+from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, SamplingOf, Scheduler
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl.trajectory.wire import Packed, pack
@@ -28,7 +28,8 @@ class Errand:
     row: Row
     keys: dict[str, int]
     """Key of each trajectory -> its index in its group."""
-    sampling: Sampling
+    samplings: dict[str, Sampling]
+    """How each trajectory is sampled, by its key."""
     scored: bool
     """Whether the worker computes the rewards too."""
 
@@ -94,13 +95,16 @@ class Errands:
 
     async def _all(self, errand: Errand, jobs: list[Trajectory]) -> None:
         scorer = self.scheduler.scorer if errand.scored else UNSCORED
-        scorer.expect(len(jobs))
+        scorer.expect([job.key for job in jobs])
 
         def done(trajectory: Trajectory) -> None:
             self._send(errand.number, trajectory)
 
+        def sampling(job: Trajectory) -> Sampling:
+            return errand.samplings[job.key]
+
         slots = self.scheduler.shared_slots()
-        await ConcurrentJobs(self.scheduler, jobs, errand.sampling, done, None, slots, scorer).run()
+        await ConcurrentJobs(self.scheduler, jobs, sampling, done, None, slots, scorer).run()
 
     def _send(self, number: int, trajectory: Trajectory) -> None:
         trajectory.loop_lag = 0.0 if self._pulse is None else self._pulse.longest
@@ -116,6 +120,7 @@ def failed(job: Trajectory, error: str) -> Trajectory:
     return Trajectory(job.row, job.key, job.sample, outcome=Outcome.INFRA_ERROR, finish="error", error=error)
 
 
-def errands_of(jobs: Sequence[Trajectory], sampling: Sampling, number: int, *, scored: bool) -> Errand:
+def errands_of(jobs: Sequence[Trajectory], sampling: SamplingOf, number: int, *, scored: bool) -> Errand:
     """One errand of the jobs of one row."""
-    return Errand(number, jobs[0].row, {job.key: job.sample for job in jobs}, replace(sampling), scored)
+    keys, samplings = {job.key: job.sample for job in jobs}, {job.key: sampling(job) for job in jobs}
+    return Errand(number, jobs[0].row, keys, samplings, scored)

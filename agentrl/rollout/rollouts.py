@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
+from agentrl.config.derived import group_size
 from agentrl.config.schema import Config
 from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, interruptible
@@ -89,9 +90,18 @@ class Rollouts:
         return self._trajectories(rows, self.config.rollout.n, self._train_sampling(), str(step), on_done, scored)
 
     async def stream(self, batch: AdmittedBatch) -> list[Trajectory]:
-        """The same, scored, for a batch that runs beside others."""
-        n, sampling, tag = self.config.rollout.n, self._train_sampling(), str(batch.number)
-        made = await self.scheduler.run_beside(batch.rows, n=n, sampling=sampling, tag=tag, finished=batch.finished)
+        """The same, scored, for a batch that runs beside others; a group's last one is greedy where ReMax asks for it.
+
+        Raises TooManyDrops when all of them failed.
+        """
+        n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
+        made = await self.scheduler.run_beside(
+            batch.rows,
+            n=group_size(self.config),
+            sampling=lambda job: greedy if job.sample == n else sampling,
+            tag=str(batch.number),
+            finished=batch.finished,
+        )
         await asyncio.to_thread(trim_heap)
         return made
 
@@ -119,8 +129,7 @@ class Rollouts:
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0."""
-        sampling = replace(self._sampling(), temperature=0.0)
-        return self._trajectories(rows, 1, sampling, f"greedy-{step}", on_done)
+        return self._trajectories(rows, 1, self._greedy_sampling(), f"greedy-{step}", on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """The same with `rollout.val_kwargs`."""
@@ -179,6 +188,9 @@ class Rollouts:
             top_k=rollout.top_k,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
+
+    def _greedy_sampling(self) -> Sampling:
+        return replace(self._sampling(), temperature=0.0)
 
     def _sampling(self) -> Sampling:
         rollout = self.config.rollout

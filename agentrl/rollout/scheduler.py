@@ -35,6 +35,7 @@ from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
 log = logging.getLogger(__name__)
 
 OnDone = Callable[[Trajectory], None]
+SamplingOf = Callable[[Trajectory], Sampling]
 
 
 class TrajectoryScorer(Protocol):
@@ -43,8 +44,8 @@ class TrajectoryScorer(Protocol):
     async def score(self, trajectory: Trajectory) -> None:
         """Set the reward; a failure becomes the trajectory's outcome and is not raised, a UserError is."""
 
-    def expect(self, trajectories: int) -> None:
-        """Announce the number of calls of `score` that come before anybody waits for all of them."""
+    def expect(self, keys: Sequence[str]) -> None:
+        """Announce trajectories that are scored together: `score` is called with each of them."""
 
     async def close(self) -> None:
         """Stop all work."""
@@ -56,7 +57,7 @@ class Unscored:
     async def score(self, trajectory: Trajectory) -> None:
         """Nothing: the reward stays None."""
 
-    def expect(self, trajectories: int) -> None:
+    def expect(self, keys: Sequence[str]) -> None:
         """Nothing to prepare."""
 
     async def close(self) -> None:
@@ -102,16 +103,16 @@ class Scheduler:
         Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
         """
         jobs = jobs_of(rows, n, tag)
-        self.scorer.expect(len(jobs))
+        self.scorer.expect([job.key for job in jobs])
         with deferred_collection(), self.watch.watching() as pulse:
-            await ConcurrentJobs(self, jobs, sampling, on_done, None if scored else self.unscored).run()
+            await ConcurrentJobs(self, jobs, lambda _: sampling, on_done, None if scored else self.unscored).run()
         for job in jobs:
             job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
         return jobs
 
     async def run_beside(
-        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, finished: dict[int, Trajectory]
+        self, rows: Sequence[Row], *, n: int, sampling: SamplingOf, tag: str, finished: dict[int, Trajectory]
     ) -> list[Trajectory]:
         """The same beside other batches. `finished` gets each scored trajectory by its index; those in it are not run.
 
@@ -120,7 +121,7 @@ class Scheduler:
         jobs = jobs_of(rows, n, tag)
         places = {job.key: i for i, job in enumerate(jobs)}
         missing = [job for i, job in enumerate(jobs) if i not in finished]
-        self.scorer.expect(len(missing))
+        self.scorer.expect([job.key for job in missing])
 
         def finish(trajectory: Trajectory) -> None:
             finished[places[trajectory.key]] = trajectory
@@ -226,7 +227,7 @@ class ConcurrentJobs:
         self,
         scheduler: Scheduler,
         jobs: list[Trajectory],
-        sampling: Sampling,
+        sampling: SamplingOf,
         on_done: OnDone,
         unscored: list[asyncio.Task[Trajectory]] | None,
         slots: asyncio.Semaphore | None = None,
@@ -265,7 +266,7 @@ class ConcurrentJobs:
     async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:
             async with self.slots:
-                self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling)
+                self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling(self.jobs[i]))
             following = next(self.waiting, None)
             if following is not None:
                 self.engine.open(self.jobs[following].key)

@@ -21,7 +21,7 @@ from typing import Protocol
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.errands import Errand, errands_of, failed
-from agentrl.rollout.scheduler import OnDone, TrajectoryScorer, jobs_of
+from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -75,12 +75,12 @@ class Spread:
     ) -> list[Trajectory]:
         """As `Scheduler.run`."""
         jobs = jobs_of(rows, n, tag)
-        made = await self._made(jobs, sampling, on_done, scored=scored)
+        made = await self._made(jobs, lambda _: sampling, on_done, scored=scored)
         check_drops(made, 1.0)
         return made
 
     async def run_beside(
-        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, finished: dict[int, Trajectory]
+        self, rows: Sequence[Row], *, n: int, sampling: SamplingOf, tag: str, finished: dict[int, Trajectory]
     ) -> list[Trajectory]:
         """As `Scheduler.run_beside`."""
         jobs = jobs_of(rows, n, tag)
@@ -107,13 +107,13 @@ class Spread:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def _made(
-        self, jobs: Sequence[Trajectory], sampling: Sampling, on_done: OnDone, *, scored: bool
+        self, jobs: Sequence[Trajectory], sampling: SamplingOf, on_done: OnDone, *, scored: bool
     ) -> list[Trajectory]:
         """The trajectories in the order of the jobs. Raises the first error."""
         here = self.scored_here or not scored
         made: dict[str, Trajectory] = {}
         if here:
-            self.scorer.expect(len(jobs))
+            self.scorer.expect([job.key for job in jobs])
         try:
             async with asyncio.TaskGroup() as group:
 
@@ -138,7 +138,7 @@ class Spread:
         return trajectory
 
     async def _group(
-        self, jobs: list[Trajectory], sampling: Sampling, take: Callable[[Trajectory], None], *, scored: bool
+        self, jobs: list[Trajectory], sampling: SamplingOf, take: Callable[[Trajectory], None], *, scored: bool
     ) -> None:
         """Make the trajectories of one row, whatever happens to workers."""
         missing = {job.key: job for job in jobs}

@@ -181,7 +181,7 @@ class Rollout:
     start_timeout: float = 600.0
     """Longest start of a server, in seconds."""
     partial_rollout: bool = True
-    """Server engines: new weights interrupt running requests, which then continue with them; each token records its
-    weight version. false: the update waits for running requests."""
+    """New weights interrupt running requests, which then continue with them; each token records its weight version.
+    false: an update waits for running requests, so that each has one version."""
     request_timeout: float | None = None
     """Longest request to a server, in seconds; after that, the server counts as dead. null: no limit."""

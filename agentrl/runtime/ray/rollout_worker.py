@@ -63,7 +63,7 @@ class RolloutWorker(Worker):
         from agentrl.training import load_tokenizer
 
         self.client = link.open(self._lost)
-        self.engine = MeteredEngine(self.client.engine)
+        self.engine = MeteredEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)
         self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, parts=parts, scored=scored)
         self.errands = Errands(self.rollouts.scheduler, self._tell)  # type: ignore[arg-type]  # not spread any further
@@ -89,7 +89,7 @@ class RolloutWorker(Worker):
     async def set(self, state: State) -> None:
         """As `Client.set`; returns when no request is under way that must not be."""
         if state.halted:
-            self.engine.halt()
+            await self.engine.stop()
         await self.client.set(state)
         if not state.halted:
             self.engine.go_on()

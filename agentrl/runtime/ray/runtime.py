@@ -149,7 +149,10 @@ class RayRuntime:
             if config.rollout.agent.num_workers:
                 engine = self.spread = start_workers(config, own, link_to(own), parts, stack)
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=servers is None, servers=servers)
+                partial = config.rollout.partial_rollout
+                self.ahead = SamplingAhead(
+                    self.runner, engine, servers, shares_parameters=servers is None, partial=partial
+                )
                 engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):

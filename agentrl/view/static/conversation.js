@@ -13,6 +13,7 @@ export class Conversation {
     this.record = record;
     this.whole = whole;
     this.top = Math.max(1e-9, ...record.samples.flatMap((sample) => (sample.columns.advantages ?? []).map(Math.abs)));
+    this.mixed = new Set(record.samples.flatMap((sample) => sample.segments).filter((one) => one.mask).map((one) => one.version)).size > 1;
     this.body = h("div", { className: "stream" }, record.samples.map((sample, i) => this.sample(sample, i)));
     this.element = h("article", { className: "conversation", tabIndex: -1 }, this.header(head), this.body, this.footer());
     this.element.addEventListener("recolour", (event) => this.paint(event.detail));
@@ -93,6 +94,7 @@ export class Conversation {
   segment(sample, segment, start) {
     const model = segment.source === "model";
     const label = h("span", { className: "who" }, model ? `model ${segment.turn + 1}` : WHO[segment.source]);
+    if (model && this.mixed) label.append(h("small", { title: "the weights that drew these tokens" }, `weights ${segment.version}`));
     const text = h("div", { className: "text" });
     const pieces = sample.texts?.slice(start, start + segment.n) ?? [segment.text];
     const box = h("div", { className: `segment ${segment.source}` }, label, text);
