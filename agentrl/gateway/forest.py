@@ -270,12 +270,12 @@ class Forest:
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
         added = [token for _, segment in segments for token in segment]
         self.chat.processor.check(added, media_of(new))
-        prompt = ids + added
+        ids += added  # a copy would cost as much as the conversation is long
         if not turn.continued:
             turn.continued = True
-            return Pending(branch, prompt, media, new, digest, turn, segments, known=len(ids))
-        fork = Branch(branch.schemas, parent=branch, shared=len(ids))
-        return Pending(fork, prompt, media, [*history, *new], digest, known=len(ids))
+            return Pending(branch, ids, media, new, digest, turn, segments, known=turn.tokens)
+        fork = Branch(branch.schemas, parent=branch, shared=turn.tokens)
+        return Pending(fork, ids, media, [*history, *new], digest, known=turn.tokens)
 
     def _segments(
         self, turn: Turn, ids: list[int], history: list[Message], new: list[Message]
