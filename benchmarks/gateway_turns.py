@@ -25,11 +25,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.chat import Chat
+from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
@@ -39,7 +40,6 @@ from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.tools import load_tools
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
-from tests.chat.pairs import by_name
 
 SYSTEM = "You are a careful programmer. Look before you change anything. " * 20
 QUESTION = "Find out why the tests of this package fail, and repair it."
@@ -59,7 +59,8 @@ class LookTool(BaseTool):
     async def execute(self, instance_id, parameters, **kwargs):
         return RESULT % parameters["turn"], 0.0, {}
 """
-UNTRAINED = ["rollout.multi_turn.enable=true", "rollout.deterministic=false"]
+TEMPLATE = "model.chat_template=configs/templates/chatml_tools.jinja"
+UNTRAINED = [TEMPLATE, "rollout.multi_turn.enable=true", "rollout.deterministic=false"]
 PROTOCOLS = ("chat", "responses", "messages")
 PATHS = {"chat": "chat/completions", "responses": "responses", "messages": "messages"}
 
@@ -136,6 +137,7 @@ def trajectories(count: int) -> Iterator[Trajectory]:
 async def native(env: Environment, made: list[Trajectory]) -> None:
     """The loop in this process, with a tool that answers at once."""
     await asyncio.gather(*(ToolAgent(env).run(one, Sampling(10_000)) for one in made))
+    cast(InstantEngine, env.engine).marks.append(time.process_time())
 
 
 async def through_gateway(env: Environment, made: list[Trajectory], given: argparse.Namespace, protocol: str) -> None:
@@ -150,6 +152,7 @@ async def through_gateway(env: Environment, made: list[Trajectory], given: argpa
         )
         if await agents.wait():
             raise SystemExit("the agents failed")
+        cast(InstantEngine, env.engine).marks.append(time.process_time())
 
 
 @dataclass
@@ -171,7 +174,6 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> st
         start = time.perf_counter()
         bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
         seconds = time.perf_counter() - start
-    engine.marks.append(time.process_time())
     ledgers = {len(one.ledgers) for one in made}
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
     assert all(one.turns == given.turns for one in made)
@@ -292,12 +294,25 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--words", type=int, default=200, help="of a tool's result")
     parser.add_argument("--template", default="qwen3_training")
+    parser.add_argument("--tokenizer", help="folder of a ChatML model, in place of --template")
     parser.add_argument("--protocols", nargs="*", default=PROTOCOLS, choices=PROTOCOLS)
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--set", nargs="*", help="settings of a run with a real engine")
     given = parser.parse_args()
     with ExitStack() as stack:
-        show(given, served(given.set, stack) if given.set else Bench(by_name(given.template)))
+        show(given, served(given.set, stack) if given.set else Bench(chat_of(given)))
+
+
+def chat_of(given: argparse.Namespace) -> Chat:
+    """Of a model's own tokenizer with a template for tools, or one of the tests' pairs."""
+    if not given.tokenizer:
+        from tests.chat.pairs import by_name  # which needs the packages of tests
+
+        return by_name(given.template)
+    from transformers import AutoTokenizer
+
+    template = (share() / "configs/templates/chatml_tools.jinja").read_text()
+    return Chat(AutoTokenizer.from_pretrained(given.tokenizer), chat_template=template)
 
 
 def served(settings: list[str], stack: ExitStack) -> Bench:

@@ -16,6 +16,7 @@ from agentrl.gateway.request import Refused
 from agentrl.gateway.session import Session
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
+from agentrl.trajectory.message import Message
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
@@ -77,7 +78,7 @@ async def protocols(env: Environment) -> AsyncIterator[Finding]:
 def _turns(env: Environment) -> list[list[int]]:
     """A call as the template writes it, and an answer. Raises UserError."""
     call = {"id": "agentrl00", "type": "function", "function": {"name": TOOL["name"], "arguments": ARGUMENTS}}
-    made = [
+    made: list[Message] = [
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": TOOL["name"], "tool_call_id": "agentrl00", "content": "x"},

@@ -156,7 +156,7 @@ class EventStream(Response):
         gone = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not await _first(self.work, gone):
+            while not await _first(self.work, gone, QUIET):
                 await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
             if self.work.done():
                 await send({"type": "http.response.body", "body": self._events()})
@@ -175,7 +175,7 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
     """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
     gone = asyncio.ensure_future(_gone(http.receive))
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await _first(work, gone, None)
         if work.done():
             return _json(protocol.whole(work.result()))
         raise ClientDisconnect
@@ -184,9 +184,10 @@ async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.
         await _ended(gone)
 
 
-async def _first(work: asyncio.Future[Answer], gone: asyncio.Future[None]) -> set[asyncio.Future[Any]]:
-    """Those of the two that have ended within the time that a stream may be quiet."""
-    return (await asyncio.wait({work, gone}, timeout=QUIET, return_when=asyncio.FIRST_COMPLETED))[0]
+async def _first(work: asyncio.Future[Answer], gone: asyncio.Future[None], seconds: float | None) -> bool:
+    """Whether one of the two has ended, at the latest after so many seconds."""
+    both: set[asyncio.Future[Any]] = {work, gone}
+    return bool((await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0])
 
 
 async def _gone(receive: Receive) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.core.errors import UserError
 from agentrl.core.prefixes import common_length
+from agentrl.trajectory.message import Message
 
 ANY_NAME = ("agentrl_first", "other_agentrl")
 """Names that share no beginning."""
@@ -31,7 +32,10 @@ def opening(chat: Chat, tools: Sequence[dict[str, Any]], name: str) -> list[int]
 def _written(chat: Chat, tools: Sequence[dict[str, Any]], name: str, arguments: dict[str, Any]) -> str:
     """A turn with this call. Raises UserError."""
     call = {"id": "agentrl00", "type": "function", "function": {"name": name, "arguments": arguments}}
-    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    said: list[Message] = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
     (turn,) = chat.transcript(said, list(tools)).turn_ids().values()
     return chat.decode(turn)
 

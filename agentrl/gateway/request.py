@@ -29,6 +29,17 @@ class Refused(Exception):
         self.tokens, self.limit = tokens, limit
 
 
+def too_long(tokens: int, limit: int) -> Refused:
+    """The error at which agents compact their history."""
+    return Refused(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages.",
+        "context",
+        tokens=tokens,
+        limit=limit,
+    )
+
+
 @dataclass(frozen=True)
 class Request:
     """What a client asks for."""

@@ -18,8 +18,9 @@ from agentrl.chat.template import LEAD
 from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.forest import Drawn, Forest, Pending
-from agentrl.gateway.request import Answer, Finish, Refused, Request
+from agentrl.gateway.branch import Drawn, Pending
+from agentrl.gateway.forest import Forest
+from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
 from agentrl.rollout.seeds import seed_for
@@ -57,7 +58,8 @@ class Session:
     unmet: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.forest = Forest(self.env.chat, inference_template=self.env.inference_template)
+        env = self.env
+        self.forest = Forest(env.chat, env.limits.model_length, inference_template=env.inference_template)
 
     @property
     def chat(self) -> Chat:
@@ -91,13 +93,7 @@ class Session:
         longest = self.env.limits.model_length
         if len(pending.ids) >= longest:
             pending.give_up()
-            raise Refused(
-                f"This model's maximum context length is {longest} tokens. However, your messages resulted in "
-                f"{len(pending.ids)} tokens. Please reduce the length of the messages.",
-                "context",
-                tokens=len(pending.ids),
-                limit=longest,
-            )
+            raise too_long(len(pending.ids), longest)
         pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
         self.unmet.update(request.unmet)

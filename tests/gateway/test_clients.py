@@ -82,6 +82,20 @@ async def test_responses_plain_and_streamed() -> None:
     assert served.trajectory.extra["gateway"]["unmet"] == {"tool web_search": 2}
 
 
+async def test_reasoning_is_an_item_of_its_own() -> None:
+    async with serving(says(THOUGHT, "Yes .")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        async with client.responses.stream(model="m", input="What is 2 + 3 ?") as stream:
+            kinds = [event.type async for event in stream]
+            made = await stream.get_final_response()
+        assert [item.type for item in made.output] == ["reasoning", "message"]
+        assert (made.output[0].content[0].text, made.output_text) == ("Two and three.", "It is 5.")
+        assert kinds.count("response.reasoning_text.delta") == kinds.count("response.reasoning_text.done") == 1
+        said = [{"role": "user", "content": "What is 2 + 3 ?"}, *made.output, {"role": "user", "content": "Sure ?"}]
+        await client.responses.create(model="m", input=said, store=False, include=["reasoning.encrypted_content"])
+    assert len(served.trajectory.ledgers) == 1
+
+
 PATCH = {"type": "custom", "name": "patch", "description": "Applies a patch."}
 
 
@@ -218,6 +232,19 @@ async def test_errors_have_the_protocols_form() -> None:
         by_key = openai.AsyncOpenAI(base_url=f"{served.gateway.url}/v1", api_key=KEY)
         assert [model.id async for model in await by_key.models.list()] == ["policy"]
     assert not served.trajectory.ledgers
+
+
+async def test_ten_megabytes_are_refused_before_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as http:
+        monkeypatch.setattr(served.session.chat, "prompt", None)
+        said = {"model": "m", "messages": [{"role": "user", "content": "word " * 2_000_000}], "max_tokens": 5}
+        for path, message in (
+            ("chat/completions", "resulted in 2500000 tokens"),
+            ("messages", "2500000 tokens > 4096"),
+        ):
+            answer = await http.post(f"/v1/{path}", json=said)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

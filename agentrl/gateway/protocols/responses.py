@@ -204,10 +204,12 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _thought_steps(at: dict[str, Any], text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    at = {**at, "content_index": 0}
+    at, part = {**at, "content_index": 0}, {"type": "reasoning_text", "text": text}
+    yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
     for chunk in chunks(text):
         yield "response.reasoning_text.delta", {**at, "delta": chunk}
     yield "response.reasoning_text.done", {**at, "text": text}
+    yield "response.content_part.done", {**at, "part": part}
 
 
 def _text_steps(at: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
