@@ -20,7 +20,7 @@ from typing import Protocol
 
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.errands import Errand, errands_of, failed
+from agentrl.rollout.errands import Errand, failed
 from agentrl.rollout.scheduler import OnDone, TrajectoryScorer, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
@@ -148,7 +148,8 @@ class Spread:
             take(trajectory)
 
         for _ in range(self.retries + 1):
-            errand = errands_of(list(missing.values()), sampling, next(self._numbers), scored=scored)
+            keys = {job.key: job.sample for job in missing.values()}
+            errand = Errand(next(self._numbers), jobs[0].row, keys, sampling, scored)
             try:
                 await self._send(errand, taken)
                 return
