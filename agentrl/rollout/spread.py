@@ -38,7 +38,10 @@ class ErrandWorker(Protocol):
     """For messages: "rollout worker 3"."""
     load: int
     """Trajectories under way there; `Spread` counts them."""
-    serving: bool
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes errands."""
 
     async def run(self, errand: Errand, take: Callable[[Trajectory], None]) -> None:
         """Return when each trajectory of the errand was given to `take`. Raises WorkerLost, and the errand's error."""
