@@ -6,18 +6,21 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from agentrl.core.blocking import Heartbeat
-from agentrl.core.errors import InfraError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.garbage import deferred_collection, trim_heap
 from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, SamplingOf, Scheduler
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl.trajectory.wire import Packed, pack
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,11 @@ class Errands:
         jobs = [Trajectory(errand.row, key, sample) for key, sample in errand.keys.items()]
         try:
             await self._all(errand, jobs)
-        except Exception as error:  # of the engine or of user code; the controller raises it
-            self.tell(Done(errand.number, error=error))
+        except UserError as error:
+            self.tell(Done(errand.number, error=UserError(str(error))))
+        except Exception as error:  # an error of agentrl's own; a copy, because not every error can travel
+            log.exception("errand %d", errand.number)
+            self.tell(Done(errand.number, error=InfraError(f"{type(error).__name__}: {error}")))
 
     async def _all(self, errand: Errand, jobs: list[Trajectory]) -> None:
         scorer = self.scheduler.scorer if errand.scored else UNSCORED
@@ -118,9 +124,3 @@ class Errands:
 def failed(job: Trajectory, error: str) -> Trajectory:
     """A trajectory that an infrastructure failure took."""
     return Trajectory(job.row, job.key, job.sample, outcome=Outcome.INFRA_ERROR, finish="error", error=error)
-
-
-def errands_of(jobs: Sequence[Trajectory], sampling: SamplingOf, number: int, *, scored: bool) -> Errand:
-    """One errand of the jobs of one row."""
-    keys, samplings = {job.key: job.sample for job in jobs}, {job.key: sampling(job) for job in jobs}
-    return Errand(number, jobs[0].row, keys, samplings, scored)

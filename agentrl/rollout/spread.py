@@ -20,7 +20,7 @@ from typing import Protocol
 
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.errands import Errand, errands_of, failed
+from agentrl.rollout.errands import Errand, failed
 from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
@@ -38,7 +38,10 @@ class ErrandWorker(Protocol):
     """For messages: "rollout worker 3"."""
     load: int
     """Trajectories under way there; `Spread` counts them."""
-    serving: bool
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes errands."""
 
     async def run(self, errand: Errand, take: Callable[[Trajectory], None]) -> None:
         """Return when each trajectory of the errand was given to `take`. Raises WorkerLost, and the errand's error."""
@@ -148,7 +151,9 @@ class Spread:
             take(trajectory)
 
         for _ in range(self.retries + 1):
-            errand = errands_of(list(missing.values()), sampling, next(self._numbers), scored=scored)
+            keys = {job.key: job.sample for job in missing.values()}
+            samplings = {job.key: sampling(job) for job in missing.values()}
+            errand = Errand(next(self._numbers), jobs[0].row, keys, samplings, scored)
             try:
                 await self._send(errand, taken)
                 return

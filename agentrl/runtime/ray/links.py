@@ -127,4 +127,5 @@ def link_to(own: Engine) -> Link:
     assert isinstance(own, RemoteEngine)
     gate = own.gate
     urls = tuple(replica.url for replica in own.pool.replicas)
-    return ServerLink(own.backend, urls, own.max_model_len, gate.timeout, gate.router and gate.router.url)
+    router = None if gate.router is None else gate.router.url
+    return ServerLink(own.backend, urls, own.max_model_len, gate.timeout, router)

@@ -2,7 +2,8 @@
 rollout workers.
 
 Invariants:
-- every rank gets the same calls in the same order, with the same batch, stored once in the object store;
+- every rank gets the same calls in the same order; a batch is in the object store once, and only columns that the
+  ranks do not have go there;
 - ranks and engines take turns, as they do in one process, but for `trainer.max_staleness` > 0: then engines that keep
   their memory continue while the ranks train;
 - nothing started here outlives `close` or this process.
@@ -11,7 +12,7 @@ Invariants:
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch, load_tokenizer
+from agentrl.training.transfer import of_columns, to_columns
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -64,6 +66,8 @@ class RayRuntime:
         self.ahead: SamplingAhead | None = None
         self.judge: RemoteRewardModel | None = None
         self.spread: SpreadEngine | None = None
+        self._held: Batch | None = None
+        """The columns that the ranks have."""
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
         try:
@@ -100,11 +104,14 @@ class RayRuntime:
         if self.sleeps:
             self.runner.run(self.rollouts.engine.sleep())
         with self.rollouts.scoring():
-            computed: Batch = self.ranks.call("call", "compute_logprobs", ray.put(batch))
-        return computed
+            computed = self.ranks.call("compute_logprobs", ray.put(to_columns(batch)))
+        batch = of_columns(computed, batch)
+        self._held = replace(batch)
+        return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("call", "update", ray.put(batch))
+        columns, self._held = to_columns(batch, self._held), None
+        metrics: dict[str, float] = self.ranks.call("update", ray.put(columns))
         return metrics
 
     def publish_weights(self, version: int) -> None:

@@ -114,9 +114,10 @@ class WorkerHandle:
 
     async def close(self) -> None:
         """Stop it."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.actor is not None:
             with suppress(TimeoutError, RayError):
                 await asyncio.wait_for(self.actor.close.remote(), CLOSING)
@@ -132,7 +133,7 @@ class WorkerHandle:
                 self._hear(news)
         self._serving.clear()
         left = sum(len(sent.errand.keys) for sent in self._sent.values())
-        log.warning("%s died: what it had not finished (%s at most) starts over", self.name, plural(left, "trajectory"))
+        log.warning("%s died: what it had not finished (%s) starts over", self.name, plural(left, "conversation"))
         for sent in self._sent.values():
             if not sent.ended.done():
                 sent.ended.set_exception(WorkerLost(f"{self.name} died"))
