@@ -38,6 +38,8 @@ from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
+LOOK = 60.0
+"""Seconds between two looks at a batch that the trainer waits for."""
 Turns = list[tuple[float, int]]
 """(seconds waited before the turn, tokens sampled in it)."""
 
@@ -116,7 +118,10 @@ class Making:
     task: "asyncio.Task[list[Trajectory]]"
 
     def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
-        return self.loop.run_until_complete(self.task)
+        while not self.task.done():
+            self.loop.run_until_complete(asyncio.wait({self.task}, timeout=LOOK))
+            poll()
+        return self.task.result()
 
     def done(self) -> bool:
         return self.task.done()
@@ -136,7 +141,7 @@ class Workers:
 
     def begin(self, batch: AdmittedBatch) -> Making:
         jobs = [Trajectory(row, f"{batch.number}/{row.uid}/{i}", i) for row in batch.rows for i in range(self.n)]
-        return Making(self.loop, self.loop.create_task(self._all(jobs)))
+        return Making(self.loop, self.loop.create_task(self._all(jobs, batch.finished)))
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: Any, *, scored: bool = True) -> list[Trajectory]:
         return self.begin(AdmittedBatch(step, [], list(rows))).result()
@@ -144,8 +149,12 @@ class Workers:
     def activity(self) -> dict[str, float]:
         return {}
 
-    async def _all(self, jobs: list[Trajectory]) -> list[Trajectory]:
-        return list(await asyncio.gather(*(self._replay(job) for job in jobs)))
+    async def _all(self, jobs: list[Trajectory], finished: dict[int, Trajectory]) -> list[Trajectory]:
+        async def one(place: int, job: Trajectory) -> None:
+            finished[place] = await self._replay(job)
+
+        await asyncio.gather(*(one(i, job) for i, job in enumerate(jobs)))
+        return [finished[i] for i in range(len(jobs))]
 
     async def _replay(self, job: Trajectory) -> Trajectory:
         turns = random.Random(job.key).choice(self.sessions)

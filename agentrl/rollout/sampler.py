@@ -137,11 +137,16 @@ class Sampler:
             return batch.pending.result()
         finished, under_way = self.stream.waiting()
         sample.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
-        total = len(batch.rows) * self.stream.n
+        sample.metrics["perf/window"] = float(self.stream.window.size)
         with self.tracker.phase("rollout"):
-            made = batch.pending.result(lambda: self.tracker.view.progress(len(batch.finished), total))
+            made = batch.pending.result(partial(self._look, batch))
+        self.stream.window.trains()
         sample.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
         return [t for t in made if t.sample < self.config.rollout.n]
+
+    def _look(self, batch: AdmittedBatch) -> None:
+        self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
+        self.stream.window.look(self.stream.waiting()[1])
 
     def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
         if self.ahead:

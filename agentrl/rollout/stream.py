@@ -4,7 +4,7 @@ A version of the policy is the number of its updates: step s trains version s - 
 
 Invariants:
 - a batch of rows is admitted at step s only while all groups that are begun and not yet trained on number at most
-  (bound + 1) * B with it. Each step trains on the B oldest of them, so the last one is trained on at step s + bound at
+  (bound + 1) * B with it, and while there are fewer batches than the `window` allows. Each step trains on the B oldest of them, so the last one is trained on at step s + bound at
   the latest, by version s + bound - 1. Its first token has version s - 1 or later: no token is older than `bound`;
 - no row that was admitted is dropped for its age, and a group stays whole;
 - the rows of a step depend on the loader alone, never on timing: a quick group does not overtake a slow one, so fast
@@ -12,7 +12,7 @@ Invariants:
 - a checkpoint of step s has every row that is admitted and not trained on by step s, with the trajectories that are
   finished: each row is trained on once. Trajectories that were under way start over.
 
-Order costs no speed. With all capacity in use, each version admits as many groups as a step trains on, and at each step
+Order costs no speed. With all places in use, each version admits as many groups as a step trains on, and at each step
 one batch of groups has reached the bound: in any other order the trainer would wait for the same groups. A slow
 trajectory delays a step only when it takes longer than bound + 1 steps.
 """
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentrl.data import Loader
+from agentrl.rollout.window import LEAST, Window
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
 from agentrl.trajectory.row import Row
@@ -99,6 +100,7 @@ class Stream:
         """`bound`: `trainer.max_staleness`; `batch_size`: groups that a step trains on; `n`: trajectories of a group;
         `last_step`: nothing is admitted that no step up to this one could train on."""
         self.loader, self.bound, self.batch_size, self.n, self.last_step = loader, bound, batch_size, n, last_step
+        self.window = Window(bound + 1, loader.batch_size)
         self._queue = deque[AdmittedBatch]()
         self._taken: list[AdmittedBatch] = []
         self._step = self._numbered = 0
@@ -151,7 +153,7 @@ class Stream:
             media = MediaTable()
             queue = [batch.state_dict(media) for batch in self._queue]
             state |= {"queue": queue, "bound": self.bound, "numbered": self._numbered, "n": self.n}
-            state["media"] = media.to_plain()
+            state |= {"media": media.to_plain(), "window": self.window.size}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,6 +167,7 @@ class Stream:
         media = media_from_plain(state.get("media", ()))
         self._queue = deque(self._restored(saved, media, valid) for saved in state.get("queue", ()))
         self._numbered = state.get("numbered", 0)
+        self.window = Window(self.bound + 1, self.loader.batch_size, state.get("window", LEAST))
 
     @property
     def _queued(self) -> int:
@@ -183,7 +186,8 @@ class Stream:
         """Whether another batch may be admitted. Nothing is admitted ahead that no step would train on."""
         ahead = min(self.bound, self.last_step - step) if self._queue else self.bound
         fits = kept + self._queued + self.loader.batch_size <= (ahead + 1) * self.batch_size
-        return fits or not (self.bound or self._queue)
+        wanted = sum(not batch.returned for batch in self._queue) < self.window.size
+        return (fits and wanted) or not (self.bound or self._queue)
 
     def _restored(self, saved: dict[str, Any], media: Sequence[Medium], valid: bool) -> AdmittedBatch:
         rows = [self.loader.rows[i] for i in saved["places"]]
