@@ -27,7 +27,7 @@ from agentrl.rollout.garbage import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.scheduler import UNSCORED, Scheduler
-from agentrl.rollout.spread import ErrandWorker, Spread
+from agentrl.rollout.spread import GroupWorker, Spread
 from agentrl.rollout.stream import AdmittedBatch
 from agentrl.rollout.workers import OnDone
 from agentrl.trajectory.drops import check_drops
@@ -76,7 +76,7 @@ class Rollouts:
             retry_timeouts=rollout.retry_timeouts,
         )
 
-    def spread_over(self, workers: Sequence[ErrandWorker]) -> None:
+    def spread_over(self, workers: Sequence[GroupWorker]) -> None:
         """Let `workers` make all trajectories from now on."""
         rollout, scorer = self.config.rollout, self.scheduler.scorer
         retries, here = max(1, rollout.infra_retries), scored_together(self.config)

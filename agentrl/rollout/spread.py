@@ -20,7 +20,7 @@ from typing import Protocol
 
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.errands import Errand, failed
+from agentrl.rollout.group_jobs import GroupJob, failed
 from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
@@ -28,11 +28,11 @@ from agentrl.trajectory.trajectory import Trajectory
 
 
 class WorkerLost(Exception):
-    """A worker died before it had finished an errand."""
+    """A worker died before it had finished a job."""
 
 
-class ErrandWorker(Protocol):
-    """Runs errands in another process."""
+class GroupWorker(Protocol):
+    """Runs jobs in another process."""
 
     name: str
     """For messages: "rollout worker 3"."""
@@ -41,17 +41,17 @@ class ErrandWorker(Protocol):
 
     @property
     def serving(self) -> bool:
-        """Whether it takes errands."""
+        """Whether it takes jobs."""
 
-    async def run(self, errand: Errand, take: Callable[[Trajectory], None]) -> None:
-        """Return when each trajectory of the errand was given to `take`. Raises WorkerLost, and the errand's error."""
+    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
+        """Return when each trajectory of the job was given to `take`. Raises WorkerLost, and the job's error."""
 
 
 @dataclass
 class Spread:
     """Turns rows into scored trajectories, on many workers. Belongs to one event loop."""
 
-    workers: Sequence[ErrandWorker]
+    workers: Sequence[GroupWorker]
     scorer: TrajectoryScorer
     """For the rewards that are computed here."""
     max_concurrent: int
@@ -153,29 +153,29 @@ class Spread:
         for _ in range(self.retries + 1):
             keys = {job.key: job.sample for job in missing.values()}
             samplings = {job.key: sampling(job) for job in missing.values()}
-            errand = Errand(next(self._numbers), jobs[0].row, keys, samplings, scored)
+            work = GroupJob(next(self._numbers), jobs[0].row, keys, samplings, scored)
             try:
-                await self._send(errand, taken)
+                await self._send(work, taken)
                 return
             except WorkerLost as lost:
                 why = f"{lost}, {plural(self.retries + 1, 'time')} in a row"
         for job in list(missing.values()):
             taken(failed(job, why))
 
-    async def _send(self, errand: Errand, taken: Callable[[Trajectory], None]) -> None:
-        """Run an errand on the worker with the least load, when slots are free."""
+    async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
+        """Run a job on the worker with the least load, when slots are free."""
         slots = self._slots = self._slots or asyncio.Semaphore(self.max_concurrent)
-        held = min(len(errand.keys), self.max_concurrent)
+        held = min(len(job.keys), self.max_concurrent)
         async with self._door:
             await _acquire(slots, held)
         worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
-        with _counted(worker, slots, len(errand.keys), held) as finish:
+        with _counted(worker, slots, len(job.keys), held) as finish:
 
             def take(trajectory: Trajectory) -> None:
                 finish()
                 taken(trajectory)
 
-            await worker.run(errand, take)
+            await worker.run(job, take)
 
 
 async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
@@ -192,9 +192,9 @@ async def _acquire(slots: asyncio.Semaphore, count: int) -> None:
 
 @contextmanager
 def _counted(
-    worker: ErrandWorker, slots: asyncio.Semaphore, trajectories: int, held: int
+    worker: GroupWorker, slots: asyncio.Semaphore, trajectories: int, held: int
 ) -> Iterator[Callable[[], None]]:
-    """Count an errand's trajectories as the worker's load. Yields a function to call for each that is finished, which
+    """Count a job's trajectories as the worker's load. Yields a function to call for each that is finished, which
     gives its slot back; the rest is given back at the end."""
     left = {"load": trajectories, "slots": held}
     worker.load += trajectories

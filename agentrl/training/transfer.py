@@ -1,4 +1,4 @@
-"""Columns of a batch on their way between processes: only those that the other side does not have, and packed.
+"""Packs the columns of a batch for another process: only those that it does not have.
 
 Invariants:
 - every number arrives bit for bit;

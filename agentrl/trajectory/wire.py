@@ -1,7 +1,7 @@
-"""Finished trajectories on their way between processes.
+"""Finished trajectories as bytes, for other processes.
 
-Invariant: the row does not travel; the receiver has it, and puts the same object back. Token columns travel as arrays,
-and the schemas of tools, which all trajectories of a run have in common, are in memory once.
+Invariants: the row is not sent, for the receiver has it, and puts the same object back; token columns are sent as
+arrays; the schemas of tools, which all trajectories of a run share, are in the receiver's memory once.
 """
 
 import pickle
@@ -19,7 +19,7 @@ Packed = tuple[bytes, bytes]
 
 
 def pack(trajectory: Trajectory) -> Packed:
-    """The trajectory as bytes. Raises InfraError for one with an object that cannot travel."""
+    """The trajectory as bytes. Raises InfraError for one with an object that cannot be pickled."""
     try:
         return pickle.dumps(replace(trajectory, row=NOBODY, schemas=[]), 5), pickle.dumps(trajectory.schemas, 5)
     except Exception as error:  # any object may be in a message or in `extra`, with a __reduce__ of its own

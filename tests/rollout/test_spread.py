@@ -10,7 +10,7 @@ import pytest
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.shares import VARIABLE, share_of
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.errands import Done, Errand, Errands
+from agentrl.rollout.group_jobs import Done, GroupJob, GroupJobs
 from agentrl.rollout.loops import SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.rollout.spread import Spread, WorkerLost
@@ -55,42 +55,42 @@ class Worker:
     lives: int = 10_000
     load: int = 0
     serving: bool = True
-    errands: dict[int, tuple[Errand, Callable[[Trajectory], None], asyncio.Future[None]]] = field(default_factory=dict)
+    jobs: dict[int, tuple[GroupJob, Callable[[Trajectory], None], asyncio.Future[None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scheduler, self.engine = scheduler(self.script)
-        self.end = Errands(self.scheduler, self.hear)
+        self.end = GroupJobs(self.scheduler, self.receive)
 
-    async def run(self, errand: Errand, take: Callable[[Trajectory], None]) -> None:
+    async def run(self, job: GroupJob, take: Callable[[Trajectory], None]) -> None:
         if self.lives <= 0:
             self.serving = False
             raise WorkerLost(f"{self.name} died")
         over = asyncio.get_running_loop().create_future()
-        self.errands[errand.number] = errand, take, over
-        self.end.start(errand)
+        self.jobs[job.number] = job, take, over
+        self.end.start(job)
         try:
             await over
         except asyncio.CancelledError:
-            self.end.cancel(errand.number)
+            self.end.cancel(job.number)
             raise
 
-    def hear(self, done: Done) -> None:
+    def receive(self, done: Done) -> None:
         self.lives -= 1
-        errand, take, over = self.errands[done.errand]
+        job, take, over = self.jobs[done.job]
         if over.done():
             return
         if self.lives < 0:
-            for *_, each in self.errands.values():
+            for *_, each in self.jobs.values():
                 if not each.done():
                     each.set_exception(WorkerLost(f"{self.name} died"))
         elif done.error is not None:
             over.set_exception(done.error)
         else:
             assert done.packed is not None
-            trajectory = unpack(done.packed, errand.row)
+            trajectory = unpack(done.packed, job.row)
             take(trajectory)
-            errand.keys.pop(trajectory.key)
-            if not errand.keys:
+            job.keys.pop(trajectory.key)
+            if not job.keys:
                 over.set_result(None)
 
 
@@ -116,14 +116,14 @@ async def start() -> AsyncIterator[Start]:
 
 
 def watched(spread: Spread) -> list[int]:
-    """Gets the number of trajectories under way whenever an errand is sent."""
+    """Gets the number of trajectories under way whenever a job is sent."""
     loads = list[int]()
     for worker in spread.workers:
         send = worker.run
 
-        async def noted(errand: Errand, take: Callable[[Trajectory], None], send: Any = send) -> None:
+        async def noted(job: GroupJob, take: Callable[[Trajectory], None], send: Any = send) -> None:
             loads.append(sum(each.load for each in spread.workers))
-            await send(errand, take)
+            await send(job, take)
 
         worker.run = noted  # type: ignore[method-assign]
     return loads

@@ -1,4 +1,4 @@
-"""A batch arrives bit for bit in another process, in few bytes, and what is there already stays at home."""
+"""A batch arrives bit for bit in another process, in few bytes, and columns that it has are not sent."""
 
 import pickle
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Ways from rollout workers to the engine.
+"""Links from rollout workers to the engine.
 
 Invariant: each worker begins elsewhere among equally loaded engines, so that not all choose the first one.
 """
@@ -26,7 +26,7 @@ class State:
 
 
 class Link(Protocol):
-    """The way from a rollout worker to the engine; travels to the worker."""
+    """How a rollout worker reaches the engine; sent to the worker."""
 
     def open(self, lost: Any) -> "Client":
         """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
@@ -120,7 +120,7 @@ def turned(items: Any) -> list[Any]:
 
 
 def link_to(own: Engine) -> Link:
-    """The way of the workers to the engine."""
+    """How workers reach the engine."""
     if isinstance(own, RayEngine):
         handles = own.workers
         return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))

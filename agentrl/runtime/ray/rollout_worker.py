@@ -3,7 +3,7 @@
 Invariants:
 - it sends requests to the engine itself; the controller starts servers and sends weights, and no request is under way
   while they change;
-- all that it has to say goes out in order by `told`, the only call that waits.
+- all that it reports goes out in order by `events`, the only call that waits.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import InfraError
-from agentrl.rollout.errands import Done, Errand
+from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.parts import Parts
 from agentrl.runtime.ray.links import Link, ServerClients, State
 from agentrl.runtime.ray.worker import Worker
@@ -41,23 +41,23 @@ class Logged:
     message: str
 
 
-Told = Done | Lost | Logged
+Event = Done | Lost | Logged
 
 
 class RolloutWorker(Worker):
-    """Makes the trajectories that it is told to. `AGENTRL_ROLLOUT_WORKER` has its number."""
+    """Makes the trajectories of the jobs that it gets. `AGENTRL_ROLLOUT_WORKER` has its number."""
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int, path: list[str]) -> None:
         """`path`: the controller's `sys.path`, for modules of the user's."""
         sys.path.extend(entry for entry in path if entry not in sys.path)
         super().__init__(config, folder, env, threads)
-        self._news: list[Told] = []
-        self._has_news = asyncio.Event()
+        self._pending: list[Event] = []
+        self._any = asyncio.Event()
         self._served: dict[str, asyncio.Future[None]] = {}
 
     async def open(self, link: Link, parts: Parts, scored: bool) -> None:
         """Load tools, interactions and rewards. `scored`: whether rewards are computed here. Raises UserError."""
-        from agentrl.rollout.errands import Errands
+        from agentrl.rollout.group_jobs import GroupJobs
         from agentrl.rollout.metered import MeteredEngine
         from agentrl.rollout.rollouts import Rollouts
         from agentrl.training import load_tokenizer
@@ -66,25 +66,25 @@ class RolloutWorker(Worker):
         self.engine = MeteredEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
         tokenizer = load_tokenizer(self.config.model)
         self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, parts=parts, scored=scored)
-        self.errands = Errands(self.rollouts.scheduler, self._tell)  # type: ignore[arg-type]  # not spread any further
-        logging.getLogger("agentrl").addHandler(Forwarding(self._tell, asyncio.get_running_loop()))
+        self.jobs = GroupJobs(self.rollouts.scheduler, self._emit)  # type: ignore[arg-type]  # not spread any further
+        logging.getLogger("agentrl").addHandler(Forwarding(self._emit, asyncio.get_running_loop()))
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
-    async def start(self, errand: Errand) -> None:
-        """Begin an errand; its trajectories come by `told`."""
-        self.errands.start(errand)
+    async def start(self, job: GroupJob) -> None:
+        """Begin a job; its trajectories come by `events`."""
+        self.jobs.start(job)
 
     async def cancel(self, number: int) -> None:
-        """End an errand."""
-        self.errands.cancel(number)
+        """End a job."""
+        self.jobs.cancel(number)
 
-    async def told(self) -> list[Told]:
-        """What there is to say since the last call; waits for something."""
-        await self._has_news.wait()
+    async def events(self) -> list[Event]:
+        """What has happened since the last call; waits for something."""
+        await self._any.wait()
         await asyncio.sleep(LINGER)
-        news, self._news = self._news, []
-        self._has_news.clear()
-        return news
+        events, self._pending = self._pending, []
+        self._any.clear()
+        return events
 
     async def set(self, state: State) -> None:
         """As `Client.set`; returns when no request is under way that must not be."""
@@ -111,30 +111,30 @@ class RolloutWorker(Worker):
 
     async def close(self) -> None:
         """End all conversations, and stop tools, interactions and rewards."""
-        await self.errands.close()
+        await self.jobs.close()
         await self.rollouts.end()
 
     async def _lost(self, url: str) -> None:
         if url not in self._served:
             self._served[url] = asyncio.get_running_loop().create_future()
-            self._tell(Lost(url))
+            self._emit(Lost(url))
         await asyncio.shield(self._served[url])
 
-    def _tell(self, news: Told) -> None:
-        self._news.append(news)
-        self._has_news.set()
+    def _emit(self, event: Event) -> None:
+        self._pending.append(event)
+        self._any.set()
 
 
 class Forwarding(logging.Handler):
     """Gives warnings to the controller; a worker's own log is in Ray's folder."""
 
-    def __init__(self, tell: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, send: Any, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(logging.WARNING)
-        self.tell, self.loop = tell, loop
+        self.send, self.loop = send, loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = Logged(record.name, record.levelno, self.format(record))
-        self.loop.call_soon_threadsafe(self.tell, told)
+        event = Logged(record.name, record.levelno, self.format(record))
+        self.loop.call_soon_threadsafe(self.send, event)
 
 
 def without_rows(parts: Parts) -> Parts:

@@ -112,7 +112,7 @@ class SpreadEngine:
 def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: ExitStack) -> SpreadEngine:
     """Start `rollout.agent.num_workers` workers on the machines of the cluster in turn; `stack` ends them.
 
-    `link`: their way to the engine. Raises UserError for an object in `parts` that cannot travel.
+    `link`: how they reach the engine. Raises UserError for an object in `parts` that cannot be pickled.
     """
     count = config.rollout.agent.num_workers
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -134,7 +134,7 @@ def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: 
                 return actor.open.remote(link, shipped, scored)
             except TypeError as error:
                 raise UserError(
-                    f"{KEY}={count}: a tool, interaction or reward function cannot travel: {error}"
+                    f"{KEY}={count}: a tool, interaction or reward function cannot be pickled: {error}"
                 ) from error
 
         name = f"rollout worker {number}"

@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayError
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plurals import plural
-from agentrl.rollout.errands import Done, Errand
+from agentrl.rollout.group_jobs import Done, GroupJob
 from agentrl.rollout.spread import WorkerLost
 from agentrl.runtime.ray.failures import plain_error
 from agentrl.runtime.ray.links import State
@@ -34,16 +34,16 @@ Take = Callable[[Trajectory], None]
 
 @dataclass(eq=False)
 class Sent:
-    """An errand that a worker has."""
+    """A job that a worker has."""
 
-    errand: Errand
+    job: GroupJob
     take: Take
     ended: "asyncio.Future[None]"
 
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """One rollout worker; an `ErrandWorker`."""
+    """One rollout worker; a `GroupWorker`."""
 
     name: str
     make: Callable[[], Any]
@@ -64,7 +64,7 @@ class WorkerHandle:
 
     @property
     def serving(self) -> bool:
-        """Whether it takes errands."""
+        """Whether it takes jobs."""
         return self._serving.is_set()
 
     def launch(self) -> None:
@@ -86,20 +86,20 @@ class WorkerHandle:
         self._serving.set()
         self._background(self._listen())
 
-    async def run(self, errand: Errand, take: Take) -> None:
-        """As `ErrandWorker.run`."""
+    async def run(self, job: GroupJob, take: Take) -> None:
+        """As `GroupWorker.run`."""
         await self._serving.wait()
         if self._lost:
             raise InfraError(self._lost)
-        sent = self._sent[errand.number] = Sent(errand, take, asyncio.get_running_loop().create_future())
+        sent = self._sent[job.number] = Sent(job, take, asyncio.get_running_loop().create_future())
         try:
-            self.actor.start.remote(errand)
+            self.actor.start.remote(job)
             await sent.ended
         except asyncio.CancelledError:
-            self.actor.cancel.remote(errand.number)
+            self.actor.cancel.remote(job.number)
             raise
         finally:
-            del self._sent[errand.number]
+            del self._sent[job.number]
 
     async def ask(self, method: str, *args: Any) -> Any:
         """Call it; None where it is dead: when it is started again, it learns the state."""
@@ -126,13 +126,13 @@ class WorkerHandle:
     async def _listen(self) -> None:
         while True:
             try:
-                told = await self.actor.told.remote()
+                events = await self.actor.events.remote()
             except RayError:
                 break
-            for news in told:
-                self._hear(news)
+            for event in events:
+                self._receive(event)
         self._serving.clear()
-        left = sum(len(sent.errand.keys) for sent in self._sent.values())
+        left = sum(len(sent.job.keys) for sent in self._sent.values())
         log.warning("%s died: what it had not finished (%s) starts over", self.name, plural(left, "conversation"))
         for sent in self._sent.values():
             if not sent.ended.done():
@@ -151,32 +151,32 @@ class WorkerHandle:
             self._lost = str(error)
             self._serving.set()  # whoever waits for it raises that
 
-    def _hear(self, news: Any) -> None:
-        if isinstance(news, Lost):
-            self._background(self._confirm(news.url))
-        elif isinstance(news, Logged):
-            logging.getLogger(news.name).log(news.level, "%s: %s", self.name, news.message)
-        elif (sent := self._sent.get(news.errand)) is not None:
-            self._finished(sent, news)
+    def _receive(self, event: Any) -> None:
+        if isinstance(event, Lost):
+            self._background(self._confirm(event.url))
+        elif isinstance(event, Logged):
+            logging.getLogger(event.name).log(event.level, "%s: %s", self.name, event.message)
+        elif (sent := self._sent.get(event.job)) is not None:
+            self._finished(sent, event)
 
-    def _finished(self, sent: Sent, news: Done) -> None:
+    def _finished(self, sent: Sent, event: Done) -> None:
         if sent.ended.done():
             return
         try:
-            self._taken(sent, news)
+            self._taken(sent, event)
         except Exception as error:  # objects of the user's unpack themselves; the error belongs to who waits
             sent.ended.set_exception(error)
             return
-        if not sent.errand.keys:
+        if not sent.job.keys:
             sent.ended.set_result(None)
 
-    def _taken(self, sent: Sent, news: Done) -> None:
-        if news.error is not None:
-            raise news.error
-        assert news.packed is not None
-        trajectory = unpack(news.packed, sent.errand.row)
+    def _taken(self, sent: Sent, event: Done) -> None:
+        if event.error is not None:
+            raise event.error
+        assert event.packed is not None
+        trajectory = unpack(event.packed, sent.job.row)
         sent.take(trajectory)
-        sent.errand.keys.pop(trajectory.key)
+        sent.job.keys.pop(trajectory.key)
 
     async def _confirm(self, url: str) -> None:
         error = None

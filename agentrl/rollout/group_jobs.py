@@ -1,7 +1,7 @@
 """The group of one row as it goes to a rollout worker, and the worker's side of it.
 
 Invariants:
-- each trajectory of an errand comes back once, as soon as it is finished, also where it failed;
+- each trajectory of a job comes back once, as soon as it is finished, also where it failed;
 - an error that ends the run (UserError) comes back in place of trajectories.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Errand:
+class GroupJob:
     """Trajectories of one row that one worker makes."""
 
     number: int
@@ -39,40 +39,40 @@ class Errand:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished trajectory, or the error that ended its errand."""
+    """A finished trajectory, or the error that ended its job."""
 
-    errand: int
+    job: int
     packed: Packed | None = None
     error: BaseException | None = None
 
 
-Tell = Callable[[Done], None]
+Emit = Callable[[Done], None]
 
 
 @dataclass
-class Errands:
-    """Runs errands on a worker's scheduler. Belongs to one event loop."""
+class GroupJobs:
+    """Runs jobs on a worker's scheduler. Belongs to one event loop."""
 
     scheduler: Scheduler
-    tell: Tell
+    emit: Emit
     """Gets each trajectory as it finishes."""
     stack: ExitStack = field(default_factory=ExitStack)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _pulse: Heartbeat | None = None
 
-    def start(self, errand: Errand) -> None:
-        """Begin an errand, beside the others."""
+    def start(self, job: GroupJob) -> None:
+        """Begin a job, beside the others."""
         if self._pulse is None:
             self.stack.enter_context(deferred_collection())
             self._pulse = self.stack.enter_context(self.scheduler.watch.watching())
         if not self._tasks:
             self._pulse.longest = 0.0
-        task = asyncio.create_task(self._run(errand))
-        self._tasks[errand.number] = task
-        task.add_done_callback(lambda _: self._over(errand.number))
+        task = asyncio.create_task(self._run(job))
+        self._tasks[job.number] = task
+        task.add_done_callback(lambda _: self._over(job.number))
 
     def cancel(self, number: int) -> None:
-        """End an errand; nothing more comes of it."""
+        """End a job; nothing more comes of it."""
         if number in self._tasks:
             self._tasks[number].cancel()
 
@@ -89,25 +89,25 @@ class Errands:
         if not self._tasks:
             asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
-    async def _run(self, errand: Errand) -> None:
-        jobs = [Trajectory(errand.row, key, sample) for key, sample in errand.keys.items()]
+    async def _run(self, job: GroupJob) -> None:
+        jobs = [Trajectory(job.row, key, sample) for key, sample in job.keys.items()]
         try:
-            await self._all(errand, jobs)
+            await self._all(job, jobs)
         except UserError as error:
-            self.tell(Done(errand.number, error=UserError(str(error))))
+            self.emit(Done(job.number, error=UserError(str(error))))
         except Exception as error:  # an error of agentrl's own; a copy, because not every error can travel
-            log.exception("errand %d", errand.number)
-            self.tell(Done(errand.number, error=InfraError(f"{type(error).__name__}: {error}")))
+            log.exception("job %d", job.number)
+            self.emit(Done(job.number, error=InfraError(f"{type(error).__name__}: {error}")))
 
-    async def _all(self, errand: Errand, jobs: list[Trajectory]) -> None:
-        scorer = self.scheduler.scorer if errand.scored else UNSCORED
-        scorer.expect([job.key for job in jobs])
+    async def _all(self, job: GroupJob, jobs: list[Trajectory]) -> None:
+        scorer = self.scheduler.scorer if job.scored else UNSCORED
+        scorer.expect([each.key for each in jobs])
 
         def done(trajectory: Trajectory) -> None:
-            self._send(errand.number, trajectory)
+            self._send(job.number, trajectory)
 
-        def sampling(job: Trajectory) -> Sampling:
-            return errand.samplings[job.key]
+        def sampling(each: Trajectory) -> Sampling:
+            return job.samplings[each.key]
 
         slots = self.scheduler.shared_slots()
         await ConcurrentJobs(self.scheduler, jobs, sampling, done, None, slots, scorer).run()
@@ -118,7 +118,7 @@ class Errands:
             packed = pack(trajectory)
         except InfraError as error:
             packed = pack(failed(trajectory, str(error)))
-        self.tell(Done(number, packed))
+        self.emit(Done(number, packed))
 
 
 def failed(job: Trajectory, error: str) -> Trajectory:

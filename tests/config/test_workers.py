@@ -1,0 +1,24 @@
+"""Rollout workers are refused, or have no effect, with the reason."""
+
+import pytest
+
+from agentrl.config.checks.workers import rollout_workers
+from agentrl.config.schema import Rollout, Trainer
+from agentrl.config.schema.rollout import Agent
+from agentrl.core.errors import UserError
+
+TWO = Trainer(n_gpus_per_node=2)
+
+
+def rollout(count: int, **settings: bool) -> Rollout:
+    return Rollout(agent=Agent(num_workers=count), **settings)  # type: ignore[arg-type]
+
+
+def test_workers_fit_the_run() -> None:
+    assert rollout_workers(rollout(0), Trainer()) is None
+    assert rollout_workers(rollout(8), TWO) is None
+    assert "has no effect in a run of one process" in (rollout_workers(rollout(8), Trainer()) or "")
+    with pytest.raises(UserError, match="must be at least 0"):
+        rollout_workers(rollout(-1), TWO)
+    with pytest.raises(UserError, match="rollout.deterministic=true"):
+        rollout_workers(rollout(2, deterministic=True), TWO)
