@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
+from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.process import Ended, run_command
@@ -67,7 +68,7 @@ class ProgramAgent(AgentLoop):
         from agentrl.gateway.server import Gateway
 
         program = read_program(entry, file)
-        slots = asyncio.Semaphore(program.max_concurrent) if program.max_concurrent else nullcontext()
+        slots = _slots(program)
         shared = Shared(program, Gateway(MODEL, program.host), slots)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
 
@@ -104,6 +105,12 @@ class ProgramAgent(AgentLoop):
         env = defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
         log = folder.parent / "output.log"
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
+
+
+def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
+    if not program.max_concurrent:
+        return nullcontext()
+    return asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
 
 
 def require_packages() -> None:

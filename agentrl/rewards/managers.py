@@ -15,6 +15,7 @@ from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
 from agentrl.rewards.processes import ProcessManager
@@ -136,7 +137,7 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
     """The manager `name`, by default `reward.reward_manager.name`. A function that asks for the sandbox is not timed:
     its programs are, and a wait for their turn is no failure. Raises UserError."""
     name = name or reward.reward_manager.name
-    num_workers = reward.num_workers
+    num_workers = share_of(reward.num_workers, "reward.num_workers")
     timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
         return BatchManager(fn.function, partial(_columns, fn.kwargs), timeout=timed)

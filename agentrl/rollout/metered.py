@@ -63,29 +63,29 @@ class MeteredEngine:
         await self.engine.abort()
 
     async def pause(self) -> None:
-        await self._halt()
+        await self.stop()
         await self.engine.pause()
 
     async def resume(self) -> None:
         await self.engine.resume()
-        self._continue()
+        self.go_on()
 
     async def update_weights(self, version: int) -> None:
         """As `Engine.update_weights`. An engine that was not halted before is halted for the time of the update."""
         halted = self._halted
-        await self._halt()
+        await self.stop()
         await self.engine.update_weights(version)
         if not halted or self.wakes_with_weights:
-            self._continue()
+            self.go_on()
 
     async def sleep(self) -> None:
-        await self._halt()
+        await self.stop()
         self.wakes_with_weights = True
         await self.engine.sleep()
 
     async def wake(self) -> None:
         await self.engine.wake()
-        self._continue()
+        self.go_on()
 
     async def health(self) -> dict[str, float]:
         return await self.engine.health()
@@ -93,16 +93,22 @@ class MeteredEngine:
     wakes_with_weights = False
     """Whether `update_weights` ends a pause: it does after `sleep`."""
 
-    async def _halt(self) -> None:
+    async def stop(self) -> None:
+        """Halt; without `partial`, when the requests that have begun have ended."""
         if not self.partial:
             self._admits.clear()
             await self._empty.wait()
+        self.halt()
+
+    def halt(self) -> None:
+        """Count the engine as idle, and its requests as interrupted."""
         self._mark()
         if not self._halted:
             self._interruptions += self._running
         self._halted = True
 
-    def _continue(self) -> None:
+    def go_on(self) -> None:
+        """Count the engine as idle only without requests."""
         self._mark()
         self._halted = self.wakes_with_weights = False
         self._admits.set()

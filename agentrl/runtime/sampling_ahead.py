@@ -25,9 +25,17 @@ from agentrl.trajectory.trajectory import Trajectory
 class SamplingAhead:
     """Pauses an engine for updates, and begins batches beside them."""
 
-    def __init__(self, runner: LoopThread, engine: Engine, *, shares_parameters: bool, partial: bool = True) -> None:
-        """`shares_parameters`: the engine samples from the tensors that are trained. `partial`: an update interrupts
-        requests; otherwise it waits for those that have begun."""
+    def __init__(
+        self,
+        runner: LoopThread,
+        engine: Engine,
+        *,
+        shares_parameters: bool,
+        servers: RemoteEngine | None = None,
+        partial: bool = True,
+    ) -> None:
+        """`shares_parameters`: the engine samples from the tensors that are trained. `servers`: those behind it.
+        `partial`: an update interrupts requests; otherwise it waits for those that have begun."""
         self.runner, self.shares_parameters = runner, shares_parameters
         self.engine = MeteredEngine(engine, partial=partial)
         self._weights = asyncio.Lock()
@@ -35,8 +43,8 @@ class SamplingAhead:
         self._tasks = set[asyncio.Task[Any] | None]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
-        if isinstance(engine, RemoteEngine):
-            self._guard(engine)
+        if servers is not None:
+            self._guard(servers)
 
     def begin(self, rollouts: Rollouts, batch: AdmittedBatch) -> Pending:
         """Begin the trajectories of a batch."""

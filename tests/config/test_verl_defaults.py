@@ -54,6 +54,7 @@ OURS: Mapping[str, str] = {
     "logger": "wandb needs an account",
     "max_num_batched_tokens": "speed",
     "max_num_seqs": "speed",
+    "agent.num_workers": "placement",
     "max_token_len_per_gpu": "memory",
     "model.path": "where models lie; the critic's is the policy's own",
     "multi_turn.format": "found out from the template",

@@ -67,6 +67,10 @@ class Agent:
     multi-turn is on, otherwise single_turn. A row's `agent_name` overrides it."""
     agent_loop_config_path: str | None = None
     """YAML list of {name, _target_} with your own loops, and of {name, command} with agent programs."""
+    num_workers: int = 0
+    """Processes that run the conversations, tools and rewards of a Ray run, spread over its machines; limits such as
+    `max_concurrent_trajectories` and a tool's `max_concurrency` are divided among them. 0: the controller runs them,
+    which serves about 1,000 conversations at once. A run in one process ignores it."""
 
 
 @dataclass
