@@ -94,7 +94,7 @@ class MeteredEngine:
     """Whether `update_weights` ends a pause: it does after `sleep`."""
 
     async def stop(self) -> None:
-        """Without `partial`, wait until no request is left; then as `halt`."""
+        """Halt; without `partial`, when the requests that have begun have ended."""
         if not self.partial:
             self._admits.clear()
             await self._empty.wait()

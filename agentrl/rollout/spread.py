@@ -1,7 +1,8 @@
 """Spreads trajectories over rollout workers; takes the place of a `Scheduler`.
 
 Invariants:
-- a group is made by one worker, so that its trajectories share a prompt's cache, and rows are handed out in order, each
+- a group is made by one worker, so that its trajectories share a prompt's cache (but for an answer that is sampled in
+  another way, as ReMax's greedy one is), and rows are handed out in order, each
   to the worker that has the fewest trajectories under way;
 - at most `max_concurrent` trajectories are under way on all workers together, and the oldest groups begin first;
 - what a worker had not finished when it died starts over on another one, with the same seeds; after `retries` deaths in

@@ -56,7 +56,7 @@ class LocalRuntime:
             if isinstance(self.runner, LoopThread):
                 remote, partial = self._starting[0] if self._starting else None, config.rollout.partial_rollout
                 self.ahead = SamplingAhead(
-                    self.runner, self.engine, remote, shares_parameters=remote is None, partial=partial
+                    self.runner, self.engine, shares_parameters=not remote, servers=remote, partial=partial
                 )
                 self.engine = self.ahead.engine
                 undo.callback(self.ahead.close)

@@ -29,12 +29,12 @@ class SamplingAhead:
         self,
         runner: LoopThread,
         engine: Engine,
-        servers: RemoteEngine | None,
         *,
         shares_parameters: bool,
+        servers: RemoteEngine | None = None,
         partial: bool = True,
     ) -> None:
-        """`servers`: those behind the engine. `shares_parameters`: it samples from the tensors that are trained.
+        """`shares_parameters`: the engine samples from the tensors that are trained. `servers`: those behind it.
         `partial`: an update interrupts requests; otherwise it waits for those that have begun."""
         self.runner, self.shares_parameters = runner, shares_parameters
         self.engine = MeteredEngine(engine, partial=partial)

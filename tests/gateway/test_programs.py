@@ -78,7 +78,7 @@ class Scored:
     async def score(self, trajectory: Trajectory) -> None:
         trajectory.reward = 1.0
 
-    def expect(self, trajectories: int) -> None:
+    def expect(self, keys: list[str]) -> None:
         pass
 
     async def close(self) -> None:

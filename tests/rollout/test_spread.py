@@ -164,7 +164,7 @@ async def test_what_a_dead_worker_had_not_finished_starts_over(start: Start) -> 
     dying, other = start(0, lives=4), start(1)
     finished = dict[int, Trajectory]()
     spread = Spread([dying, other], Scorer(), 64, 5)
-    made = await spread.run_beside(ROWS, n=3, sampling=SAMPLING, tag="1", finished=finished)
+    made = await spread.run_beside(ROWS, n=3, sampling=lambda _: SAMPLING, tag="1", finished=finished)
     assert facts(made) == facts(expected) == facts([finished[i] for i in range(18)])
     assert dying.load == other.load == 0
 

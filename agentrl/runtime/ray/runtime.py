@@ -158,7 +158,7 @@ class RayRuntime:
             if isinstance(self.runner, LoopThread):
                 partial = config.rollout.partial_rollout
                 self.ahead = SamplingAhead(
-                    self.runner, engine, servers, shares_parameters=servers is None, partial=partial
+                    self.runner, engine, shares_parameters=servers is None, servers=servers, partial=partial
                 )
                 engine = self.ahead.engine
             waiting("the policy is loaded")
