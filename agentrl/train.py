@@ -47,7 +47,7 @@ class Trainer:
     def train_step(self, step: int) -> Metrics:
         """One step of the algorithm: groups of rollouts, a packed batch, its advantages, an update, new weights."""
         groups = self.take_groups(step)
-        batch = pack_tokens(groups.kept)
+        batch = pack_tokens(groups.kept, groups.version)
         batch = self.runtime.compute_logprobs(batch)
         batch, metrics = self.compute_advantages(batch, groups.kept, groups.baselines, step)
         metrics |= self.runtime.update(batch)

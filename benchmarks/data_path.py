@@ -4,19 +4,21 @@
     python benchmarks/data_path.py --against before.json        # on another: the ratios
 
 No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, packed,
-scored and dumped as a step does it. CPU seconds are those of this process alone, all threads together; what another
-process does for it is not in them. Run it on a quiet machine.
+scored, made ready for the ranks of a Ray run and dumped as a step does it. CPU seconds are those of this process alone,
+all threads together; what another process does for it is not in them. Run it on a quiet machine.
 """
 
 import argparse
 import json
 import logging
+import pickle
 import sys
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from random import Random
@@ -40,6 +42,9 @@ VOCABULARY = 50_000
 GROUP, TURNS, PROMPT, MODEL, REPLY = 8, 6, 200, 180, 60
 STEPS = 2
 """The second counts: the first starts processes and fills caches."""
+
+THROUGH = "bytes through"
+"""The controller, for each token."""
 
 Figures = dict[str, float]
 
@@ -103,6 +108,19 @@ def advantages(batch: Batch, name: str) -> torch.Tensor:
     return estimate(name, *columns, values=batch.rollout_logprobs, gamma=0.99, lam=0.95)[0]
 
 
+def shipped(sent: Batch, scored: Batch) -> int:
+    """Bytes between controller and ranks in one step: the packed batch, its log-probs, then advantages."""
+    computed = replace(sent, old_logprobs=scored.old_logprobs)
+    try:
+        from agentrl.training.transfer import computed_columns, of_columns, to_columns
+    except ImportError:  # older trees send whole batches
+        return sum(len(pickle.dumps(batch, 5)) for batch in (sent, computed, scored))
+    back = computed_columns(computed, sent)
+    parts = [to_columns(sent), back, to_columns(scored, replace(scored, rewards=None, advantages=None))]
+    of_columns(back, sent)
+    return sum(len(pickle.dumps(columns, 5)) for columns in parts)
+
+
 def measured(tokens: int, folder: Path) -> Figures:
     """CPU seconds by stage."""
     stages, fast = Stages(), tokenizer()
@@ -121,18 +139,23 @@ def measured(tokens: int, folder: Path) -> Figures:
         rollout_metrics(trajectories)
     with stages("pack"):
         batch = pack_tokens(trajectories)
+    packed = batch
+    batch = replace(batch, old_logprobs=batch.rollout_logprobs * 0.99)
     with stages("place rewards"):
         batch = place_rewards(batch, trajectories, tool_turn_weight=1.0, interaction_turn_weight=1.0)
     with stages("grpo"):
         batch.advantages = advantages(batch, "grpo")
     with stages("gae"):
         advantages(batch, "gae")
+    with stages("to the ranks"):
+        through = shipped(packed, batch)
     with tracker(folder, decode, fast) as tracking:
         for step in range(1, STEPS + 1):
             with stages("dump"):
                 tracking.rolled(step, trajectories)
                 tracking.trained(lambda: advantages_by_key(trajectories, batch))
                 tracking.written()
+    stages.seconds[THROUGH] = through / 1e6  # a figure of a million tokens, like the others
     return stages.seconds
 
 
@@ -167,7 +190,8 @@ def main() -> None:
     lengths = PROMPT + TURNS * (MODEL + REPLY)
     count = max(GROUP, args.tokens // lengths // GROUP * GROUP) * lengths
     found = {name: value / count * 1e6 for name, value in seconds.items()}
-    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens)}
+    through = found.pop(THROUGH)
+    found |= {"all": sum(found.values()), "bytes a token": state_bytes(args.tokens), THROUGH: through}
     before = json.loads(args.against.read_text()) if args.against else {}
     for name, value in found.items():
         ratio = f"{before[name] / max(value, 1e-9):8.1f} times less" if name in before else ""

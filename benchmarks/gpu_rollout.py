@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_rollout.py SPEC.json
 
-Each load is CONCURRENTxTURNSxTOKENS, 512x4x128 for example: so many conversations at once, each of so many turns of
-exactly so many tokens (with ~ at the end: half to three halves of it), with a tool that answers at once. The spec names
-the settings, the loads and the file for the figures.
+Each load is CONCURRENTxTURNSxTOKENS, 512x4x128 for example: so many conversations at once in groups of 8, each of so
+many turns of exactly so many tokens (with ~ at the end: half to three halves of it), with a tool that answers at once
+and a reward for each. The spec names the settings, the loads and the file for the figures.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from gpu_parts import bandwidth, least_seconds, median, model_bytes
+from gpu_parts import REWARD, bandwidth, least_seconds, median, model_bytes
 
 from agentrl.config import compose
 from agentrl.core.resources import share
@@ -44,6 +44,8 @@ CALL = '\n<tool_call>{"name": "note", "arguments": {"text": "one"}}</tool_call><
 TEMPLATE = "configs/templates/chatml_tools_terse.jinja"
 PROMPT = 256
 """About so many tokens of a first prompt, with the tool's schema."""
+GROUP = 8
+"""Conversations with one prompt."""
 WARM_UP = 48
 """New tokens a turn, at least, of the conversations before the timed ones: kernels are compiled, connections made."""
 
@@ -74,12 +76,14 @@ class Scripted:
     """Samples on the real engine, and returns a tool call of the same length to the loop.
 
     So the work is fixed in advance, and every part of agentrl's loop still runs. `asked` stores the requests: prompt,
-    new tokens.
+    new tokens; `first` and `last` the times of the first request and the last answer.
     """
+
+    first = last = 0.0
 
     def __init__(self, engine: Any, encode: Any, load: Load) -> None:
         self.engine, self.load = engine, load
-        self.call, self.last, self.filler = encode(CALL), encode(" That is all.<|im_end|>"), encode(" so")[0]
+        self.call, self.end, self.filler = encode(CALL), encode(" That is all.<|im_end|>"), encode(" so")[0]
         self.asked: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
 
     def open(self, key: str) -> None:
@@ -89,12 +93,14 @@ class Scripted:
         self.engine.release(key)
 
     async def generate(self, ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
+        self.first = self.first or time.perf_counter()
         length = self.load.length(key, len(self.asked[key]))
         self.asked[key].append((ids, length))
         fixed = dataclasses.replace(sampling, max_new_tokens=length, ignore_eos=True)
         got = await self.engine.generate(ids, fixed, key=key)
+        self.last = time.perf_counter()
         assert len(got.token_ids) == length
-        said = self.call if len(self.asked[key]) < self.load.turns else self.last
+        said = self.call if len(self.asked[key]) < self.load.turns else self.end
         assert len(said) <= length, "turns are too short for a tool call"
         said = [self.filler] * (length - len(said)) + said
         return dataclasses.replace(got, token_ids=said, finish_reason="stop", versions=())
@@ -104,6 +110,16 @@ Asked = Sequence[Sequence[tuple[list[int], int]]]
 """The requests of each conversation: prompt, new tokens."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Agentrl's loop over a load once: seconds in all, before the first request and after the last answer."""
+
+    seconds: float
+    before: float
+    after: float
+    asked: Asked
+
+
 class Bench:
     """A runtime and its engine under the loads."""
 
@@ -111,19 +127,21 @@ class Bench:
         self.runtime, self.engine_name = runtime, engine_name
         self.engine: Any = runtime.engine
 
-    def loop(self, load: Load) -> tuple[float, Asked]:
-        """Seconds of agentrl's loop, and the requests that it made."""
+    def loop(self, load: Load) -> Round:
+        """Agentrl's loop, from rows to rewards."""
         self.runtime.publish_weights(0)  # empties the server's cache
         scripted: Any = Scripted(self.engine, self._encode, load)
         scheduler = self.runtime.rollouts.scheduler
         scheduler.max_concurrent = load.concurrent
         scheduler.env = dataclasses.replace(self.runtime.rollouts.env, engine=scripted)
-        rows = [self._row(i) for i in range(load.concurrent)]
+        group = min(GROUP, load.concurrent)
+        rows = [self._row(i) for i in range(load.concurrent // group)]
         start = time.perf_counter()
-        done = self.runtime.runner.run(scheduler.run(rows, n=1, sampling=Sampling(10_000), tag="load"))
-        seconds = time.perf_counter() - start
-        assert all(t.turns == load.turns for t in done), "a trajectory went astray"
-        return seconds, list(scripted.asked.values())
+        done = self.runtime.runner.run(scheduler.run(rows, n=group, sampling=Sampling(10_000), tag="load"))
+        end = time.perf_counter()
+        assert all(t.turns == load.turns and t.reward is not None for t in done), "a trajectory went astray"
+        asked = list(scripted.asked.values())
+        return Round(end - start, scripted.first - start, end - scripted.last, asked)
 
     def bare(self, asked: Asked) -> float:
         """Seconds of the same requests without the loop, all conversations at once."""
@@ -185,15 +203,19 @@ def settings(spec: dict[str, Any], folder: Path) -> list[str]:
     """The settings of a runtime for all loads."""
     loads = [Load.parse(text) for text in spec["loads"]]
     (folder / "note.py").write_text(TOOL)
+    (folder / "reward.py").write_text(REWARD)
     longest = max(load.turns * (load.new * (2 if load.vary else 1) + 64) for load in loads)
     return [
         f"trainer.default_local_dir={folder / 'run'}",
         f"model.chat_template={share() / TEMPLATE}",
+        f"reward.custom_reward_function.path={folder / 'reward.py'}",
+        "reward.custom_reward_function.name=score",
         f"data.max_prompt_length={2 * PROMPT}",
         f"data.max_response_length={longest}",
         "rollout.multi_turn.enable=true",
         f"rollout.multi_turn.function_tool_path={folder / 'note.py'}",
-        f"rollout.max_num_seqs={max(load.concurrent for load in loads)}",
+        f"data.train_batch_size={max(load.concurrent for load in loads) // GROUP or 1}",
+        f"rollout.n={GROUP}",
         *spec["settings"],
     ]
 
@@ -201,10 +223,10 @@ def settings(spec: dict[str, Any], folder: Path) -> list[str]:
 def measure(bench: Bench, load: Load, repeats: int, costs: tuple[int, int, float]) -> dict[str, float]:
     """Tokens/s of both, their ratio, and that of the loop to the limit of the memory."""
     warm_up = dataclasses.replace(load, new=max(WARM_UP, load.new // 8), vary=False)
-    bench.bare(bench.loop(warm_up)[1])
-    pairs = [((loop := bench.loop(load))[0], bench.bare(loop[1]), loop[1]) for _ in range(repeats)]
-    ours, theirs = (median(pair[i] for pair in pairs) for i in (0, 1))
-    chains = [[(len(ids), new) for ids, new in chain] for chain in pairs[-1][2]]
+    bench.bare(bench.loop(warm_up).asked)
+    pairs = [(loop := bench.loop(load), bench.bare(loop.asked)) for _ in range(repeats)]
+    ours, theirs = median(loop.seconds for loop, _ in pairs), median(bare for _, bare in pairs)
+    chains = [[(len(ids), new) for ids, new in chain] for chain in pairs[-1][0].asked]
     tokens, least = sum(new for chain in chains for _, new in chain), least_seconds(chains, load.concurrent, *costs)
     return {
         "tokens/s": tokens / ours,
@@ -212,6 +234,8 @@ def measure(bench: Bench, load: Load, repeats: int, costs: tuple[int, int, float
         "over bare": theirs / ours,
         "over limit": least / ours,
         "bare over limit": least / theirs,
+        "before the first request, s": median(loop.before for loop, _ in pairs),
+        "after the last answer, s": median(loop.after for loop, _ in pairs),
     }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.sandbox.docker.engine import Engine, Unavailable
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +24,24 @@ def untuned() -> Iterator[None]:
 
         torch.set_num_threads(before[0])
         torch.backends.mkldnn.matmul.fp32_precision = before[1]
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A Docker engine. Skips, with a line that says why, where none can be had."""
+    try:
+        found = Engine()
+    except Unavailable as error:
+        pytest.skip(f"no Docker: {error}")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def docker_host(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the `docker` package find it."""
+    if "DOCKER_HOST" in engine.env:
+        monkeypatch.setenv("DOCKER_HOST", engine.env["DOCKER_HOST"])
 
 
 def _tuning() -> tuple[int, str] | None:

@@ -20,6 +20,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "actor.fsdp_config.mixed_precision.param_dtype": ("auto", *COMPUTED),
     "actor.fsdp_config.mixed_precision.reduce_dtype": STORED,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    "algorithm.ledger_credit": ("all", "last", "weighted"),
     "algorithm.pf_ppo.reweight_method": ("pow", "max_min", "max_random"),
     "algorithm.rollout_correction.rollout_is": ("token", "sequence"),
     "algorithm.rollout_correction.rollout_is_mode": ("truncate", "mask"),

@@ -1,5 +1,6 @@
-"""Facts that follow from several keys: processes of a run, its critic, whether it repeats bit by bit."""
+"""Facts that follow from several keys: processes of a run, its critic, its groups, whether it repeats bit by bit."""
 
+from agentrl.algorithms import reads
 from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.schema import Config, Rollout, Trainer
 
@@ -25,3 +26,13 @@ def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
     sample ahead."""
     given = rollout.deterministic
     return trainer.max_staleness == 0 if given is None else given
+
+
+def has_baselines(config: Config) -> bool:
+    """Whether the estimator reads the scores of greedy answers, as ReMax does."""
+    return "baselines" in reads(config.algorithm.adv_estimator)
+
+
+def group_size(config: Config) -> int:
+    """Trajectories of a group that is sampled ahead: `rollout.n`, then the greedy answer if there are baselines."""
+    return config.rollout.n + has_baselines(config)

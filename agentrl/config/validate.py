@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness
+from agentrl.config.checks import algorithm, files, fit, ready, sft, staleness, workers
 from agentrl.config.checks.own import own_objects
 from agentrl.config.choices import CHOICES
 from agentrl.core.errors import UserError
@@ -42,6 +42,7 @@ SETTINGS: tuple[Check, ...] = (
     fit.validation,
     fit.warm_up,
     staleness.bound,
+    workers.rollout_workers,
     staleness.corrected,
     staleness.filtered_batches,
     files.data_files,

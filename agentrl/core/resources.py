@@ -1,6 +1,6 @@
 """Finds ready-made files and loads users' Python files.
 
-`configs/`, `tools/` and `interactions/` are beside the package in a checkout or an editable install, and in
+`configs/`, `tools/`, `interactions/` and `agents/` are beside the package in a checkout or an editable install, and in
 `agentrl/share/` in a wheel. A relative path is searched in the current folder first, then here.
 """
 
@@ -14,7 +14,7 @@ from agentrl.core.errors import UserError
 
 
 def share() -> Path:
-    """Folder that holds configs/, tools/ and interactions/."""
+    """Folder that holds configs/, tools/, interactions/ and agents/."""
     package = Path(__file__).resolve().parents[1]
     return package / "share" if (package / "share").is_dir() else package.parent
 

@@ -1,7 +1,7 @@
 """About how much memory training takes, from the model's configuration alone: no weight is loaded.
 
 Counted: parameters, gradients, AdamW's moments, a reference and a critic where there are any, the activations of the
-fullest forward pass, a chunk of logits, and the hf engine's cache. Bytes of activations were counted on transformers'
+fullest forward pass, logits, and the hf engine's cache. Bytes of activations were counted on transformers'
 Llama and Qwen3; all of it is an estimate, and says so. docs/doctor.md has what it missed by.
 """
 
@@ -23,7 +23,15 @@ from agentrl.engines.servers.settings import UNKNOWN_SHARE
 from agentrl.engines.sharing import sequences_in_process
 from agentrl.training.micro_batches import micro_batch_tokens
 from agentrl.training.perf.compiled_block import compiles
-from agentrl.training.perf.pass_size import UNITS, Shape, activation_bytes, shape_of, tokens_that_fit
+from agentrl.training.perf.pass_size import (
+    UNITS,
+    Shape,
+    TokenBytes,
+    activation_bytes,
+    logits_that_fit,
+    shape_of,
+    tokens_that_fit,
+)
 
 GIB = 1 << 30
 MASTER = 4
@@ -47,6 +55,7 @@ class Size:
     shape: Shape
     head: int
     """Numbers in the output layer, where that is trained."""
+    vocabulary: int
 
 
 def size_of(config: Config) -> Size:
@@ -73,6 +82,7 @@ def size_of(config: Config) -> Size:
         trained=sum(p.numel() for p in trained.values()),
         shape=shape_of(shape, trained, [name for name, _ in module.named_parameters()]),
         head=0 if model.lora_rank else text.vocab_size * text.hidden_size,
+        vocabulary=text.vocab_size,
     )
 
 
@@ -82,12 +92,12 @@ def parts(
     """GiB by what they are for, on each of so many processes that share the model. `room`: bytes in which passes take
     the size that fits, where no key sets it; None: the default size."""
     model, actor, kind = config.model, config.actor, device.type
-    each = BYTES[model.dtype]
+    width = BYTES[model.dtype]
     frozen = size.parameters if model.lora_rank else 0
-    stored = each if model.lora_rank else MASTER
+    stored = width if model.lora_rank else MASTER
     narrow = kind == "cuda" and actor.fsdp_config.mixed_precision.param_dtype != "float32"
     found = {
-        "weights": (frozen * each + size.trained * MASTER) / processes,
+        "weights": (frozen * width + size.trained * MASTER) / processes,
         "gradients": size.trained * MASTER / processes,
         "AdamW": 2 * size.trained * MASTER / processes,
         "logits": CHUNKS[kind] * GIB,
@@ -100,7 +110,7 @@ def parts(
     if processes > 1 and gathered:
         found["gradients before they are summed"] = 2.0 * size.trained
     if (actor.use_kl_loss or config.algorithm.use_kl_in_reward) and not model.lora_rank:
-        found["reference"] = size.parameters * each / processes
+        found["reference"] = size.parameters * width / processes
     if has_critic(config):
         found["critic"] = 4 * size.parameters * MASTER / processes
     rollout = config.rollout
@@ -111,29 +121,34 @@ def parts(
         found["hf engine's cache"] = (
             2.0 * sequences_in_process(config) * model_length(config) * size.shape.layers * size.shape.keys * stored
         )
-    left = None if room is None else room - sum(found.values()) + found["logits"]
-    per_token = _per_token(config, size, narrow, device)
-    found["activations"] = _tokens(config, device, left, per_token, size, processes) * per_token + 4.0 * size.head
+    left = None if room is None else room - sum(found.values()) + found["logits"] - 4.0 * size.head
+    each = _token_bytes(config, size, narrow, device)
+    tokens = _tokens(config, device, left, each, processes)
+    found["activations"] = tokens * each.activations + 4.0 * size.head
+    if kind == "cuda" and left is not None:
+        found["logits"] += each.logits * logits_that_fit(left, each, tokens, alone=processes == 1)
     return {name: value / GIB for name, value in found.items()}
 
 
-def _tokens(
-    config: Config, device: torch.device, room: float | None, per_token: float, size: Size, processes: int
-) -> int:
+def _tokens(config: Config, device: torch.device, room: float | None, each: TokenBytes, processes: int) -> int:
     """Tokens of the fullest forward pass."""
     actor, longest = config.actor, model_length(config)
     if not actor.use_dynamic_bsz:
         return longest * (actor.ppo_micro_batch_size_per_gpu or 1)
     if actor.ppo_max_token_len_per_gpu is None and device.type == "cuda" and room is not None:
-        return tokens_that_fit(room - 4.0 * size.head, per_token, longest, alone=processes == 1)
+        return tokens_that_fit(room, each, longest, alone=processes == 1)
     return max(micro_batch_tokens(actor.ppo_max_token_len_per_gpu, device), longest)
 
 
-def _per_token(config: Config, size: Size, narrow: bool, device: torch.device) -> float:
+def _token_bytes(config: Config, size: Size, narrow: bool, device: torch.device) -> TokenBytes:
     """Bytes that the backward pass needs of a token."""
     compiled = compiles(config.actor.use_torch_compile, device, fused=config.model.use_liger)
     checkpointing = config.model.enable_gradient_checkpointing
-    return activation_bytes(size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing)
+    wide = config.model.enable_fp32_lm_head or not narrow
+    return TokenBytes(
+        activation_bytes(size.shape, narrow=narrow, compiled=compiled, checkpointing=checkpointing),
+        logits=size.vocabulary * (4.0 if wide else 2.0),
+    )
 
 
 def memory(config: Config, device: torch.device, processes: int) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ async def reward(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> AsyncIterat
         answers = [answered(chat, row, _truth(row.ground_truth)), answered(chat, row, "I do not know.")]
         for trajectory in answers:
             start = time.perf_counter()
-            scorer.expect(1)
+            scorer.expect([trajectory.key])
             await scorer.score(trajectory)
             slowest = max(slowest, time.perf_counter() - start)
         pairs.append(answers)

@@ -27,7 +27,7 @@ class Sharing:
     sleeps: bool = False
     """They free their memory while the policy trains."""
     replicas: int = 1
-    """Servers that share a step's trajectories."""
+    """Servers that share the trajectories under way."""
     ranks: int = 1
     """Processes that share the policy."""
     per_gpu: int = 1
@@ -35,17 +35,18 @@ class Sharing:
 
 
 def sequences(config: Config, sharing: Sharing) -> int:
-    """`rollout.max_num_seqs`, or as many as a step asks of one server."""
+    """`rollout.max_num_seqs`, or all trajectories that one server has at once."""
     most = config.rollout.max_num_seqs
     return trajectories(config, sharing) if most is None else most
 
 
 def trajectories(config: Config, sharing: Sharing) -> int:
-    """Those that one server has at once in a step."""
+    """Those that one server has at once: of `trainer.max_staleness` + 1 batches."""
     rollout, data = config.rollout, config.data
-    rows = data.gen_batch_size if config.algorithm.filter_groups.enable and data.gen_batch_size else None
-    asked = min((rows or data.train_batch_size) * rollout.n, rollout.max_concurrent_trajectories)
-    return -(-asked // sharing.replicas)
+    rows = data.train_batch_size * (config.trainer.max_staleness + 1)
+    if config.algorithm.filter_groups.enable and data.gen_batch_size:
+        rows = data.gen_batch_size if not config.trainer.max_staleness else max(rows, data.gen_batch_size)
+    return -(-min(rows * rollout.n, rollout.max_concurrent_trajectories) // sharing.replicas)
 
 
 def sequences_in_process(config: Config) -> int:
@@ -74,13 +75,14 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
 
 
 def server_bytes(config: Config, sharing: Sharing, length: int, dtype: str) -> float | None:
-    """Bytes on a GPU of a server's weights, and of a cache for all trajectories of a step at their full length; None:
-    unknown. `length`: tokens of the longest sequence."""
+    """Bytes on a GPU of a server's weights, and of a cache for all its trajectories at their full length, or for
+    `rollout.max_num_seqs` where that is more; None: unknown. `length`: tokens of the longest sequence."""
     model = str(config.model.path), config.model.lora_rank
     policy, token = parameters(*model), cache_numbers(*model)
     if policy is None or token is None:
         return None
-    numbers = policy + trajectories(config, sharing) * length * token
+    most = max(trajectories(config, sharing), config.rollout.max_num_seqs or 0)
+    numbers = policy + most * length * token
     return BYTES[dtype] * numbers / config.rollout.tensor_model_parallel_size
 
 

@@ -100,7 +100,7 @@ async def _score(config: EvalConfig, rows: Sequence[Answered], parts: Parts) -> 
         flat = [trajectory for group in trajectories for trajectory in group]
         for start in range(0, len(flat), BATCH):
             batch = flat[start : start + BATCH]
-            judge.expect(len(batch))
+            judge.expect([trajectory.key for trajectory in batch])
             await asyncio.gather(*(judge.score(trajectory) for trajectory in batch))
     finally:
         await judge.close()

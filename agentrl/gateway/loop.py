@@ -1,6 +1,7 @@
 """The agent loop of programs: it starts one for each rollout, and records what it asks the policy.
 
-A list entry of `rollout.agent.agent_loop_config_path` with `command` or `python` makes such a loop (docs/gateway.md).
+A list entry of `rollout.agent.agent_loop_config_path` with `command`, `python` or `image` makes such a loop
+(docs/gateway.md).
 
 Invariants:
 - the program ends with the rollout, with all its children;
@@ -12,22 +13,27 @@ import asyncio
 import json
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from agentrl.config.derived import deterministic
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
+from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.container import run_container
+from agentrl.gateway.containers import Containers
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import Program, filled, read_program
 from agentrl.gateway.session import Session
@@ -39,6 +45,8 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 MODEL = "policy"
 NEAR = "127.0.0.1,localhost"
 """Hosts that are reached without a proxy."""
+ALL_REFUSED = "got no turn of the model: all its requests were refused"
+NO_REQUEST = "made no request to the gateway (give it the base URL and the key, by env or by a placeholder)"
 
 
 if TYPE_CHECKING:
@@ -52,6 +60,9 @@ class Shared:
     program: Program
     gateway: "Gateway"
     slots: asyncio.Semaphore | nullcontext[None]
+    starts: asyncio.Semaphore
+    """Held by programs between their start and their first request."""
+    containers: Containers | None
 
 
 @agent_loop("program")
@@ -65,11 +76,13 @@ class ProgramAgent(AgentLoop):
     def of(cls, entry: Mapping[str, Any], file: Path) -> type["ProgramAgent"]:
         """The loop of a list entry. Raises UserError."""
         require_packages()
-        from agentrl.gateway.server import Gateway
+        from agentrl.gateway.server import LOCAL, Gateway
 
         program = read_program(entry, file)
-        slots = asyncio.Semaphore(program.max_concurrent) if program.max_concurrent else nullcontext()
-        shared = Shared(program, Gateway(MODEL, program.host), slots)
+        slots = _slots(program)
+        containers = None if program.container is None else Containers(program.container)
+        gateway = Gateway(MODEL, program.host or LOCAL)
+        shared = Shared(program, gateway, slots, asyncio.Semaphore(program.max_starting), containers)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
@@ -79,15 +92,37 @@ class ProgramAgent(AgentLoop):
         self._check(program)
         session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
         key = f"sk-{secrets.token_hex(12)}"
-        async with self.shared.slots, self.shared.gateway.serving(key, session) as url:
-            start = time.monotonic()
-            try:
-                ended = await self._run(program, trajectory, session, values_of(trajectory.row, url, key))
-            finally:
-                session.end("its program has ended")
+        async with self.shared.slots:
+            await self._address()
+            async with self.shared.gateway.serving(key, session) as url, self._starting(session):
+                start = time.monotonic()
+                try:
+                    ended = await self._run(program, trajectory, session, values_of(trajectory.row, url, key))
+                finally:
+                    session.end("its program has ended")
         about = {"exit_code": ended.code, "seconds": round(time.monotonic() - start, 2), "output": ended.output}
         trajectory.extra["program"] = {**trajectory.extra.get("program", {}), **about}
         conclude(program, session, ended)
+
+    async def _address(self) -> None:
+        """Have the gateway listen where containers reach it. Raises UserError without a Docker engine."""
+        assert self.shared is not None
+        shared = self.shared
+        if shared.containers is not None:
+            shared.gateway.host = shared.program.host or await shared.containers.ready()
+
+    @asynccontextmanager
+    async def _starting(self, session: Session) -> AsyncIterator[None]:
+        """Wait for a turn to start; it is over with the session's first request, or with the body."""
+        assert self.shared is not None
+        starts = self.shared.starts
+        await starts.acquire()
+        asked = asyncio.ensure_future(session.asked.wait())
+        asked.add_done_callback(lambda _: starts.release())
+        try:
+            yield
+        finally:
+            asked.cancel()
 
     def _check(self, program: Program) -> None:
         """Raises UserError where rollouts would wait for each other for good: a deterministic engine waits until all
@@ -99,13 +134,22 @@ class ProgramAgent(AgentLoop):
     async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
         """Run the program in a folder of its own."""
         folder = own_folder(trajectory)
-        values["folder"] = str(folder)
+        values["folder"] = program.container.folder if program.container else str(folder)
         trajectory.extra["program"] = {"name": program.name, "folder": str(folder)}
         if program.function is not None:
             return await _call(program, trajectory, values)
         env = defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
+        if self.shared is not None and self.shared.containers is not None:
+            words = program.words(values)
+            return await run_container(self.shared.containers, words, env, folder, program.timeout, session.over.wait)
         log = folder.parent / "output.log"
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
+
+
+def _slots(program: Program) -> "asyncio.Semaphore | nullcontext[None]":
+    if not program.max_concurrent:
+        return nullcontext()
+    return asyncio.Semaphore(share_of(program.max_concurrent, f"agent {program.name}: max_concurrent"))
 
 
 def require_packages() -> None:
@@ -125,10 +169,10 @@ def conclude(program: Program, session: Session, ended: Ended) -> None:
     late = ended.code is None
     outcome = program.outcome("timeout" if ended.code is None else ended.code)
     trouble = f"took longer than its timeout of {program.timeout:g} s" if late else f"ended with code {ended.code}"
-    if outcome is Outcome.INFRA_ERROR:
-        raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
     if not session.requests:
-        raise InfraError(f"agent {program.name} made no request: give it the base URL and the key of this rollout")
+        trouble += f" and {ALL_REFUSED if session.asked.is_set() else NO_REQUEST}"
+    if outcome is Outcome.INFRA_ERROR or not session.requests:
+        raise InfraError(f"agent {program.name} {trouble}: {ended.last_line}")
     if outcome is Outcome.MODEL_ERROR:
         trajectory.outcome, trajectory.error = outcome, f"agent {program.name} {trouble}: {ended.last_line}"
         trajectory.finish = "timeout" if late else trajectory.finish
@@ -146,6 +190,7 @@ def values_of(row: Row, url: str, key: str) -> dict[str, str]:
         "key": key,
         "model": MODEL,
         "row": to_json(about(row)),
+        "python": sys.executable,
     }
 
 
@@ -156,13 +201,14 @@ def about(row: Row) -> dict[str, Any]:
 
 def defaults(values: Mapping[str, str]) -> dict[str, str]:
     """The environment that clients of either protocol read by themselves."""
+    near = f"{NEAR},{urlsplit(values['url']).hostname}"
     return {
         "OPENAI_BASE_URL": values["openai_url"],
         "OPENAI_API_KEY": values["key"],
         "ANTHROPIC_BASE_URL": values["anthropic_url"],
         "ANTHROPIC_API_KEY": values["key"],
-        "NO_PROXY": NEAR,
-        "no_proxy": NEAR,
+        "NO_PROXY": near,
+        "no_proxy": near,
     }
 
 

@@ -1,8 +1,10 @@
 """An agent program as its YAML entry describes it."""
 
+import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,12 +14,16 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
+from agentrl.gateway.containers import ContainerSettings, require_docker
 from agentrl.trajectory.trajectory import Outcome
 
 TIMEOUT = 600.0
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-KEYS = ("name", "command", "python", "env", "timeout", "exit_codes", "max_concurrent", "sampling", "host")
+STARTED = ("command", "python", "image")
+KEYS = ("name", *STARTED, "env", "timeout", "exit_codes", "max_concurrent", "max_starting", "sampling", "host")
+CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
+MEMORY = re.compile(r"\d+[bkmg]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -26,18 +32,22 @@ class Program:
 
     name: str
     command: tuple[str, ...] = ()
-    """Words with placeholders; empty for a Python function."""
+    """Words with placeholders; empty for a Python function, and for an image with a command of its own."""
     function: UserFunction | None = None
+    container: ContainerSettings | None = None
+    """Where the command runs, if not beside the trainer."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
     """Seconds."""
     exit_codes: Mapping[int | str, Outcome] = field(default_factory=dict)
     """Exit code, or "timeout", to outcome; 0 is ok and all others are infra errors unless listed."""
     max_concurrent: int | None = None
+    max_starting: int = 2 * (os.cpu_count() or 1)
+    """Most programs between their start and their first request: importing its packages keeps a core busy."""
     own_sampling: bool = False
     """Whether its temperature and top_p count, and not the run's."""
-    host: str = "127.0.0.1"
-    """The address that its gateway listens at."""
+    host: str | None = None
+    """The address that its gateway listens at; None: 127.0.0.1, or this host's in the containers' network."""
 
     def outcome(self, code: int | str) -> Outcome:
         """What an exit code, or "timeout", means."""
@@ -57,44 +67,73 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
     """The program of an entry in `file`. Raises UserError."""
     where = f"{file}: {entry['name']}"
     _check_keys(entry, where)
+    image = "image" in entry
     sampling = entry.get("sampling", "run")
     if sampling not in ("run", "agent"):
         raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
     return Program(
         entry["name"],
-        command=_command(entry["command"], where, file.parent) if "command" in entry else (),
+        command=_command(entry["command"], where, None if image else file.parent) if "command" in entry else (),
         function=_function(entry["python"], where, file.parent) if "python" in entry else None,
+        container=_container(entry, where) if image else None,
         env=_env(entry.get("env") or {}, where),
         timeout=_number(entry, "timeout", where) or TIMEOUT,
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
         max_concurrent=int(_number(entry, "max_concurrent", where)) or None,
+        max_starting=int(_number(entry, "max_starting", where)) or Program.max_starting,
         own_sampling=sampling == "agent",
-        host=str(entry.get("host", Program.host)),
+        host=str(entry["host"]) if "host" in entry else None,
     )
 
 
 def _check_keys(entry: Mapping[str, Any], where: str) -> None:
-    if "image" in entry:
-        raise UserError(f"{where}: image is not supported yet: write `command: docker run ...`, with --network=host")
-    if ("command" in entry) == ("python" in entry):
-        raise UserError(f"{where}: write either command or python")
-    for key in entry.keys() - set(KEYS):
-        near = get_close_matches(str(key), KEYS, 1)
-        guess = f"did you mean {near[0]}?" if near else f"use {', '.join(KEYS[1:])}"
+    if "python" in entry and ("command" in entry or "image" in entry):
+        raise UserError(f"{where}: write either command or python; image goes with command")
+    known = (*KEYS, *CONTAINER_KEYS) if "image" in entry else KEYS
+    for key in entry.keys() - set(known):
+        if key in CONTAINER_KEYS:
+            raise UserError(f"{where}: {key} is for containers: leave it out, or add image")
+        near = get_close_matches(str(key), known, 1)
+        guess = f"did you mean {near[0]}?" if near else f"use {', '.join(known[1:])}"
         raise UserError(f"{where}: unknown key {key!r}; {guess}")
 
 
-def _command(command: Any, where: str, beside: Path) -> tuple[str, ...]:
-    """The words; one that names a file beside the YAML becomes its full path, since programs run elsewhere."""
+def _command(command: Any, where: str, beside: Path | None) -> tuple[str, ...]:
+    """The words; one that names a file beside the YAML becomes its full path, since programs run elsewhere.
+
+    `beside` is None for a command in a container, whose files are not here.
+    """
     try:
         words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     except (ValueError, TypeError) as error:
         raise UserError(f"{where}: command: {error}; write one line, or a list of words") from error
+    if beside is None:
+        return tuple(words)
     # Not resolved: the python of a virtual environment is a link to another one.
     words = [str((beside / word).absolute()) if word and (beside / word).is_file() else word for word in words]
-    if not words or shutil.which(words[0]) is None:
+    if not words or shutil.which(filled(words[0], {"python": sys.executable})) is None:
         raise UserError(f"{where}: command: {words[0] if words else 'it'} is not there; install it, or write its path")
     return tuple(words)
+
+
+def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
+    require_docker()
+    memory = str(entry.get("memory", ContainerSettings.memory))
+    if not MEMORY.fullmatch(memory):
+        raise UserError(f"{where}: memory={memory!r}: write a number and a unit, such as 4g or 512m")
+    folder = str(entry.get("folder", ContainerSettings.folder)).rstrip("/")
+    if not folder.startswith("/"):
+        raise UserError(
+            f"{where}: folder={folder!r}: write the path of a folder in the container, but not of all of it"
+        )
+    return ContainerSettings(
+        str(entry["image"]),
+        network=str(entry.get("network", ContainerSettings.network)),
+        memory=memory,
+        cpus=_number(entry, "cpus", where) or ContainerSettings.cpus,
+        processes=int(_number(entry, "processes", where)) or ContainerSettings.processes,
+        folder=folder,
+    )
 
 
 def _function(path: Any, where: str, beside: Path) -> UserFunction:

@@ -6,6 +6,7 @@ and the function's own exceptions.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from agentrl.config.schema.reward import Reward
 from agentrl.core.compatibility import layers
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.plugins import load_attribute
+from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.rewards.function import PLURALS, RewardFn
 from agentrl.rewards.processes import ProcessManager
@@ -26,13 +28,13 @@ Arrange = Callable[[Sequence[Arguments]], dict[str, Any]]
 class Manager(Protocol):
     """Calls one reward function."""
 
-    async def __call__(self, given: Arguments) -> Any:
-        """The function's result for one trajectory."""
+    async def __call__(self, given: Arguments, key: str = "") -> Any:
+        """The function's result for the trajectory `key`."""
 
-    def expect(self, trajectories: int) -> None:
-        """Announce the number of calls, `skip` included, that come before the caller waits for any of them."""
+    def expect(self, keys: Sequence[str]) -> None:
+        """Announce trajectories that are scored together: each is called or skipped, in any order."""
 
-    def skip(self) -> None:
+    def skip(self, key: str) -> None:
         """Replaces an expected call whose trajectory failed."""
 
     async def close(self) -> None:
@@ -47,51 +49,70 @@ class ThreadManager:
         self.timeout = timeout
         self._slots = asyncio.Semaphore(num_workers)
 
-    async def __call__(self, given: Arguments) -> Any:
+    async def __call__(self, given: Arguments, key: str = "") -> Any:
         async with self._slots:
             return await self.function.run((), given, timeout=self.timeout)
 
-    def expect(self, trajectories: int) -> None:
+    def expect(self, keys: Sequence[str]) -> None:
         """Nothing to prepare."""
 
-    def skip(self) -> None:
+    def skip(self, key: str) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:
         """Nothing outlives a call."""
 
 
+@dataclass(eq=False)
+class Together:
+    """Trajectories that are scored in one call."""
+
+    keys: Sequence[str]
+    left: int
+    waiting: list[tuple[Arguments, "asyncio.Future[Any]"]] = field(default_factory=list)
+
+
 class BatchManager:
-    """One call for all trajectories that are expected; it returns a list."""
+    """One call for the trajectories that are expected together; it returns a list.
+
+    Invariant: a call waits for its own trajectories, never for those of another batch that runs beside.
+    """
 
     def __init__(self, function: Callable[..., Any], arrange: Arrange, *, timeout: float | None) -> None:
         """`arrange` makes the call's keyword arguments from the arguments of each trajectory."""
         self.function = UserFunction(function, owner="the reward function")
         self.arrange = arrange
         self.timeout = timeout
-        self._left = 0
-        self._waiting: list[tuple[Arguments, asyncio.Future[Any]]] = []
+        self._expected: dict[str, Together] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, given: Arguments) -> Any:
+    async def __call__(self, given: Arguments, key: str = "") -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((given, answer))
-        self.skip()
+        self._together(key).waiting.append((given, answer))
+        self.skip(key)
         return await answer
 
-    def expect(self, trajectories: int) -> None:
-        self._left += trajectories
+    def expect(self, keys: Sequence[str]) -> None:
+        self._expected |= dict.fromkeys(keys, Together(keys, len(keys)))
 
-    def skip(self) -> None:
-        self._left -= 1
-        if self._left <= 0 and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            task = asyncio.create_task(self._answer(waiting))
+    def skip(self, key: str) -> None:
+        together = self._together(key)
+        together.left -= 1
+        if together.left > 0:
+            return
+        for each in together.keys:
+            self._expected.pop(each, None)
+        if together.waiting:
+            task = asyncio.create_task(self._answer(together.waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Nothing outlives a call."""
+
+    def _together(self, key: str) -> Together:
+        """The call that has this trajectory; one of its own if nobody announced it."""
+        return self._expected.setdefault(key, Together([key], 1))
 
     async def _answer(self, waiting: Sequence[tuple[Arguments, "asyncio.Future[Any]"]]) -> None:
         try:
@@ -116,7 +137,7 @@ def manager_for(reward: Reward, fn: RewardFn, name: str | None = None) -> Manage
     """The manager `name`, by default `reward.reward_manager.name`. A function that asks for the sandbox is not timed:
     its programs are, and a wait for their turn is no failure. Raises UserError."""
     name = name or reward.reward_manager.name
-    num_workers = reward.num_workers
+    num_workers = share_of(reward.num_workers, "reward.num_workers")
     timed = None if "sandbox" in fn.accepted else reward.timeout
     if name == "batch":
         return BatchManager(fn.function, partial(_columns, fn.kwargs), timeout=timed)

@@ -9,7 +9,7 @@ import os
 import pickle
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,17 +32,17 @@ class ProcessManager:
         self._slots = asyncio.Semaphore(num_workers)
         self._idle: list[asyncio.subprocess.Process] = []
 
-    async def __call__(self, given: Mapping[str, Any]) -> Any:
+    async def __call__(self, given: Mapping[str, Any], key: str = "") -> Any:
         async with self._slots:
             worker = self._idle.pop() if self._idle else await self._start()
             outcome, value = await _ask(worker, dict(given), self.timeout)
             self._idle.append(worker)
         return result(outcome, value)
 
-    def expect(self, trajectories: int) -> None:
+    def expect(self, keys: Sequence[str]) -> None:
         """Nothing to prepare: workers start when they are needed."""
 
-    def skip(self) -> None:
+    def skip(self, key: str) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ that already is an infrastructure error is not scored.
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
@@ -88,7 +88,7 @@ class Scorer:
         """Set `reward` and `reward_extra`; after a failure set `outcome` and `error` instead."""
         if trajectory.outcome is Outcome.INFRA_ERROR:
             if self.manager is not None:
-                self.manager.skip()
+                self.manager.skip(trajectory.key)
             return
         start = time.time()
         try:
@@ -112,10 +112,10 @@ class Scorer:
             if self.overlong.log:
                 trajectory.reward_extra |= {"overlong_reward": penalty, "overlong": float(penalty < 0)}
 
-    def expect(self, trajectories: int) -> None:
-        """Announce the number of calls of `score` that come before anybody waits for all of them."""
+    def expect(self, keys: Sequence[str]) -> None:
+        """Announce trajectories that are scored together: `score` is called with each of them."""
         if self.manager is not None:
-            self.manager.expect(trajectories)
+            self.manager.expect(keys)
 
     async def close(self) -> None:
         """Stop all calls of the reward function."""
@@ -135,17 +135,17 @@ class Scorer:
             raise InfraError(f"the reward model returned {score}, not a finite number")
         return score
 
-    def _given_by_loop(self, reward: float) -> float:
+    def _given_by_loop(self, key: str, reward: float) -> float:
         """The score that the agent loop set; no reward function is called then."""
         if self.manager is not None:
-            self.manager.skip()
+            self.manager.skip(key)
         if not isfinite(reward):
             raise InfraError(f"the agent loop set the reward {reward}, not a finite number")
         return reward
 
     async def _function_score(self, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         if trajectory.reward is not None:
-            return self._given_by_loop(trajectory.reward), {}
+            return self._given_by_loop(trajectory.key, trajectory.reward), {}
         if self.manager is None:
             if self.loops_only:
                 raise UserError(
@@ -158,7 +158,7 @@ class Scorer:
         if self.fn is not None:
             given = self.fn.arguments(given)
         try:
-            result = await self.manager(given)
+            result = await self.manager(given, trajectory.key)
         except UserError:  # such as a missing package: masking would train on the answers that did not need it
             raise
         except InfraError as error:

@@ -13,12 +13,13 @@ from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
+from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
 from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
-from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for
+from agentrl.rewards.managers import MANAGERS, Manager, custom_manager, manager_class, manager_for
 from agentrl.rewards.overlong import overlong_penalty
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
 from agentrl.rollout.limits import Limits
@@ -103,9 +104,9 @@ def sandbox_for(config: Config) -> Sandbox:
     sandbox_fusion = config.reward.sandbox_fusion
     return Sandbox(
         sandbox_fusion.url,
-        max_concurrent=sandbox_fusion.max_concurrent,
+        max_concurrent=share_of(sandbox_fusion.max_concurrent, "reward.sandbox_fusion.max_concurrent"),
         memory_limit_mb=sandbox_fusion.memory_limit_mb,
-        sessions=config.rollout.max_concurrent_trajectories,
+        sessions=share_of(config.rollout.max_concurrent_trajectories, "rollout.max_concurrent_trajectories"),
     )
 
 
@@ -172,6 +173,14 @@ def _own_function(
     if given is not None:
         return reward_function(given, arguments, batch=batch)
     return load_reward_function(custom_reward_function.path, custom_reward_function.name, arguments, batch=batch)
+
+
+def scored_together(config: Config) -> bool:
+    """Whether rewards need one place for all trajectories: a manager that may see a batch, or a network."""
+    reward = config.reward
+    manager = reward.reward_manager
+    each = manager.source != "importlib" and manager.name in MANAGERS and manager.name != "batch"
+    return reward.reward_model.enable or not each
 
 
 def judging(config: Config, tokenizer: Any, judge: Any) -> Judge | None:

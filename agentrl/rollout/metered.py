@@ -1,8 +1,11 @@
-"""An engine that measures how busy it is.
+"""An engine that measures how busy it is, and stops for updates.
 
-Invariant: the engine counts as idle while it has no request, and while requests are held back for the update.
+Invariants:
+- the engine counts as idle while it has no request, and while requests are held back for the update;
+- without `partial`, a request that has begun ends before the engine stops: all its tokens have one version.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -13,8 +16,12 @@ from agentrl.trajectory.medium import Medium
 class MeteredEngine:
     """`Engine` around another one; used from one event loop."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, *, partial: bool = True) -> None:
+        """`partial`: `rollout.partial_rollout`."""
+        self.engine, self.partial = engine, partial
+        self._admits, self._empty = asyncio.Event(), asyncio.Event()
+        self._admits.set()
+        self._empty.set()
         self._running = 0
         self._halted = False
         self._idle = 0.0
@@ -42,13 +49,12 @@ class MeteredEngine:
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """As `Engine.generate`."""
-        self._mark()
-        self._running += 1
+        await self._admits.wait()
+        self._count(1)
         try:
             return await self.engine.generate(token_ids, sampling, key=key, media=media)
         finally:
-            self._mark()
-            self._running -= 1
+            self._count(-1)
 
     def release(self, key: str) -> None:
         self.engine.release(key)
@@ -57,29 +63,29 @@ class MeteredEngine:
         await self.engine.abort()
 
     async def pause(self) -> None:
-        self._halt()
+        await self.stop()
         await self.engine.pause()
 
     async def resume(self) -> None:
         await self.engine.resume()
-        self._continue()
+        self.go_on()
 
     async def update_weights(self, version: int) -> None:
         """As `Engine.update_weights`. An engine that was not halted before is halted for the time of the update."""
         halted = self._halted
-        self._halt()
+        await self.stop()
         await self.engine.update_weights(version)
         if not halted or self.wakes_with_weights:
-            self._continue()
+            self.go_on()
 
     async def sleep(self) -> None:
-        self._halt()
+        await self.stop()
         self.wakes_with_weights = True
         await self.engine.sleep()
 
     async def wake(self) -> None:
         await self.engine.wake()
-        self._continue()
+        self.go_on()
 
     async def health(self) -> dict[str, float]:
         return await self.engine.health()
@@ -87,15 +93,33 @@ class MeteredEngine:
     wakes_with_weights = False
     """Whether `update_weights` ends a pause: it does after `sleep`."""
 
-    def _halt(self) -> None:
+    async def stop(self) -> None:
+        """Without `partial`, wait until no request is left; then as `halt`."""
+        if not self.partial:
+            self._admits.clear()
+            await self._empty.wait()
+        self.halt()
+
+    def halt(self) -> None:
+        """Count the engine as idle, and its requests as interrupted."""
         self._mark()
         if not self._halted:
             self._interruptions += self._running
         self._halted = True
 
-    def _continue(self) -> None:
+    def go_on(self) -> None:
+        """Count the engine as idle only without requests."""
         self._mark()
         self._halted = self.wakes_with_weights = False
+        self._admits.set()
+
+    def _count(self, change: int) -> None:
+        self._mark()
+        self._running += change
+        if self._running:
+            self._empty.clear()
+        else:
+            self._empty.set()
 
     def _mark(self) -> None:
         now = time.perf_counter()

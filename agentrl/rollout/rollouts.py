@@ -8,15 +8,26 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
+from agentrl.config.derived import group_size
 from agentrl.config.schema import Config
+from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, interruptible
 from agentrl.engines.engine import Engine, Sampling
-from agentrl.rollout.environment import check_format, check_scores, environment, sandbox_for, scorer
+from agentrl.rewards import Scorer
+from agentrl.rollout.environment import (
+    check_format,
+    check_scores,
+    environment,
+    sandbox_for,
+    scored_together,
+    scorer,
+)
 from agentrl.rollout.fire import CANDIDATES
 from agentrl.rollout.garbage import trim_heap
 from agentrl.rollout.loops import AgentLoop, loop_class, loop_name
 from agentrl.rollout.parts import NO_PARTS, Parts
-from agentrl.rollout.scheduler import Scheduler
+from agentrl.rollout.scheduler import UNSCORED, Scheduler
+from agentrl.rollout.spread import ErrandWorker, Spread
 from agentrl.rollout.stream import AdmittedBatch
 from agentrl.rollout.workers import OnDone
 from agentrl.trajectory.drops import check_drops
@@ -38,9 +49,11 @@ class Rollouts:
         run: Run,
         judge: Any = None,
         parts: Parts = NO_PARTS,
+        *,
+        scored: bool = True,
     ) -> None:
         """`run` carries an awaitable out to its end, always on the same event loop. `judge`: as `scorer` says.
-        `parts`: objects in place of files."""
+        `parts`: objects in place of files. `scored`: false where rewards are computed elsewhere."""
         self.config = config
         self.engine = engine
         self.run = run
@@ -49,18 +62,25 @@ class Rollouts:
         self.env = environment(config, tokenizer, engine, self.sandbox, parts)
         rollout = config.rollout
         check_format(self.env, rollout.multi_turn.format)
-        judging = scorer(config, tokenizer, self.sandbox, judge, parts)
-        check_scores(self.env, judging)
+        judging = scorer(config, tokenizer, self.sandbox, judge, parts) if scored else UNSCORED
+        if isinstance(judging, Scorer):
+            check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
-        self.scheduler = Scheduler(
+        self.scheduler: Scheduler | Spread = Scheduler(
             self.env,
             self._loop_for,
             judging,
-            max_concurrent=rollout.max_concurrent_trajectories,
+            max_concurrent=share_of(rollout.max_concurrent_trajectories, "rollout.max_concurrent_trajectories"),
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,
             retry_timeouts=rollout.retry_timeouts,
         )
+
+    def spread_over(self, workers: Sequence[ErrandWorker]) -> None:
+        """Let `workers` make all trajectories from now on."""
+        rollout, scorer = self.config.rollout, self.scheduler.scorer
+        retries, here = max(1, rollout.infra_retries), scored_together(self.config)
+        self.scheduler = Spread(workers, scorer, rollout.max_concurrent_trajectories, retries, scored_here=here)
 
     def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores.
@@ -70,9 +90,18 @@ class Rollouts:
         return self._trajectories(rows, self.config.rollout.n, self._train_sampling(), str(step), on_done, scored)
 
     async def stream(self, batch: AdmittedBatch) -> list[Trajectory]:
-        """The same, scored, for a batch that runs beside others."""
-        n, sampling, tag = self.config.rollout.n, self._train_sampling(), str(batch.number)
-        made = await self.scheduler.run_beside(batch.rows, n=n, sampling=sampling, tag=tag, finished=batch.finished)
+        """The same, scored, for a batch that runs beside others; a group's last one is greedy where ReMax asks for it.
+
+        Raises TooManyDrops when all of them failed.
+        """
+        n, sampling, greedy = self.config.rollout.n, self._train_sampling(), self._greedy_sampling()
+        made = await self.scheduler.run_beside(
+            batch.rows,
+            n=group_size(self.config),
+            sampling=lambda job: greedy if job.sample == n else sampling,
+            tag=str(batch.number),
+            finished=batch.finished,
+        )
         await asyncio.to_thread(trim_heap)
         return made
 
@@ -100,8 +129,7 @@ class Rollouts:
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """One scored trajectory a row, at temperature 0."""
-        sampling = replace(self._sampling(), temperature=0.0)
-        return self._trajectories(rows, 1, sampling, f"greedy-{step}", on_done)
+        return self._trajectories(rows, 1, self._greedy_sampling(), f"greedy-{step}", on_done)
 
     def validate(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         """The same with `rollout.val_kwargs`."""
@@ -125,9 +153,10 @@ class Rollouts:
 
     def close(self) -> None:
         """Stop engine, tools, interactions and sandbox; if one fails, the others still stop."""
-        self.run(self._close())
+        self.run(self.end())
 
-    async def _close(self) -> None:
+    async def end(self) -> None:
+        """As `close`, on the event loop."""
         async with AsyncExitStack() as stack:  # what is named last is closed first
             for part in (self.sandbox, self.env.interactions, self.env.tools, self.scheduler.scorer, self.engine):
                 stack.push_async_callback(part.close)
@@ -159,6 +188,9 @@ class Rollouts:
             top_k=rollout.top_k,
             candidates=CANDIDATES if rollout.use_fire_sampling and rollout.do_sample and rollout.temperature else 0,
         )
+
+    def _greedy_sampling(self) -> Sampling:
+        return replace(self._sampling(), temperature=0.0)
 
     def _sampling(self) -> Sampling:
         rollout = self.config.rollout

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentrl.algorithms import reads
 from agentrl.algorithms.group_filters import keeps
+from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.data.splits import Splits
@@ -39,8 +39,12 @@ class Groups:
     kept: list[Trajectory] = field(default_factory=list)
     """Those of the prompts that are trained on, group by group."""
     metrics: Metrics = field(default_factory=dict)
+    greedy: dict[str, Trajectory] = field(default_factory=dict)
+    """By row uid, the prompt's greedy answer, where the estimator asks for it."""
     baselines: dict[str, float] | None = None
-    """By row uid, the score of the prompt's greedy answer; None: nobody asks for it."""
+    """By row uid, its score; None: nobody asks for it."""
+    version: int | None = None
+    """Of the policy that is trained, where tokens may be of older ones."""
 
     def summary(self) -> Metrics:
         """Metrics of all trajectories, and those of the sampler."""
@@ -67,15 +71,23 @@ class Sampler:
         """
         filter_groups = self.config.algorithm.filter_groups
         sample = self._dynamic(step) if filter_groups.enable else self._plain(step)
-        if "baselines" in reads(self.config.algorithm.adv_estimator):
-            rows = list({t.row.uid: t.row for t in sample.kept}.values())
-            greedy = self._roll("baseline", rows, len(rows), step, self.workers.greedy)
-            check_drops(greedy, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
-            sample.baselines = {t.row.uid: self.earned(t) for t in greedy if t.trainable}
-            sample.metrics["rollout/baseline_mean"] = sum(sample.baselines.values()) / max(len(sample.baselines), 1)
+        if has_baselines(self.config):
+            self._baselines(step, sample)
         if self.ahead:
-            sample.metrics |= staleness_metrics(sample.kept, step - 1) | self.workers.activity()
+            sample.version = step - 1
+            sample.metrics |= staleness_metrics(sample.kept, sample.version) | self.workers.activity()
         return sample
+
+    def _baselines(self, step: int, sample: Groups) -> None:
+        """The scores of greedy answers; rows that were sampled ahead have them already."""
+        rows = {t.row.uid: t.row for t in sample.kept}
+        if not self.ahead:
+            greedy = self._roll("baseline", list(rows.values()), len(rows), step, self.workers.greedy)
+            sample.greedy = {t.row.uid: t for t in greedy}
+        answers = [answer for uid, answer in sample.greedy.items() if uid in rows]
+        check_drops(answers, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
+        sample.baselines = {t.row.uid: self.earned(t) for t in answers if t.trainable}
+        sample.metrics["rollout/baseline_mean"] = sum(sample.baselines.values()) / max(len(sample.baselines), 1)
 
     def _plain(self, step: int) -> Groups:
         groups = Groups()
@@ -109,21 +121,27 @@ class Sampler:
 
     def _return(self, step: int, sample: Groups, later: Sequence[list[Trajectory]]) -> None:
         """Leave whole groups to the next step, which will count them."""
-        self.stream.give_back(later)
+        self.stream.give_back([[*group, *self._greedy_of(group, sample)] for group in later])
         keys = {t.key for group in later for t in group}
         sample.rolled = [t for t in sample.rolled if t.key not in keys]
         self.tracker.rolled(step, sample.rolled)
 
+    def _greedy_of(self, group: Sequence[Trajectory], sample: Groups) -> list[Trajectory]:
+        answer = sample.greedy.get(group[0].row.uid)
+        return [] if answer is None else [answer]
+
     def _result(self, batch: AdmittedBatch, sample: Groups) -> list[Trajectory]:
-        """Wait for the trajectories of a batch."""
+        """Wait for the trajectories of a batch; its greedy answers go to `sample`."""
         assert batch.pending is not None
         if not self.ahead:
             return batch.pending.result()
         finished, under_way = self.stream.waiting()
         sample.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
-        total = len(batch.rows) * self.config.rollout.n
+        total = len(batch.rows) * self.stream.n
         with self.tracker.phase("rollout"):
-            return batch.pending.result(lambda: self.tracker.view.progress(len(batch.finished), total))
+            made = batch.pending.result(lambda: self.tracker.view.progress(len(batch.finished), total))
+        sample.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
+        return [t for t in made if t.sample < self.config.rollout.n]
 
     def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
         if self.ahead:
@@ -155,8 +173,8 @@ class Sampler:
 
 def stream_of(config: Config, splits: Splits) -> Stream:
     """The stream of a run's training rows."""
-    bound, size, n = config.trainer.max_staleness, config.data.train_batch_size, config.rollout.n
-    return Stream(splits.train, bound=bound, batch_size=size, n=n, last_step=splits.total_steps)
+    bound, size = config.trainer.max_staleness, config.data.train_batch_size
+    return Stream(splits.train, bound=bound, batch_size=size, n=group_size(config), last_step=splits.total_steps)
 
 
 def kept_groups(

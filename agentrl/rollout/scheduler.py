@@ -35,6 +35,7 @@ from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
 log = logging.getLogger(__name__)
 
 OnDone = Callable[[Trajectory], None]
+SamplingOf = Callable[[Trajectory], Sampling]
 
 
 class TrajectoryScorer(Protocol):
@@ -43,11 +44,27 @@ class TrajectoryScorer(Protocol):
     async def score(self, trajectory: Trajectory) -> None:
         """Set the reward; a failure becomes the trajectory's outcome and is not raised, a UserError is."""
 
-    def expect(self, trajectories: int) -> None:
-        """Announce the number of calls of `score` that come before anybody waits for all of them."""
+    def expect(self, keys: Sequence[str]) -> None:
+        """Announce trajectories that are scored together: `score` is called with each of them."""
 
     async def close(self) -> None:
         """Stop all work."""
+
+
+class Unscored:
+    """A scorer for trajectories whose rewards are computed elsewhere."""
+
+    async def score(self, trajectory: Trajectory) -> None:
+        """Nothing: the reward stays None."""
+
+    def expect(self, keys: Sequence[str]) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+UNSCORED = Unscored()
 
 
 @dataclass
@@ -85,38 +102,42 @@ class Scheduler:
 
         Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
         """
-        jobs = _jobs(rows, n, tag)
-        self.scorer.expect(len(jobs))
+        jobs = jobs_of(rows, n, tag)
+        self.scorer.expect([job.key for job in jobs])
         with deferred_collection(), self.watch.watching() as pulse:
-            await ConcurrentJobs(self, jobs, sampling, on_done, None if scored else self.unscored).run()
+            await ConcurrentJobs(self, jobs, lambda _: sampling, on_done, None if scored else self.unscored).run()
         for job in jobs:
             job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
         return jobs
 
     async def run_beside(
-        self, rows: Sequence[Row], *, n: int, sampling: Sampling, tag: str, finished: dict[int, Trajectory]
+        self, rows: Sequence[Row], *, n: int, sampling: SamplingOf, tag: str, finished: dict[int, Trajectory]
     ) -> list[Trajectory]:
         """The same beside other batches. `finished` gets each scored trajectory by its index; those in it are not run.
 
         Raises TooManyDrops when all failed.
         """
-        jobs = _jobs(rows, n, tag)
+        jobs = jobs_of(rows, n, tag)
         places = {job.key: i for i, job in enumerate(jobs)}
         missing = [job for i, job in enumerate(jobs) if i not in finished]
-        self.slots = self.slots or asyncio.Semaphore(self.max_concurrent)
-        self.scorer.expect(len(missing))
+        self.scorer.expect([job.key for job in missing])
 
         def finish(trajectory: Trajectory) -> None:
             finished[places[trajectory.key]] = trajectory
 
         with self.watch.watching() as pulse:
-            await ConcurrentJobs(self, missing, sampling, finish, None, self.slots).run()
+            await ConcurrentJobs(self, missing, sampling, finish, None, self.shared_slots()).run()
         for job in missing:
             job.loop_lag = pulse.longest
         made = [finished[i] for i in range(len(jobs))]
         check_drops(made, 1.0)
         return made
+
+    def shared_slots(self) -> asyncio.Semaphore:
+        """Those of trajectories that run beside other batches."""
+        self.slots = self.slots or asyncio.Semaphore(self.max_concurrent)
+        return self.slots
 
     async def settle(self) -> None:
         """Wait for the outstanding scores. Raises TooManyDrops when all of them failed."""
@@ -206,17 +227,19 @@ class ConcurrentJobs:
         self,
         scheduler: Scheduler,
         jobs: list[Trajectory],
-        sampling: Sampling,
+        sampling: SamplingOf,
         on_done: OnDone,
         unscored: list[asyncio.Task[Trajectory]] | None,
         slots: asyncio.Semaphore | None = None,
+        scorer: TrajectoryScorer | None = None,
     ) -> None:
         """`unscored` gets the tasks of the scores; None: `run` waits for them. `slots`: shared with other batches; a
-        semaphore serves those first that have waited longest, so all jobs wait for it from the start."""
+        semaphore serves those first that have waited longest, so all jobs wait for it from the start. `scorer`: in
+        place of the scheduler's."""
         self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
         self.unscored = unscored
         self.slots: AbstractAsyncContextManager[Any] = slots or nullcontext()
-        self.engine = scheduler.env.engine
+        self.engine, self.scorer = scheduler.env.engine, scorer or scheduler.scorer
         self.width = len(jobs) if slots else min(scheduler.max_concurrent, len(jobs))
         self.waiting = iter(range(self.width, len(jobs)))
         self.comparing = asyncio.Lock()
@@ -243,7 +266,7 @@ class ConcurrentJobs:
     async def _work(self, i: int | None, group: asyncio.TaskGroup) -> None:
         while i is not None:
             async with self.slots:
-                self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling)
+                self.jobs[i] = await self.scheduler.run_with_retries(self.jobs[i], self.sampling(self.jobs[i]))
             following = next(self.waiting, None)
             if following is not None:
                 self.engine.open(self.jobs[following].key)
@@ -259,7 +282,7 @@ class ConcurrentJobs:
         self.on_done(trajectory)
 
     async def _score(self, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
-        await self.scheduler.scorer.score(trajectory)
+        await self.scorer.score(trajectory)
         async with self.comparing:
             self.scheduler.compare(trajectory)
             await asyncio.sleep(0)
@@ -267,7 +290,8 @@ class ConcurrentJobs:
         return trajectory
 
 
-def _jobs(rows: Sequence[Row], n: int, tag: str) -> list[Trajectory]:
+def jobs_of(rows: Sequence[Row], n: int, tag: str) -> list[Trajectory]:
+    """`n` trajectories a row, group by group, that are still to be made."""
     return [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
 
 

@@ -4,10 +4,10 @@ A token's staleness is the number of updates between the weights that drew it an
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import compress
+from collections.abc import Sequence
 
-from agentrl.trajectory.ledger import Ledger
+import numpy as np
+
 from agentrl.trajectory.trajectory import Trajectory
 
 Metrics = dict[str, float]
@@ -18,7 +18,7 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> Metri
     in trajectories that several versions drew. `version`: of the policy that is trained. {} without tokens."""
     ages, mixed = Counter[int](), 0
     for trajectory in trajectories:
-        own = Counter(version - drawn for drawn in _versions(trajectory.ledgers))
+        own = _ages(trajectory, version)
         ages += own
         mixed += own.total() if len(own) > 1 else 0
     total = ages.total()
@@ -32,5 +32,11 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> Metri
     }
 
 
-def _versions(ledgers: Sequence[Ledger]) -> Iterable[int]:
-    return (version for ledger in ledgers for version in compress(ledger.versions, ledger.mask))
+def _ages(trajectory: Trajectory, version: int) -> Counter[int]:
+    """The model's tokens by their age."""
+    ages = Counter[int]()
+    for ledger in trajectory.ledgers:
+        drawn = ledger.versions.numpy()[ledger.mask.numpy() != 0]
+        found, tokens = np.unique(version - drawn, return_counts=True)
+        ages.update(dict(zip(found.tolist(), tokens.tolist(), strict=True)))
+    return ages

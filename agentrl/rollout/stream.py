@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentrl.data import Loader
-from agentrl.trajectory.plain import from_plain, to_plain
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -77,9 +78,9 @@ class AdmittedBatch:
         if self.pending is not None and self.pending.done():
             self.pending, self.finished = None, self._sound()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        finished = {i: plain for i, t in self._sound().items() if (plain := to_plain(t)) is not None}
+    def state_dict(self, media: MediaTable) -> dict[str, Any]:
+        """Plain data; images and videos go to `media`."""
+        finished = {i: to_plain(t, media) for i, t in self._sound().items()}
         return {"number": self.number, "places": self.places, "finished": finished}
 
     def _sound(self) -> dict[int, Trajectory]:
@@ -147,18 +148,22 @@ class Stream:
         """The loader's position and the rows that are admitted and not trained on, for an exact resume."""
         state = self.loader.state_dict()
         if self._queue:
-            queue = [batch.state_dict() for batch in self._queue]
-            state |= {"queue": queue, "bound": self.bound, "numbered": self._numbered}
+            media = MediaTable()
+            queue = [batch.state_dict(media) for batch in self._queue]
+            state |= {"queue": queue, "bound": self.bound, "numbered": self._numbered, "n": self.n}
+            state["media"] = media.to_plain()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume at `state`. With a smaller bound than before, finished trajectories may be too old: all start over.
+        """Resume at `state`. With a smaller bound than before, finished trajectories may be too old, and with another
+        `n` groups would have several sizes: all start over.
 
         Raises UserError if the data has changed since.
         """
         self.loader.load_state_dict(state)
-        valid = self.bound >= state.get("bound", 0)
-        self._queue = deque(self._restored(saved, valid) for saved in state.get("queue", ()))
+        valid = self.bound >= state.get("bound", 0) and self.n == state.get("n", self.n)
+        media = media_from_plain(state.get("media", ()))
+        self._queue = deque(self._restored(saved, media, valid) for saved in state.get("queue", ()))
         self._numbered = state.get("numbered", 0)
 
     @property
@@ -180,10 +185,10 @@ class Stream:
         fits = kept + self._queued + self.loader.batch_size <= (ahead + 1) * self.batch_size
         return fits or not (self.bound or self._queue)
 
-    def _restored(self, saved: dict[str, Any], valid: bool) -> AdmittedBatch:
+    def _restored(self, saved: dict[str, Any], media: Sequence[Medium], valid: bool) -> AdmittedBatch:
         rows = [self.loader.rows[i] for i in saved["places"]]
         kept = saved["finished"].items() if valid else ()
-        finished = {i: from_plain(plain, rows[i // self.n]) for i, plain in kept}
+        finished = {i: from_plain(plain, rows[i // self.n], media) for i, plain in kept}
         return AdmittedBatch(saved["number"], saved["places"], rows, finished)
 
 

@@ -54,7 +54,10 @@ class LocalRuntime:
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, self.engine, shares_parameters=servers is None)
+                remote, partial = self._starting[0] if self._starting else None, config.rollout.partial_rollout
+                self.ahead = SamplingAhead(
+                    self.runner, self.engine, remote, shares_parameters=remote is None, partial=partial
+                )
                 self.engine = self.ahead.engine
                 undo.callback(self.ahead.close)
             self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)

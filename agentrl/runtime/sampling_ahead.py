@@ -3,7 +3,7 @@
 Invariants:
 - no weights are read for an engine while an update changes them;
 - an engine that shares parameters or memory with the trainer draws nothing from the first log-prob of a step to its
-  last weight; its requests continue with their next token afterwards;
+  last weight; its requests continue with their next token afterwards, or end before (`rollout.partial_rollout`);
 - tools, users and rewards never wait for the policy's update.
 """
 
@@ -25,17 +25,26 @@ from agentrl.trajectory.trajectory import Trajectory
 class SamplingAhead:
     """Pauses an engine for updates, and begins batches beside them."""
 
-    def __init__(self, runner: LoopThread, engine: Engine, *, shares_parameters: bool) -> None:
-        """`shares_parameters`: the engine samples from the tensors that are trained."""
+    def __init__(
+        self,
+        runner: LoopThread,
+        engine: Engine,
+        servers: RemoteEngine | None,
+        *,
+        shares_parameters: bool,
+        partial: bool = True,
+    ) -> None:
+        """`servers`: those behind the engine. `shares_parameters`: it samples from the tensors that are trained.
+        `partial`: an update interrupts requests; otherwise it waits for those that have begun."""
         self.runner, self.shares_parameters = runner, shares_parameters
-        self.engine = MeteredEngine(engine)
+        self.engine = MeteredEngine(engine, partial=partial)
         self._weights = asyncio.Lock()
         self._paused = False
         self._tasks = set[asyncio.Task[Any] | None]()
         self._stack = ExitStack()
         self._stack.enter_context(deferred_collection())
-        if isinstance(engine, RemoteEngine):
-            self._guard(engine)
+        if servers is not None:
+            self._guard(servers)
 
     def begin(self, rollouts: Rollouts, batch: AdmittedBatch) -> Pending:
         """Begin the trajectories of a batch."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.queueing import began
+from agentrl.core.shares import share_of
 from agentrl.core.user_code import Threads, UserFunction
 from agentrl.tools.arguments import ArgumentCheck
 from agentrl.tools.options import IN_THREAD_FIX, ToolOptions
@@ -134,7 +135,9 @@ class ToolRunner:
         slots = self.options.max_concurrency
         if slots is None and not all(function.is_async for function in self.methods.values()):
             slots = SYNC_CALLS
-        return nullcontext() if slots is None else asyncio.Semaphore(slots)
+        if slots is None:
+            return nullcontext()
+        return asyncio.Semaphore(share_of(slots, f"tool {self.name!r}: max_concurrency"))
 
     def _line(self, method: str, error: Exception) -> str:
         text = " ".join(str(error).split())

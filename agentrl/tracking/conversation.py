@@ -35,6 +35,8 @@ SPECIAL = re.compile(r"<[|｜][^<>\s]{1,64}[|｜]>|</?s>|<(?:bos|eos|pad|unk|sta
 REPEATED = re.compile(r"(<[^<>\s]{1,64}>)\1{3,}")
 """Tokens that stand for a picture, say."""
 LINE_END = "↵"
+LAST_LINES = 5
+"""Of a program's output."""
 # Model and tools may write escape codes; those must show, not act on the reader's terminal.
 CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
 CONTROL |= dict.fromkeys(range(0xD800, 0xE000), HALF)
@@ -57,9 +59,9 @@ def conversation(
     body: list[RenderableType] = [_header(record)]
     for number, sample in enumerate(samples, start=1):
         if len(samples) > 1:
-            body.append(Text(f"\nsample {number} of {len(samples)} (the template rewrote history)", style="bold"))
+            body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record)})", style="bold"))
         body += [Text(""), _stream(sample, max_prompt)]
-    body += [Text(""), *_calls(record), *_trouble(record), legend()]
+    body += [Text(""), *_calls(record), *_program(record), *_trouble(record), legend()]
     name = title or str(record["key"])
     return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
 
@@ -158,6 +160,27 @@ def _calls(record: Record) -> Iterator[Text]:
         text.append(str(call["name"]).translate(CONTROL), "not dim bold").append("  ")
         text.append(call["outcome"], f"not dim {OUTCOMES[call['outcome']]}")
         yield text.append(f"  {duration(call['seconds'])}  reward {figure(call['reward'])}")
+
+
+def _why(record: Record) -> str:
+    """Why a trajectory has several samples."""
+    return (
+        "the program's history did not continue"
+        if "gateway" in record.get("extra", {})
+        else "the template rewrote history"
+    )
+
+
+def _program(record: Record) -> Iterator[Text]:
+    """The end of an agent program: its code, its last lines."""
+    program = record.get("extra", {}).get("program")
+    if not program or "exit_code" not in program:
+        return
+    code = program["exit_code"]
+    ended = "was stopped" if code is None else f"ended with code {code}"
+    yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}", style="dim")
+    for line in str(program["output"]).rstrip().splitlines()[-LAST_LINES:]:
+        yield Text(f"  {line.translate(CONTROL)}", style="dim")
 
 
 def _trouble(record: Record) -> Iterator[Text]:

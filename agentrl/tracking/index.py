@@ -9,6 +9,7 @@ Invariants:
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from agentrl.trajectory.trajectory import SpanKind
 
 Record = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
 KINDS: tuple[str, ...] = get_args(SpanKind)
 TAIL = 65536
-SEGMENT = re.compile(rb'"n":\s*(\d+),\s*"mask":\s*([01])')
+SEGMENT = re.compile(rb'"turn":\s*(\d+),\s*"n":\s*(\d+),\s*"mask":\s*([01]),\s*"version":\s*(\d+|null)')
+READ = ("turn", "n", "mask", "version")
 COLUMNS = (
     "offset",  # of the line, in bytes
     "length",  # of the line, without its end
@@ -53,6 +55,8 @@ class Index:
     columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
     spans: list[list[int]] = field(default_factory=list)
     """Per trajectory: kind (its place in KINDS), start and end in ms since `start`, thrice and thrice again."""
+    versions: list[list[int]] = field(default_factory=list)
+    """Per trajectory: turn, version and number of its tokens, thrice and thrice again."""
     position: int = 0
     """Bytes of the dump that are indexed."""
 
@@ -64,12 +68,13 @@ class Index:
         for name, value in zip(COLUMNS, (self.position, length, *_summary(record)), strict=True):
             self.columns[name].append(value)
         self.spans.append(_spans(record["spans"]))
+        self.versions.append(_versions(record))
         self.position += length + 1
 
     def save(self, dump: Path) -> None:
         """Write it beside its dump."""
         head = {"version": VERSION, "size": self.position, "tail": _tail(dump), "columns": self.columns}
-        write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans)))
+        write_atomic(_path(dump), (_json(part) + "\n" for part in (head, self.spans, self.versions)))
 
 
 def read_index(dump: Path) -> Index:
@@ -94,7 +99,9 @@ def _saved(dump: Path) -> Index | None:
     with suppress(OSError, ValueError, KeyError), _path(dump).open(encoding="utf-8") as file:
         head = json.loads(file.readline())
         fits = (head["version"], head["size"], head["tail"]) == (VERSION, dump.stat().st_size, _tail(dump))
-        return Index(head["columns"], json.loads(file.readline()), head["size"]) if fits else None
+        if fits:
+            spans, versions = map(json.loads, file)
+            return Index(head["columns"], spans, versions, head["size"])
     return None
 
 
@@ -112,7 +119,7 @@ def _built(dump: Path) -> Index:
 
 
 def _skimmed(line: bytes) -> Record:
-    """A record whose samples hold nothing but the lengths of their segments: the rest takes most of the time to parse.
+    """A record whose segments hold no texts, and whose samples no columns: those take most of the time to parse.
 
     A quote within a text is escaped, so what is looked for cannot stand in one.
     """
@@ -120,7 +127,7 @@ def _skimmed(line: bytes) -> Record:
     if not found:
         raise KeyError("samples")
     record: Record = json.loads(head.rstrip(b", ") + b"}")
-    segments = [{"n": int(n), "mask": int(mask)} for n, mask in SEGMENT.findall(samples)]
+    segments = [dict(zip(READ, map(json.loads, found), strict=True)) for found in SEGMENT.findall(samples)]
     return record | {"samples": [{"segments": segments}]}
 
 
@@ -144,6 +151,14 @@ def _summary(record: Record) -> tuple[Any, ...]:
         min((span["start"] for span in spans), default=None),
         max((span["end"] for span in spans), default=None),
     )
+
+
+def _versions(record: Record) -> list[int]:
+    tokens = Counter[tuple[int, int]]()
+    for segment in (segment for sample in record["samples"] for segment in sample["segments"]):
+        if segment["mask"]:
+            tokens[segment["turn"], segment["version"]] += segment["n"]
+    return list(chain.from_iterable((*drawn, n) for drawn, n in sorted(tokens.items())))
 
 
 def _spans(spans: list[Record]) -> list[int]:

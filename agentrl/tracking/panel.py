@@ -1,7 +1,7 @@
 """Draws the state of a run as one panel; a pure function of state, time and width."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, cycle, pairwise
 
 from rich.console import Group, RenderableType
@@ -24,6 +24,7 @@ PHASE_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 SMALL_SHARE = 0.02
 """Shares of a step below this are not worth a name."""
 GAP = Text("")
+AGE = "staleness/share_"
 
 
 def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> Panel:
@@ -33,6 +34,7 @@ def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> P
     blocks: list[RenderableType] = [_progress(state, inner), _activity(state, now, inner)]
     if state.metrics:
         blocks += [GAP, _trends(state, inner), GAP, _figures(state, inner), GAP, *_phase_times(state, inner)]
+        blocks += _token_ages(state, inner)
     if state.validations:
         blocks += [GAP, _validation(state)]
     if height < ROOMY_HEIGHT:
@@ -161,19 +163,34 @@ def _cell(field: Field, metrics: Mapping[str, float]) -> Text:
 
 
 def _phase_times(state: State, width: int) -> list[Text]:
-    """A bar split as the last step's time was, and what each colour means."""
+    """The last step's time by phase."""
     seconds = _phases(state.metrics)
-    total = sum(seconds.values())
+    whole = duration(state.metrics.get("time/step", sum(seconds.values())))
+    return _split_bar("step time", whole, seconds, duration, width)
+
+
+def _token_ages(state: State, width: int) -> list[Text]:
+    """The last step's tokens by the updates since they were drawn."""
+    ages = {name.removeprefix(AGE): value for name, value in state.metrics.items() if name.startswith(AGE)}
+    mean = state.metrics.get("staleness/mean", 0.0)
+    return _split_bar("token age", figure(mean), dict(sorted(ages.items(), key=lambda age: int(age[0]))), share, width)
+
+
+def _split_bar(
+    label: str, head: str, parts: Mapping[str, float], show: Callable[[float], str], width: int
+) -> list[Text]:
+    """A bar split in proportion to the parts, and a legend of its colours; nothing if the parts are 0."""
+    total = sum(parts.values())
     if not total:
         return []
-    bar = _label("step time").append(f"{duration(state.metrics.get('time/step', total)):<7}", "not dim bold")
+    bar = _label(label).append(f"{head:<7}", "not dim bold")
     room = width - bar.cell_len
     legend = Text(" " * (LABEL_WIDTH + 1), no_wrap=True, overflow="ellipsis")
-    cuts = [round(room * spent / total) for spent in accumulate(seconds.values(), initial=0.0)]
-    for (name, part), colour, (a, b) in zip(seconds.items(), cycle(PHASE_COLOURS), pairwise(cuts), strict=False):
+    cuts = [round(room * spent / total) for spent in accumulate(parts.values(), initial=0.0)]
+    for (name, part), colour, (a, b) in zip(parts.items(), cycle(PHASE_COLOURS), pairwise(cuts), strict=False):
         bar.append("█" * (b - a), f"not dim {colour}")
         if part >= SMALL_SHARE * total:
-            legend.append("■ ", colour).append(f"{name} ").append(f"{duration(part)}  ", "dim")
+            legend.append("■ ", colour).append(f"{name} ").append(f"{show(part)}  ", "dim")
     return [bar, legend]
 
 

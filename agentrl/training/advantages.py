@@ -15,6 +15,7 @@ from agentrl.algorithms.segments import sequence_of
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.training.batch import Batch
+from agentrl.training.ledger_credit import credit_ledgers
 from agentrl.training.off_policy import correct_batch, needs_batch_correction
 from agentrl.training.packing import advantages_by_key, place_rewards
 from agentrl.trajectory.trajectory import Trajectory
@@ -66,6 +67,7 @@ class ComputeAdvantages:
             scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
         metrics = self.estimate(batch)
+        batch = credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
         self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
 

@@ -53,6 +53,8 @@ class Batch:
     """bool [B]; whether its trajectory ended at the length limit."""
     values: Tensor | None = None
     """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
+    stale: Tensor | None = None
+    """bool [T]; the model's tokens that older weights drew; None in a run whose tokens are all of the present ones."""
     advantages: Tensor | None = None
     """f32 [T]."""
     returns: Tensor | None = None

@@ -14,21 +14,23 @@ DIGITS = (48, 32, 16, 0)
 BASE = 1 << 16
 
 
-def gap_metrics(gap: Tensor, ranks: Ranks = ALONE) -> dict[str, float]:
+def gap_metrics(gap: Tensor, ranks: Ranks = ALONE, prefix: str = "rollout_gap/") -> dict[str, float]:
     """Mean, largest and 99th percentile of the gap's size and an estimate of KL(engine || trainer), in nats a token.
 
-    `gap` f64 [N]: old minus rollout log-probs of this rank's tokens; some rank has one. `k3` is of the negative
+    `gap` f64 [N]: old minus rollout log-probs of this rank's tokens; {} if no rank has one. `k3` is of the negative
     gap, because the engine sampled the tokens.
     """
     size = gap.abs()
     sums = torch.stack([size.new_tensor(size.numel()), size.sum(), k3(-gap).sum()])
     count, total, divergence = ranks.total(sums).tolist()
+    if not count:
+        return {}
     rank = max(1, min(int(count), round(0.99 * count + 0.5)))
     return {
-        "rollout_gap/mean": total / count,
-        "rollout_gap/max": nth_smallest(size, int(count), ranks),
-        "rollout_gap/p99": nth_smallest(size, rank, ranks),
-        "rollout_gap/k3": divergence / count,
+        f"{prefix}mean": total / count,
+        f"{prefix}max": nth_smallest(size, int(count), ranks),
+        f"{prefix}p99": nth_smallest(size, rank, ranks),
+        f"{prefix}k3": divergence / count,
     }
 
 

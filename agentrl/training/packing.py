@@ -41,8 +41,11 @@ def pack(trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interac
     )
 
 
-def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
-    """Pack all trajectories without an infra error, scored or not, with rewards of 0."""
+def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) -> Batch:
+    """Pack all trajectories without an infra error, scored or not, with rewards of 0.
+
+    `version`: of the policy that is trained, where older ones may have drawn tokens; sets `Batch.stale`.
+    """
     ledgers: list[Ledger] = []
     owners: list[int] = []
     groups: list[int] = []
@@ -53,6 +56,8 @@ def pack_tokens(trajectories: Sequence[Trajectory]) -> Batch:
         owners += [i] * len(kept)
         groups += [numbers.setdefault(trajectory.row.uid, len(numbers))] * len(kept)
     batch = pack_ledgers(ledgers, trajectory=owners, group=groups)
+    if version is not None:
+        batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
     batch.truncated = torch.tensor([trajectories[i].finish == "length" for i in owners], dtype=torch.bool)
     return batch
 

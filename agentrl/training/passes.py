@@ -12,24 +12,41 @@ from agentrl.training.model.attention import is_packed, kernel_of
 from agentrl.training.optimizer import MOMENTS
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local, unwrapped
-from agentrl.training.perf.pass_size import UNITS, activation_bytes, free_memory, shape_of, tokens_that_fit
+from agentrl.training.perf.pass_size import (
+    UNITS,
+    TokenBytes,
+    activation_bytes,
+    free_memory,
+    logits_that_fit,
+    shape_of,
+    tokens_that_fit,
+)
 from agentrl.training.trainable import Trainable
 
 
 def fit_passes(config: Config, trainables: list[Trainable], others: list[Any], ranks: Ranks) -> None:
-    """Set the sizes of passes that no key sets, to the tokens that fit into the memory that is free now.
+    """Set the sizes of passes that no key sets, to the tokens that fit into the memory that is free now, and how many
+    logits a pass keeps.
 
     `others`: a reference, whose passes have no backward pass and take the size of the policy's. Collective.
     """
-    device = trainables[0].device
+    device, alone = trainables[0].device, ranks.world == 1
     room = free_memory(device) - sum(moment_bytes(t) for t in trainables)
     longest = ceil(longest_sequence(config) / ranks.seq_world)
     for trainable in trainables:
-        left, each = room - pass_bytes(trainable), token_bytes(trainable.module)
-        fitting = tokens_that_fit(left, each, longest, alone=ranks.world == 1)
+        left, each = room - pass_bytes(trainable), token_bytes(trainable)
+        fitting = tokens_that_fit(left, each, longest, alone=alone)
         set_pass_tokens(trainable, min(ranks.gather(fitting)))
+        if each.logits:
+            trainable.score.keep = logits_that_fit(left, each, pass_tokens(trainable, longest), alone=alone)
     for other in others:
         set_pass_tokens(other, trainables[0].micro_batching.max_tokens)
+
+
+def pass_tokens(trainable: Trainable, longest: int) -> int:
+    """Most tokens of a pass of an update."""
+    sizes = trainable.micro_batching
+    return max(sizes.max_tokens or 0, longest * (1 if sizes.max_tokens else sizes.max_sequences or 1))
 
 
 def set_pass_tokens(owner: Any, tokens: int | None) -> None:
@@ -46,16 +63,18 @@ def longest_sequence(config: Config) -> int:
     return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
-def token_bytes(module: Any) -> float:
-    """Bytes of activations per token of a pass of `module`."""
+def token_bytes(trainable: Trainable) -> TokenBytes:
+    """Bytes per token of a pass."""
+    module: Any = trainable.module
     parameters = dict(module.named_parameters())
     shape = shape_of(module.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
-    return activation_bytes(
+    activations = activation_bytes(
         shape,
         narrow=getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16),
         compiled=runs_compiled(module),
         checkpointing=bool(getattr(unwrapped(module), "is_gradient_checkpointing", False)),
     )
+    return TokenBytes(activations, getattr(trainable.score, "logit_bytes", 0))
 
 
 def moment_bytes(trainable: Trainable) -> float:
@@ -91,4 +110,6 @@ def description(policy: Any) -> str:
     implementation = model.config.get_text_config()._attn_implementation
     attention = kernel_of(model.config, policy.device) if is_packed(model) else implementation
     parts = [f"passes of {size}", "compiled" if runs_compiled(policy.module) else "not compiled"]
-    return ", ".join([*parts, f"attention {attention}", f"head {policy.score.kernels or 'of the model'}"])
+    head = f"head {policy.score.kernels or 'of the model'}"
+    kept = f" with {policy.score.keep} kept logits" if policy.score.keep else ""
+    return ", ".join([*parts, f"attention {attention}", head + kept])

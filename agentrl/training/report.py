@@ -87,8 +87,10 @@ class PolicyReport(Report):
         self._tokens = batch.num_tokens
         self._model_tokens = batch.mask.sum()
         self._sequences = batch.num_sequences
-        self._gaps: list[tuple[Tensor, Tensor]] = []
-        """Of each micro-batch, f64 [T], and where it counts, bool [T]: selecting would wait for the device."""
+        self._ahead = batch.stale is not None
+        self._gaps: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Of each micro-batch, f64 [T], where it counts, and where older weights drew the token, bool [T]: selecting
+        would wait for the device."""
         self._rejected: Tensor | None = None
 
     def micro_batch(self, micro: Batch, details: dict[str, Tensor]) -> None:
@@ -103,7 +105,8 @@ class PolicyReport(Report):
         if micro.rejected is not None:
             drawn = drawn | micro.rejected
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
-        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn))
+        stale = torch.zeros_like(drawn) if micro.stale is None else micro.stale
+        self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn, stale))
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
@@ -124,8 +127,12 @@ class PolicyReport(Report):
         if not float(self._scored):
             return metrics
         means = {_metric(name): value for name, value in self.means("pg_loss").items()}
-        gap = torch.cat([gap[drawn] for gap, drawn in self._gaps])
-        return metrics | means | gap_metrics(gap, self._ranks)
+        gap = torch.cat([gap[drawn & ~stale] for gap, drawn, stale in self._gaps])
+        metrics |= means | gap_metrics(gap, self._ranks)
+        if self._ahead:
+            gap = torch.cat([gap[drawn & stale] for gap, drawn, stale in self._gaps])
+            metrics |= gap_metrics(gap, self._ranks, "staleness/gap_")
+        return metrics
 
 
 def _metric(name: str) -> str:

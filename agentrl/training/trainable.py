@@ -44,6 +44,9 @@ class Steps:
 class Trainable:
     """Base class; subclasses define `loss_weights` and `loss`."""
 
+    score: Any
+    """Computes the columns of a micro-batch's tokens: `TokenLogprobs`, or values."""
+
     def __init__(
         self,
         module: nn.Module,
@@ -149,6 +152,9 @@ class Trainable:
         self.optimizer.clear()
         clear_copies(self.module)
         smaller = self.micro_batching.halved(mini, sequences)
+        if smaller is None and getattr(self.score, "keep", 0):
+            self.score.keep = 0
+            return
         if smaller is None:
             raise UserError(f"a pass of one sequence of {max(mini.lengths)} tokens {NO_ROOM}")
         log.warning("out of GPU memory: passes have at most %d tokens from now on", smaller.max_tokens)

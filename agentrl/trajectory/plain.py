@@ -1,45 +1,114 @@
 """Finished trajectories as plain data, for checkpoints: loading them runs no code.
 
-Token columns become bytes, everything else one JSON text. Objects that JSON does not know become their repr: training
-reads none of them.
+Token columns become bytes, images PNG, everything else one JSON text. Objects that JSON does not know become their
+repr: training reads none of them.
 """
 
 import json
 from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, fields
+from io import BytesIO
 from typing import Any
 
 from agentrl.core.json_text import to_json
 from agentrl.trajectory.ledger import KINDS, Ledger
+from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
+from agentrl.trajectory.trajectory import Message, Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
 RECORDS = {"tool_calls": ToolCallRecord, "turn_rewards": TurnReward, "spans": Span}
+FAST = 1
+"""Compression of PNG: the higher levels take several times as long."""
 
 
-def to_plain(trajectory: Trajectory) -> dict[str, Any] | None:
-    """The trajectory without its row; None for one with images or videos, which cannot be plain data."""
-    if any(ledger.media for ledger in trajectory.ledgers):
-        return None
+class MediaTable:
+    """Images and videos of several trajectories, each once: those of a group share their prompt's."""
+
+    def __init__(self) -> None:
+        self._media: list[Medium] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, medium: Medium) -> int:
+        """The place of a medium in the table."""
+        number = self._numbers.setdefault(id(medium), len(self._media))
+        if number == len(self._media):
+            self._media.append(medium)
+        return number
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        """The media by number: bytes, numbers and tensors."""
+        return [_plain_medium(medium) for medium in self._media]
+
+
+def media_from_plain(plain: Sequence[dict[str, Any]]) -> list[Medium]:
+    """The media of a `MediaTable`, by number."""
+    return [_medium(**each) for each in plain]
+
+
+def to_plain(trajectory: Trajectory, media: MediaTable) -> dict[str, Any]:
+    """The trajectory without its row; its images and videos go to `media`."""
     names = [f.name for f in fields(trajectory) if f.name not in ("row", "ledgers", *RECORDS)]
     values = {name: getattr(trajectory, name) for name in names}
     values |= {name: [asdict(record) for record in getattr(trajectory, name)] for name in RECORDS}
-    return {"values": to_json(values), "ledgers": [_plain_ledger(ledger) for ledger in trajectory.ledgers]}
+    return {
+        "values": to_json(values),
+        "ledgers": [_plain_ledger(ledger, media) for ledger in trajectory.ledgers],
+        "shown": _shown(trajectory.messages, media),
+    }
 
 
-def from_plain(plain: dict[str, Any], row: Row) -> Trajectory:
-    """The trajectory of `row` that `to_plain` took apart."""
+def from_plain(plain: dict[str, Any], row: Row, media: Sequence[Medium]) -> Trajectory:
+    """The trajectory of `row` that `to_plain` took apart; `media`: by number."""
     values = json.loads(plain["values"])
     values |= {name: [kind(**record) for record in values[name]] for name, kind in RECORDS.items()}
     values["outcome"] = Outcome(values["outcome"])
-    return Trajectory(row, ledgers=[_ledger(each) for each in plain["ledgers"]], **values)
+    for message, part, number in plain["shown"]:
+        values["messages"][message]["content"][part][media[number].kind] = media[number]
+    return Trajectory(row, ledgers=[_ledger(each, media) for each in plain["ledgers"]], **values)
 
 
-def _plain_ledger(ledger: Ledger) -> dict[str, Any]:
+def _shown(messages: Sequence[Message], media: MediaTable) -> list[tuple[int, int, int]]:
+    """(message, content part, medium) for each image and video of a conversation."""
+    parts = [(i, message["content"]) for i, message in enumerate(messages) if isinstance(message.get("content"), list)]
+    return [
+        (i, j, media.number(part[part["type"]]))
+        for i, content in parts
+        for j, part in enumerate(content)
+        if isinstance(part.get(part.get("type")), Medium)
+    ]
+
+
+def _plain_ledger(ledger: Ledger, media: MediaTable) -> dict[str, Any]:
     columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
-    return columns | {"prompt_length": ledger.prompt_length}
+    return columns | {"prompt_length": ledger.prompt_length, "media": [media.number(m) for m in ledger.media]}
 
 
-def _ledger(plain: dict[str, Any]) -> Ledger:
+def _ledger(plain: dict[str, Any], media: Sequence[Medium]) -> Ledger:
     columns: dict[str, Any] = {name: array(kind, plain[name]).tolist() for name, kind in KINDS.items()}
-    return Ledger(**columns, prompt_length=plain["prompt_length"])
+    return Ledger(**columns, prompt_length=plain["prompt_length"], media=[media[number] for number in plain["media"]])
+
+
+def _plain_medium(medium: Medium) -> dict[str, Any]:
+    pictures = [] if medium.source is None else [_png(frame) for frame in medium.frames]
+    values = {name: getattr(medium, name) for name in ("kind", "text", "ids", "short")}
+    return values | {"types": dict(medium.types), "features": dict(medium.features), "pictures": pictures}
+
+
+def _medium(pictures: Sequence[bytes], **values: Any) -> Medium:
+    frames = [_picture(each) for each in pictures]
+    return Medium(source=frames if values["kind"] == "video" else next(iter(frames), None), **values)
+
+
+def _png(image: Any) -> bytes:
+    buffer = BytesIO()
+    image.convert("RGB").save(buffer, format="PNG", compress_level=FAST)
+    return buffer.getvalue()
+
+
+def _picture(png: bytes) -> Any:
+    from PIL import Image
+
+    image = Image.open(BytesIO(png))
+    image.load()
+    return image

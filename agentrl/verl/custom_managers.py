@@ -51,7 +51,7 @@ class OneByOne:
         self._run: UserFunction | None = None
         self._slots = asyncio.Semaphore(workers)
 
-    async def __call__(self, given: Arguments) -> Any:
+    async def __call__(self, given: Arguments, key: str = "") -> Any:
         if self._run is None:  # here, because its constructor may want the running event loop
             with reported_as(SECTION):
                 self._run = UserFunction(self.make().run_single, owner="the reward manager", fix="")
@@ -61,10 +61,10 @@ class OneByOne:
             raise InfraError(f"run_single returned {said!r:.80}; it must be a dict with reward_score")
         return {**said.get("reward_extra_info", {}), "score": said["reward_score"]}
 
-    def expect(self, trajectories: int) -> None:
+    def expect(self, keys: Sequence[str]) -> None:
         """Nothing to prepare."""
 
-    def skip(self) -> None:
+    def skip(self, key: str) -> None:
         """Nothing waits for it."""
 
     async def close(self) -> None:

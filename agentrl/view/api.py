@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.tracking.dumps import token_texts
-from agentrl.tracking.index import KINDS, read_lines
+from agentrl.tracking.index import KINDS, Index, read_lines
 from agentrl.view.curves import AXES, Curves
 from agentrl.view.runs import FOLDERS, Run
 from agentrl.view.table import Row, Table
@@ -21,6 +21,8 @@ Query = Mapping[str, str]
 Answer = dict[str, Any]
 
 PAGE = 200
+AHEAD = ("staleness/", *(f"perf/{n}" for n in ("queue", "running", "trainer_wait", "engine_idle", "interruptions")))
+"""Metrics, by the start of their names, of a run whose rollouts continue while the policy trains."""
 
 
 class Api:
@@ -98,13 +100,22 @@ class Api:
         return record | {"line": line, "lines": len(index)}
 
     def timeline(self, query: Query) -> Answer:
-        """Every trajectory of a step with its spans: [kind, start, end, kind, start, end, ...], ms from the first."""
+        """Every trajectory of a step with its spans: [kind, start, end, kind, start, end, ...], ms from the first.
+
+        `figures`: the step's metrics of AHEAD, where rollouts continued while the policy trained.
+        """
         table, step = self._table(query), int(query["step"])
         index = table.index(step)
         rows = [row for row in table.rows({"step": str(step)}) if row["start"] is not None]
         origin = min((row["start"] for row in rows), default=0.0)
-        lives = [_life(row, index.spans[row["line"]], origin) for row in rows]
-        return {"kinds": KINDS, "origin": origin, "rows": lives, "untimed": len(index) - len(lives)}
+        lives = [_life(row, index, origin) for row in rows]
+        return {
+            "kinds": KINDS,
+            "origin": origin,
+            "rows": lives,
+            "untimed": len(index) - len(lives),
+            "figures": self._ahead(query, step),
+        }
 
     def match(self, query: Query) -> Answer:
         """The trajectory of a step that another one compares with: same row and sample, else same row, else first."""
@@ -114,6 +125,13 @@ class Api:
         uid, sample = query.get("uid"), query.get("sample")
         best = max(rows, key=lambda row: (row["uid"] == uid, row["uid"] == uid and str(row["sample"]) == sample))
         return best | {"same": best["uid"] == uid}
+
+    def _ahead(self, query: Query, step: int) -> Answer:
+        if query.get("split", "rollout") != "rollout":
+            return {}
+        curves = self.curves[self._chosen(query)]
+        curves.refresh()
+        return curves.at(step, [name for name in curves.series if name.startswith(AHEAD)])
 
     def _run(self, i: int) -> Answer:
         run, curves = self.runs[i], self.curves[i]
@@ -144,8 +162,8 @@ def _unrolled(runs: list[list[float]]) -> list[float]:
     return list(chain.from_iterable([value] * int(count) for count, value in runs))
 
 
-def _life(row: Row, spans: list[int], origin: float) -> Answer:
-    shift = round((row["start"] - origin) * 1000)
+def _life(row: Row, index: Index, origin: float) -> Answer:
+    shift, spans = round((row["start"] - origin) * 1000), index.spans[row["line"]]
     moved = [number if i % 3 == 0 else number + shift for i, number in enumerate(spans)]
     shown = ("line", "key", "uid", "sample", "reward", "outcome", "finish", "turns", "calls")
-    return {name: row[name] for name in shown} | {"spans": moved}
+    return {name: row[name] for name in shown} | {"spans": moved, "versions": index.versions[row["line"]]}

@@ -6,7 +6,7 @@ Invariant: thinning keeps the smallest and the largest value of every stretch, s
 import bisect
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -52,6 +52,16 @@ class Curves:
             kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
         order = sorted(kept)
         return [steps[i] for i in order], [values[i] for i in order]
+
+    def at(self, step: int, names: Iterable[str]) -> dict[str, float]:
+        """The values of a step; a metric that the step does not have is left out."""
+        found = {}
+        for name in names:
+            steps, values = self.series.get(name, ([], []))
+            place = bisect.bisect_right(steps, step) - 1
+            if place >= 0 and steps[place] == step:
+                found[name] = values[place]
+        return found
 
     def sums(self, axis: str, steps: Sequence[int]) -> list[float]:
         """How much of one of AXES a run had behind it after each of `steps`, which ascend."""

@@ -31,6 +31,16 @@ async def score(data_source: str, solution_str: str, ground_truth: str) -> float
     return float(len(solution_str) % 3)
 
 
+def score_all(
+    data_sources: list[str], solution_strs: list[str], ground_truths: list[str], extra_infos: Any = None
+) -> list[float]:
+    return [len(solution) % 3 + len(solution_strs) / 100 for solution in solution_strs]
+
+
+def user(messages: list[dict[str, Any]]) -> tuple[bool, str]:
+    return len(messages) > 3, "Again?"
+
+
 def ahead(settings: Settings, bound: int = 2, **more: Any) -> Settings:
     trainer = {**settings["trainer"], "max_staleness": bound, "total_training_steps": STEPS, "save_freq": 1}
     return {**settings, **more, "trainer": trainer | more.pop("trainer", {})}
@@ -42,6 +52,8 @@ def ahead(settings: Settings, bound: int = 2, **more: Any) -> Settings:
         {},
         {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.max_num_gen_batches": 2},
         {"algorithm.adv_estimator": "remax", "algorithm.use_pf_ppo": True},
+        {"algorithm.adv_estimator": "gae", "reward.reward_manager.name": "batch", "rollout.partial_rollout": False},
+        {"rollout.multi_turn.enable": True, "data.max_response_length": 60, "actor.use_kl_loss": True},
         {
             "reward.launch_reward_fn_async": True,
             "actor.ppo_mini_batch_size": 1,
@@ -54,13 +66,26 @@ def test_a_run_ahead(settings: Settings, rows: Rows, more: Settings) -> None:
     if more.pop("engine", None):
         more["rollout.engine_kwargs"] = {"hf": {"fallback": True}}
     settings = ahead(settings, **more, **{"trainer.test_freq": 2})
-    with agentrl.training(settings, rows=rows, validation_rows=rows[:1], reward=score) as run:
+    parts = {
+        "reward": score_all if "reward.reward_manager.name" in more else score,
+        "interactions": [user] if "rollout.multi_turn.enable" in more else None,
+    }
+    with agentrl.training(settings, rows=rows, validation_rows=rows[:1], **parts) as run:
         steps = list(run)
     assert [step.number for step in steps] == list(range(1, STEPS + 1))
     trained = Counter(t.key for step in steps for t in step.trajectories)
     assert set(trained.values()) == {1}
     assert max(step.metrics.get("staleness/max", 0) for step in steps) <= 2
     assert any("perf/engine_idle_share" in step.metrics for step in steps)
+    assert not any("time/baseline" in step.metrics for step in steps)  # greedy answers are sampled with their row
+    for dump in (settings["trainer"]["default_local_dir"] / "validation").glob("*.jsonl"):
+        samples = [sample for record in load_trajectories(dump) for sample in record["samples"]]
+        versions = {segment["version"] for sample in samples for segment in sample["segments"] if segment["mask"]}
+        assert versions == {int(dump.stem)}
+    if "reward.reward_manager.name" in more:  # each batch of rows in a call of its own
+        assert {round(t.reward % 1, 2) for step in steps for t in step.trajectories} == {0.04}
+    if "rollout.partial_rollout" in more:  # one turn, one version
+        assert all(step.metrics["staleness/mixed"] == 0 for step in steps)
 
 
 def test_old_tokens_are_weighed_by_the_policy_at_the_steps_start(settings: Settings, rows: Rows) -> None:
@@ -70,7 +95,9 @@ def test_old_tokens_are_weighed_by_the_policy_at_the_steps_start(settings: Setti
         steps = [step.metrics for step in run]
     stale = [m for m in steps if m.get("staleness/mean", 0) > 0]
     assert stale
-    assert all(m["rollout_gap/mean"] > 1e-4 for m in stale)  # versions differ, and the weights say so
+    assert all(m["staleness/gap_mean"] > 1e-4 for m in stale)  # versions differ, and the weights say so
+    assert all(m.get("rollout_gap/mean", 0.0) < 1e-4 for m in steps)  # engine and trainer compute the same
+    assert "rollout_gap/mean" in steps[0]
     assert any(abs(m["rollout_is/mean"] - 1) > 1e-4 for m in stale)
 
 

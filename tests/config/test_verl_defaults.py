@@ -54,6 +54,7 @@ OURS: Mapping[str, str] = {
     "logger": "wandb needs an account",
     "max_num_batched_tokens": "speed",
     "max_num_seqs": "speed",
+    "agent.num_workers": "placement",
     "max_token_len_per_gpu": "memory",
     "model.path": "where models lie; the critic's is the policy's own",
     "multi_turn.format": "found out from the template",
@@ -147,7 +148,8 @@ def test_the_table_is_verls_own_file(name: str, schema: type) -> None:
 
 
 def test_the_table_is_of_real_keys() -> None:
-    schemas = {"ppo_trainer": Config, "dapo_trainer": Config, "generation": EvalConfig, "evaluation": EvalConfig}
+    schemas = {"ppo_trainer": Config, "dapo_trainer": Config, "one_step_off_ppo_trainer": Config}
+    schemas |= {"generation": EvalConfig, "evaluation": EvalConfig}
     for file in table()["files"]:
         schema = schemas.get(file, SftConfig)
         for version in VERSIONS:

@@ -1,6 +1,7 @@
 """Every page runs as it stands there, from its first command to its last. What is not run, commands.yaml lists."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ def judge() -> Iterator[str]:
 
 def marked(page: str) -> object:
     plan = TABLE.get(page) or {}
-    marks = [getattr(pytest.mark, name) for name in ("slow", "engine") if plan.get(name)]
+    marks = [getattr(pytest.mark, name) for name in ("slow", "engine", "agents", "docker") if plan.get(name)]
     return pytest.param(page, marks=[*marks, pytest.mark.timeout(600)], id=page)
 
 
@@ -59,6 +60,7 @@ def story(
     capsys: pytest.CaptureFixture[str],
     starts: dict[str, Path],
     judge: str,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., Story]]:
     """Makes the story of a page, in a folder where it may begin."""
     stories: list[Story] = []
@@ -75,7 +77,11 @@ def story(
         if start:
             shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)
-        stories.append(Story(page, tmp_path, capsys, {"JUDGE": judge, "ENGINES": str(environments())}))
+        extra = {"JUDGE": judge, "ENGINES": str(environments()), "AGENTS": os.environ.get("AGENTRL_AGENTS", "")}
+        if (TABLE.get(page) or {}).get("docker"):
+            request.getfixturevalue("docker_host")
+            extra["BASE"] = request.getfixturevalue("engine").base()
+        stories.append(Story(page, tmp_path, capsys, extra))
         return stories[-1]
 
     yield make

@@ -83,7 +83,7 @@ def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch
     call = group.call
 
     def telling(self, method, *args):
-        if args[:1] == ("compute_logprobs",):
+        if method == "compute_logprobs":
             began.set()
         return call(self, method, *args)
 

@@ -197,9 +197,18 @@ def config_of(**changes: Any) -> Config:
         ({"rollout__max_num_seqs": 7}, Sharing(replicas=3), 7),
         ({"algorithm__filter_groups__enable": True, "data__gen_batch_size": 20}, Sharing(), 160),
         ({"data__gen_batch_size": 20}, Sharing(), 128),
+        ({"trainer__max_staleness": 2}, Sharing(), 384),  # three batches are under way
+        ({"trainer__max_staleness": 2}, Sharing(replicas=2), 192),
+        ({"trainer__max_staleness": 9}, Sharing(), 1024),
+        ({"trainer__max_staleness": 2, "rollout__max_num_seqs": 7}, Sharing(), 7),
+        (
+            {"trainer__max_staleness": 1, "algorithm__filter_groups__enable": True, "data__gen_batch_size": 16},
+            Sharing(),
+            256,
+        ),
     ],
 )
-def test_as_many_sequences_run_as_a_step_asks_for(changes: dict[str, Any], sharing: Sharing, expected: int) -> None:
+def test_as_many_sequences_run_as_are_under_way(changes: dict[str, Any], sharing: Sharing, expected: int) -> None:
     assert sequences(config_of(rollout__n=8, **changes), sharing) == expected
 
 
@@ -241,6 +250,10 @@ def test_it_takes_no_more_than_a_step_needs(tmp_path: Path) -> None:
     needed = 2 * (2 * GIB + 128 * 1000 * token)
     assert server_bytes(config, Sharing(), 1000, "bfloat16") == needed
     assert server_bytes(config, Sharing(replicas=2), 1000, "float32") == 4 * (2 * GIB + 64 * 1000 * token)
+    config.trainer.max_staleness = 3
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == 2 * (2 * GIB + 512 * 1000 * token)
+    config.rollout.max_num_seqs = 600
+    assert server_bytes(config, Sharing(), 1000, "bfloat16") == 2 * (2 * GIB + 600 * 1000 * token)
     few = replace(SETTINGS, trainer_bytes=0.0, needed_bytes=20.0 * GIB)
     assert memory_share(few, 80 * GIB) == 0.4  # a fifth more, and 8 GiB
     assert memory_share(replace(few, needed_bytes=200.0 * GIB), 80 * GIB) == 0.85

@@ -12,6 +12,7 @@ from agentrl.cli.main import Parser, main, parse
 from agentrl.config import resolve
 from agentrl.config.schema import Config
 from agentrl.config.sources import read_sources
+from agentrl.config.verl_defaults import values
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program, started_module, table
 from agentrl.verl.started import job_words
@@ -71,6 +72,18 @@ def test_dapo_scores_with_its_own_manager() -> None:
     assert composed(arguments_of(program, [])).reward.reward_manager.name == "dapo"
     chosen = arguments_of(program, ["reward_model.reward_manager=naive"])
     assert composed(chosen).reward.reward_manager.name == "naive"
+
+
+def test_one_step_off_policy_trains_on_rollouts_of_the_step_before() -> None:
+    program = find_program("recipe.one_step_off_policy.main_ppo")
+    assert program is not None
+    given = ["rollout.nnodes=1", "rollout.n_gpus_per_node=2", "actor_rollout_ref.hybrid_engine=False"]
+    config = composed(arguments_of(program, given))
+    assert config.trainer.max_staleness == 1
+    assert (config.rollout.nnodes, config.rollout.n_gpus_per_node) == (1, 2)
+    assert composed(arguments_of(program, [*given, "trainer.max_staleness=3"])).trainer.max_staleness == 3
+    bypass = [values("one_step_off_ppo_trainer", v)["algorithm.rollout_correction.bypass_mode"] for v in ("0.6", "0.7")]
+    assert bypass == [False, True]
 
 
 def test_every_refused_program_has_one_line() -> None:

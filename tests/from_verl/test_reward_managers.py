@@ -57,7 +57,7 @@ async def test_all_of_a_step_at_once_by_a_registered_name(scores):
     judge = scores(manager_class("register", "step_average", None))
     subjects = [trajectory(), trajectory()]
     subjects[1].ledgers[0].ids[-1] = WORDS.index("hint")
-    judge.expect(2)
+    judge.expect([subject.key for subject in subjects])
     await asyncio.gather(*(judge.score(subject) for subject in subjects))
     texts = [decode(subject.ledgers[0].ids[1:]) for subject in subjects]
     assert [subject.reward_extra["letters"] for subject in subjects] == [len(text) for text in texts]

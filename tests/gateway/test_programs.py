@@ -3,7 +3,10 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +35,7 @@ def ask(text, history=[]):
 PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen("result.txt", "w").write("done")\n'
 
 
-def written(folder: Path, code: str, **entry: object) -> str:
+def written(folder: Path, code: str, /, **entry: object) -> str:
     (folder / "agent.py").write_text(ASK + code)
     words = {"command": "python3 agent.py {prompt}", **entry}
     lines = [f"  {key}: {value}" for key, value in words.items() if value is not None]
@@ -40,10 +43,10 @@ def written(folder: Path, code: str, **entry: object) -> str:
     return str(folder / "agents.yaml")
 
 
-async def play(path: str, script: Script, **limits: int) -> Trajectory:
+async def play(path: str, script: Script, *, name: str = "mine", **limits: int) -> Trajectory:
     env, _ = environment(script, **{"model_length": 2048} | limits)
     trajectory = Trajectory(row(), "k", 0)
-    await loop_class("mine", path)(env).run(trajectory, Sampling(64, seed=1))
+    await loop_class(name, path)(env).run(trajectory, Sampling(64, seed=1))
     return trajectory
 
 
@@ -88,8 +91,10 @@ async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
         await play(written(tmp_path, code), says("Yes"))
     trajectory = await play(written(tmp_path, code, exit_codes="{3: model_error}"), says("Yes"))
     assert (trajectory.outcome, trajectory.error) == (Outcome.MODEL_ERROR, "agent mine ended with code 3: no luck")
-    with pytest.raises(InfraError, match="made no request"):
-        await play(written(tmp_path, "pass"), says("Yes"))
+    with pytest.raises(InfraError, match="ended with code 0 and made no request to the gateway .*: gone elsewhere"):
+        await play(written(tmp_path, 'print("gone elsewhere")'), says("Yes"))
+    with pytest.raises(InfraError, match="code 1 and got no turn of the model: all its requests were refused"):
+        await play(written(tmp_path, PLAIN), says("Yes"), model_length=8)
     late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=1, exit_codes="{timeout: model_error}")
     trajectory = await play(late, says("Yes"))
     assert (trajectory.outcome, trajectory.finish) == (Outcome.MODEL_ERROR, "timeout")
@@ -103,8 +108,7 @@ async def test_the_turn_limit_ends_the_program(tmp_path: Path) -> None:
     assert (trajectory.turns, trajectory.finish, trajectory.outcome) == (2, "max_turns", Outcome.OK)
 
 
-async def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
-    code = """
+LITTER = """
 ask("x")
 import subprocess
 inner = "import os,time; open(os.environ['PIDS'],'a').write(f'{os.getpid()} '); time.sleep(600)"
@@ -114,10 +118,13 @@ subprocess.Popen([sys.executable, "-c", inner])
 import time
 time.sleep(600)
 """
+"""Starts three processes that do not end, two of them in sessions of their own."""
+
+
+async def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.touch()
-    path = written(tmp_path, code, env=f'{{PIDS: "{pids}"}}')
-    task = asyncio.create_task(play(path, says("Yes")))
+    task = asyncio.create_task(play(written(tmp_path, LITTER, env=f'{{PIDS: "{pids}"}}'), says("Yes")))
     while len(pids.read_text().split()) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     task.cancel()
@@ -126,8 +133,49 @@ time.sleep(600)
     assert not [pid for pid in pids.read_text().split() if _alive(int(pid))]
 
 
+def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.touch()
+    path = written(tmp_path, LITTER, env=f'{{PIDS: "{pids}"}}')
+    trainer = get_context("fork").Process(target=lambda: asyncio.run(play(path, says("Yes"))))
+    trainer.start()
+    while len(pids.read_text().split()) < 3:
+        time.sleep(0.05)
+    trainer.kill()
+    trainer.join()
+    assert not [pid for pid in pids.read_text().split() if _alive(int(pid))]
+
+
+async def test_programs_start_in_turns(tmp_path: Path) -> None:
+    """One at a time, each until its first request; the engine answers neither before both have asked."""
+    log = tmp_path / "log"
+    code = f"""
+import time
+log = open({str(log)!r}, "a", buffering=1)
+log.write("start\\n")
+time.sleep(0.3)
+log.write("asks\\n")
+ask("x")
+"""
+    path = written(tmp_path, code, max_starting=1)
+    env, engine = environment(says("Yes"), model_length=2048)
+    engine.generate = _after(lambda: log.read_text().count("asks") == 2, engine.generate)  # type: ignore[method-assign]
+    kind = loop_class("mine", path)
+    await asyncio.gather(*(kind(env).run(Trajectory(row(), f"k{i}", i), Sampling(64)) for i in range(2)))
+    assert log.read_text().split() == ["start", "asks"] * 2
+
+
+def _after(condition: Callable[[], bool], call: Callable[..., Any]) -> Callable[..., Any]:
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return await call(*args, **kwargs)
+
+    return called
+
+
 def _alive(pid: int) -> bool:
-    for _ in range(100):
+    for _ in range(500):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -156,7 +204,9 @@ async def test_a_python_function_is_an_agent(tmp_path: Path, define: str) -> Non
     ("entry", "message"),
     [
         ({"command": "nosuchprogram"}, "command: nosuchprogram is not there; install it"),
-        ({"image": "docker"}, "image is not supported yet"),
+        ({"image": "debian", "network": 1, "memory": "much"}, "memory='much': write a number and a unit"),
+        ({"image": "debian", "folder": "work"}, "folder='work': write the path of a folder in the container"),
+        ({"memory": "4g"}, "memory is for containers: leave it out, or add image"),
         ({"python": "agent.run"}, "write either command or python"),
         ({"timeoutt": 5}, "unknown key 'timeoutt'; did you mean timeout"),
         ({"timeout": "soon"}, "timeout='soon': write a number above 0"),

@@ -20,7 +20,8 @@ def exact(hidden, weight, bias, targets, scale):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [97, 5000, 32000])
 @pytest.mark.parametrize("outputs", ["both", "logprobs", "entropy"])
-def test_values_and_gradients(dtype, vocabulary, outputs, monkeypatch):
+@pytest.mark.parametrize("keep", [0, 70, 100])
+def test_values_and_gradients(dtype, vocabulary, outputs, keep, monkeypatch):
     monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", vocabulary * 40)  # several chunks
     torch.manual_seed(0)
     inputs = [torch.randn(100, 64), torch.randn(vocabulary, 64) * 0.3, torch.randn(vocabulary)]
@@ -29,7 +30,7 @@ def test_values_and_gradients(dtype, vocabulary, outputs, monkeypatch):
     used = {"both": (0, 1), "logprobs": (0,), "entropy": (1,)}[outputs]
     mine = [x.to(CUDA, dtype).requires_grad_() for x in inputs]
     reference = [x.detach().double().requires_grad_() for x in mine]
-    found = ChunkedLogprobs.apply(*mine, targets, 0.7)
+    found = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, keep)
     wanted = exact(*reference, targets, 0.7)
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
     for i in used:
@@ -49,7 +50,7 @@ def test_the_kl_to_another_model(dtype, monkeypatch):
     targets, weights = torch.randint(5000, (100,), device=CUDA), torch.randn(2, 100, device=CUDA)
     reference = [x.double().requires_grad_() for x in mine]
     mine = [x.requires_grad_() for x in mine]
-    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, *other)
+    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, 0, *other)
     logp, logq = ((F.linear(*map(torch.Tensor.double, three)) * 0.7).log_softmax(-1) for three in (reference, other))
     wanted = (logp.exp() * (logp - logq)).sum(-1)
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import agentrl
 from agentrl.chat import Chat
 from agentrl.config import compose
 from agentrl.config.schema import Actor, Model
@@ -225,6 +227,39 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
     tokenizer = vision_model.load(saved)
     processor = load_processor(Model(path=str(saved)), tokenizer)
     assert isinstance(processor.medium("image", {"image": vision_model.picture()}), Medium)
+
+
+def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path) -> None:
+    """Three batches are begun with the first step and finished before the second: the resumed run samples none."""
+    scored: list[str] = []
+
+    def reward(data_source: str, solution_str: str, ground_truth: str) -> float:
+        scored.append(ground_truth)
+        return float(len(solution_str) % 2)
+
+    settings = {
+        "model": {"path": vision_model.folder(tmp_path / "model"), "dtype": "float32"},
+        "data": {"train_batch_size": 1, "max_prompt_length": 64, "max_response_length": 4},
+        "actor.ppo_mini_batch_size": 1,
+        "rollout.n": 2,
+        "trainer": {"total_training_steps": 3, "save_freq": 1, "max_staleness": 2, "device": "cpu"},
+        "trainer.default_local_dir": tmp_path / "run",
+    }
+    prompt = [{"role": "user", "content": "<image> what?"}]
+    rows = [
+        {"prompt": prompt, "images": [{"bytes": png(c, (28, 28))}], "reward_model": {"ground_truth": c}}
+        for c in ("red", "blue", "green")
+    ]
+    with agentrl.training(settings, rows=rows, reward=reward) as run:
+        for step in run:
+            while len(scored) < 6:
+                time.sleep(0.01)
+            if step.number == 2:
+                break
+    with agentrl.training(settings, rows=rows, reward=reward) as run:
+        (step,) = run
+    assert len(scored) == 6
+    assert [len(t.ledgers[0].media) for t in step.trajectories] == [1, 1]
 
 
 @pytest.mark.parametrize("before", [3, 0])

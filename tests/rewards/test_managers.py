@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def scorer(module: str, name: str, manager: str, *, timeout: float = 30.0, **kwa
 
 async def outcomes(scoring: Scorer, count: int) -> list:
     subjects = [trajectory() for _ in range(count)]
-    scoring.expect(count)
+    scoring.expect([subject.key for subject in subjects])
     try:
         await asyncio.gather(*(scoring.score(subject) for subject in subjects))
     finally:
@@ -137,9 +138,23 @@ async def test_batch_calls_once_with_lists(module: str) -> None:
 async def test_batch_does_not_wait_for_failed_trajectories(module: str) -> None:
     scoring = scorer(module, "together", "batch")
     subjects = [trajectory(), trajectory(outcome=Outcome.INFRA_ERROR), trajectory()]
-    scoring.expect(3)
+    scoring.expect([subject.key for subject in subjects])
     await asyncio.wait_for(asyncio.gather(*(scoring.score(subject) for subject in subjects)), 10)
     assert [t.reward for t in subjects] == [2.0, None, 3.0]
+
+
+async def test_batches_that_run_beside_each_other_are_scored_apart(module: str) -> None:
+    """A call does not wait for the other batch, nor for trajectories that were cancelled and are expected again."""
+    scoring = scorer(module, "together", "batch")
+    batches = [[replace(trajectory(), key=f"{tag}/r/{i}") for i in range(3)] for tag in ("1", "2")]
+    for batch in (*batches, batches[1]):
+        scoring.expect([subject.key for subject in batch])
+    gone = asyncio.create_task(scoring.score(batches[0][0]))
+    await asyncio.wait_for(asyncio.gather(*(scoring.score(subject) for subject in batches[1])), 10)
+    gone.cancel()
+    scoring.expect([subject.key for subject in batches[0]])
+    await asyncio.wait_for(asyncio.gather(*(scoring.score(subject) for subject in batches[0])), 10)
+    assert [[t.reward for t in batch] for batch in batches] == [[3.0, 4.0, 5.0]] * 2
 
 
 async def test_a_batch_function_of_the_wrong_length_masks_all(module: str) -> None:

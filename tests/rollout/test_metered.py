@@ -36,6 +36,28 @@ class Held:
         return nothing
 
 
+@pytest.mark.parametrize("stops", ["pause", "sleep", "update_weights"])
+async def test_without_partial_rollouts_a_request_ends_before_the_engine_stops(stops: str) -> None:
+    inner = Held()
+    engine = MeteredEngine(inner, partial=False)  # type: ignore[arg-type]
+    request = asyncio.create_task(engine.generate([1], Sampling(1), key="a"))
+    await asyncio.sleep(0)
+    stop = asyncio.create_task(getattr(engine, stops)(*[1] * (stops == "update_weights")))
+    await asyncio.sleep(0)
+    late = asyncio.create_task(engine.generate([1], Sampling(1), key="b"))
+    await asyncio.sleep(0)
+    assert not stop.done()
+    inner.end.set()
+    await request
+    await stop
+    if stops != "update_weights":
+        await asyncio.sleep(0)
+        assert not late.done()
+        await getattr(engine, "resume" if stops == "pause" else "wake")()
+    await late
+    assert (await engine.activity())["perf/interruptions"] == 0
+
+
 @pytest.mark.parametrize("stops", ["pause", "sleep"])
 async def test_idle_is_without_requests_or_held_back(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()

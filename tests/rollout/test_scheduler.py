@@ -171,6 +171,33 @@ async def test_a_trajectory_that_takes_too_long_is_masked() -> None:
     assert "1/r:0/0" in engine.released
 
 
+async def test_a_trajectory_that_hangs_ends_by_its_own_timeout_and_delays_no_other_batch() -> None:
+    """Two batches beside each other: the second is whole while one trajectory of the first still hangs."""
+    env, engine = environment(says("The answer is 5 ."))
+    plain = engine.generate
+
+    async def stuck(token_ids, sampling, *, key, media=()):  # type: ignore[no-untyped-def]
+        if key == "1/r:0/1":
+            await asyncio.sleep(60)
+        return await plain(token_ids, sampling, key=key)
+
+    engine.generate = stuck  # type: ignore[method-assign]
+    rows, sampling, finished = [row("r:0"), row("r:1")], Sampling(64, seed=1), dict[int, Trajectory]()
+    patient = scheduler(env, timeout=60.0, retries=0)
+    first = asyncio.create_task(patient.run_beside(rows, n=2, sampling=lambda _: sampling, tag="1", finished=finished))
+    other = await patient.run_beside(rows, n=2, sampling=lambda _: sampling, tag="2", finished={})
+    assert all(t.reward == 1.0 for t in other)
+    while len(finished) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert set(finished) == {0, 2, 3}  # the other group is whole
+    assert not first.done()
+    first.cancel()
+    brief = scheduler(env, timeout=0.2, retries=0)
+    made = await brief.run_beside(rows, n=2, sampling=lambda _: sampling, tag="1", finished=finished)
+    assert [t.finish for t in made] == ["stop", "timeout", "stop", "stop"]
+    assert [t.reward for t in made] == [1.0, None, 1.0, 1.0]
+
+
 async def test_a_time_limit_of_other_peoples_code_is_not_the_trajectorys() -> None:
     late = TimeoutError("the proxy did not answer")
     env, _ = environment(lambda key, turn: late if key == "1/r:0/0" else "The answer is 5 .<|im_end|>")

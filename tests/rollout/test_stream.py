@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from agentrl.config import compose
 from agentrl.core.errors import UserError
@@ -20,7 +21,8 @@ from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.trajectory.ledger import Ledger
-from agentrl.trajectory.plain import from_plain, to_plain
+from agentrl.trajectory.medium import Medium
+from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord, Trajectory, TurnReward
 
@@ -147,9 +149,20 @@ def test_nothing_is_begun_that_no_step_trains_on():
         assert groups.metrics["perf/running_groups"] + groups.metrics["perf/queue_groups"] == (3 - step) * 3
 
 
-def resumed(sample, workers, bound=2, **options):
+def test_greedy_answers_are_sampled_with_their_row_and_come_back_as_baselines():
+    remax = ["algorithm.adv_estimator=remax", FILTER, "data.gen_batch_size=3"]
+    workers = Workers(n=3, flat=0.5)
+    sample, _ = sampler(2, *remax, workers=workers, batch=2)
+    for _, groups in train(sample, workers, range(1, 20)):
+        assert {t.sample for t in groups.kept} <= {0, 1}
+        assert groups.baselines == {t.row.uid: 2.0 for t in groups.kept}  # the reward of sample 2, which is greedy
+        assert all(t.sample < 2 for t in groups.rolled)
+    assert set(workers.made.values()) == {1}  # also of groups that waited for the next step
+
+
+def resumed(sample, workers, bound=2, *overrides, **options):
     """Another process with the state that a checkpoint has, through the plain data of one."""
-    other, _ = sampler(bound, workers=workers, **options)
+    other, _ = sampler(bound, *overrides, workers=workers, **options)
     other.stream.load_state_dict(stored(sample.stream.state_dict()))
     return other
 
@@ -192,14 +205,16 @@ def test_what_was_under_way_starts_over_under_the_same_key():
     assert again.stream._queue[0].rows == second.rows
 
 
-def test_a_smaller_bound_starts_over_what_could_be_too_old():
+def test_a_smaller_bound_or_another_n_starts_over():
     sample, workers = sampler(4)
     list(train(sample, workers, [1]))
     for batch in sample.stream._queue:
         batch.pending.result()
-    again = resumed(sample, workers, bound=1)
-    assert not any(batch.finished for batch in again.stream._queue)
-    assert again(2).metrics["staleness/max"] <= 1
+    for overrides in ([], ["rollout.n=3"]):
+        again = resumed(sample, workers, 1 if not overrides else 4, *overrides)
+        assert again.stream._queue
+        assert not any(batch.finished for batch in again.stream._queue)
+    assert resumed(sample, workers, bound=1)(2).metrics["staleness/max"] <= 1
 
 
 def test_a_step_that_ends_early_keeps_what_is_finished_and_repeats_what_failed():
@@ -230,9 +245,25 @@ def test_a_trajectory_comes_back_as_it_was():
     whole.turn_rewards.append(TurnReward(0, 0.25, "tool"))
     whole.spans.append(Span("generate", 1.0, 2.0))
     whole.outcome, whole.reward, whole.reward_extra = Outcome.MODEL_ERROR, 1 / 3, {"acc": 1.0}
-    assert from_plain(stored(to_plain(whole)), row) == whole
-    ledger.media.append(object())
-    assert to_plain(whole) is None
+    assert from_plain(stored(to_plain(whole, MediaTable())), row, []) == whole
+
+
+def test_images_come_back_once_for_a_group():
+    picture = Image.new("RGB", (3, 2), "red")
+    medium = Medium("image", picture, "<pad>", (9, 9), (9,), {9: 1}, {"pixel_values": torch.ones(2, 4)})
+    row, table = Row("a", []), MediaTable()
+    messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image", "image": medium}]}]
+    ledger = Ledger(media=[medium])
+    ledger.append_prompt([1, 9, 9])
+    plain = [to_plain(Trajectory(row, f"3/a/{i}", i, messages, ledgers=[ledger]), table) for i in range(2)]
+    plain, media = stored([plain, table.to_plain()])
+    (back,) = media_from_plain(media)
+    for trajectory in (from_plain(each, row, [back]) for each in plain):
+        assert trajectory.messages[0]["content"][1]["image"] is back
+        assert trajectory.ledgers[0].media == [back]
+    assert (back.ids, back.short, back.types, back.text) == ((9, 9), (9,), {9: 1}, "<pad>")
+    assert back.features["pixel_values"].tolist() == [[1.0] * 4] * 2
+    assert back.data_url() == medium.data_url()
 
 
 def test_staleness_is_of_tokens():

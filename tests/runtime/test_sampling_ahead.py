@@ -18,10 +18,14 @@ class Pool:
         self.refreshed.set()
 
 
+def ahead_of(runner: LoopThread, engine: RemoteEngine) -> SamplingAhead:
+    return SamplingAhead(runner, engine, engine, shares_parameters=False)
+
+
 def test_weights_are_not_read_while_they_change() -> None:
     engine = RemoteEngine.__new__(RemoteEngine)
     engine.pool = pool = Pool()  # type: ignore[assignment]
-    with closing(LoopThread()) as runner, closing(SamplingAhead(runner, engine, shares_parameters=False)) as ahead:
+    with closing(LoopThread()) as runner, closing(ahead_of(runner, engine)) as ahead:
         with ahead.updating():
             restarted = runner.start(engine.pool.refresh(None))  # type: ignore[arg-type]
             runner.run(ahead.engine.activity())  # the loop has seen it

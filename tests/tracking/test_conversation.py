@@ -104,3 +104,11 @@ def test_it_fits_narrow_terminals(told, decode, width):
     assert "after training" in text
     assert "Bye<|im_end|>" in text
     assert all(Console(width=width).measure(line).maximum <= width for line in text.splitlines())
+
+
+def test_the_end_of_an_agent_program_is_shown(told, decode):
+    output = "".join(f"line {i}\n" for i in range(9)) + "\x1b[31mbye\n"
+    told.extra["program"] = {"name": "mini", "exit_code": 3, "seconds": 2.0, "output": output}
+    lines = inside(drawn(conversation(told, decode)))
+    start = lines.index("program mini ended with code 3 after 2.0s")
+    assert lines[start + 1 : start + 6] == [*(f"  line {i}" for i in range(5, 9)), "  ␛[31mbye"]

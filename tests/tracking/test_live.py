@@ -96,6 +96,32 @@ def test_the_whole_view():
         assert shown in text, f"{shown!r} is not in\n{text}"
 
 
+def test_a_run_that_samples_ahead_shows_how_old_its_tokens_are():
+    state = state_after(2)
+    ages = {"staleness/share_10": 0.05, "staleness/share_0": 0.7, "staleness/share_2": 0.25}
+    ahead = {"staleness/mean": 1.0, "staleness/max": 10.0, "staleness/mixed": 0.4, "staleness/gap_mean": 0.02}
+    ahead |= {"perf/queue_groups": 3.0, "perf/interruptions": 12.0, "perf/engine_idle_share": 0.08}
+    state.record(3, STEP | ages | ahead, now=90.0)
+    text = "\n".join(lines := screen(state))
+    shown = (
+        "staleness     1.000",
+        "oldest        10",
+        "mixed         40.0%",
+        "stale gap     0.0200",
+        "queue         3",
+    )
+    for part in (
+        *shown,
+        "interrupted   12",
+        "engine idle   8.0%",
+        "token age     1.000",
+        "■ 0 70.0%  ■ 2 25.0%  ■ 10 5.0%",
+    ):
+        assert part in text, f"{part!r} is not in\n{text}"
+    assert {len(line) for line in lines} == {100}
+    assert "token age" not in "\n".join(screen(state_after(2)))
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_it_fits_the_terminal(width):
     state = state_after(30)

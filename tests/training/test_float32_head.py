@@ -113,7 +113,7 @@ def test_its_gradients_are_those_of_one_in_float64(bias: bool, compared: bool) -
     errors = {}
     for wide in (True, False):
         leaves = [x.clone().requires_grad_() for x in mine]
-        found = ChunkedLogprobs.apply(*leaves, *([None] * (not bias)), targets, 0.7, "torch", wide, *other)
+        found = ChunkedLogprobs.apply(*leaves, *([None] * (not bias)), targets, 0.7, "torch", wide, 0, *other)
         wanted_leaves = [x.double().requires_grad_() for x in mine]
         logprobs = (F.linear(*wanted_leaves) * 0.7).log_softmax(-1)
         wanted = [logprobs.gather(-1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)]

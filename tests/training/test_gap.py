@@ -46,6 +46,7 @@ def test_ranks_find_what_one_process_finds():
     for thread in threads:
         thread.join()
     alone = gap_metrics(gap)
+    assert gap_metrics(gap[:0]) == {}
     assert len(found) == len(parts)
     for metrics in found:
         assert metrics == pytest.approx(alone, rel=1e-12)

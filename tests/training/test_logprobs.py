@@ -181,6 +181,35 @@ def test_full_logits_are_never_held(compared, monkeypatch):
     weight = torch.randn(5000, 16, requires_grad=True)
     with Watch():
         other = (hidden.detach() + 1, weight.detach(), None) if compared else ()
-        *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", False, *other)
+        *_, last = ChunkedLogprobs.apply(hidden, weight, None, torch.arange(300), 1.0, "torch", False, 0, *other)
         last.sum().backward()
     assert largest == chunked.MIN_CHUNK
+
+
+@pytest.mark.parametrize("kept", [100, 70, 1])
+@pytest.mark.parametrize("compared", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+def test_kept_logits_give_the_same_gradients(kept, compared, wide, monkeypatch):
+    """They are not computed again; all gradients are equal bit for bit, also those of a second backward pass."""
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cpu", 64)
+    torch.manual_seed(0)
+    inputs = [torch.randn(100, 16), torch.randn(500, 16), torch.randn(500)]
+    other = tuple(x + 0.1 * torch.randn_like(x) for x in inputs) if compared else ()
+    targets, factors = torch.randint(500, (100,)), torch.randn(3, 100)
+    found, computed = [], []
+    own = chunked._logits
+    for keep in (0, kept):
+        calls = []
+        monkeypatch.setattr(
+            chunked, "_logits", lambda rows, *rest, calls=calls, **more: calls.append(rows) or own(rows, *rest, **more)
+        )
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        columns = ChunkedLogprobs.apply(*leaves, targets, 0.7, "torch", wide, keep, *other)
+        loss = sum((factor * column).sum() for factor, column in zip(factors, columns, strict=False))
+        first = torch.autograd.grad(loss, leaves, retain_graph=True)
+        computed.append(len(calls))
+        found.append([*columns, *first, *torch.autograd.grad(loss, leaves)])
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    chunks = -(-100 // chunked.MIN_CHUNK)
+    saved = {100: chunks, 70: 2, 1: 0}[kept]
+    assert computed[0] - computed[1] == saved

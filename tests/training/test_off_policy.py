@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agentrl.algorithms import bind_loss, token_weights
+from agentrl.algorithms.segments import sequence_of, sum_by
 from agentrl.config.schema import Actor, Algorithm, Optim, RolloutCorrection
 from agentrl.training import ComputeAdvantages, PolicyActor
 from agentrl.training.model.logprobs import TokenLogprobs
@@ -182,6 +183,37 @@ def test_a_rejected_token_is_as_one_that_the_model_never_made(bypass, mode):
     assert_same(found, expected)
     assert metrics["rollout_is/rejected"] == pytest.approx(float(far.sum() / (far.sum() + without.mask.sum())))
     assert metrics["rollout_gap/max"] == pytest.approx(2.0, abs=1e-4)  # what is rejected is measured all the same
+
+
+STALE = {  # what is removed -> the settings; a token of four has a ratio of exp(2)
+    "far": {"rollout_is": None, "rollout_rs": "token", "rollout_rs_threshold": 1.5},
+    "far ": {"rollout_is": None, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.0},
+    " far": {"rollout_is": "token", "rollout_is_mode": "mask", "rollout_is_threshold": 2.0},
+    "far, normalised": {"rollout_is_mode": "mask", "rollout_is_batch_normalize": True},
+    "sequences": {"rollout_is": None, "rollout_rs": "sequence", "rollout_rs_threshold": 1.5},
+    "sequences ": {"rollout_is": None, "rollout_rs": "geometric", "rollout_rs_threshold": 1.01},
+    " sequences": {"rollout_is": "sequence", "rollout_is_mode": "mask", "rollout_is_threshold": 2.0},
+    "all, veto": {"rollout_is": None, "rollout_token_veto_threshold": 10.0},
+}
+
+
+@pytest.mark.parametrize("removed", STALE)
+def test_what_a_mask_removes_of_older_weights_is_counted(removed):
+    batch, own, far = drawn_off_policy()
+    batch.stale, batch.old_logprobs, batch.rewards = far, own, batch.advantages
+    correction = RolloutCorrection(**STALE[removed])
+    advantages = ComputeAdvantages(Algorithm(adv_estimator="none", rollout_correction=correction), seed=0)
+    owner, n = sequence_of(batch.cu_seqlens), batch.num_sequences
+    with_far = batch.mask & (sum_by(far.long(), owner, n) > 0)[owner]
+    gone = {"far": far, "sequences": with_far}.get(removed.strip().partition(",")[0], batch.mask)
+    share = float(gone.sum() / batch.mask.sum())
+    advantages.estimate(batch)
+    found, metrics = gradients(correction, batch)
+    name = "rollout_is/rejected" if correction.rollout_is is None else "rollout_is/capped"
+    assert metrics[name] == pytest.approx(share)
+    assert metrics.get("staleness/gap_mean", 2.0) == pytest.approx(2.0, abs=1e-4)
+    assert metrics.get("rollout_gap/max", 0.0) < 1e-4  # the engine computes what the trainer computes
+    assert any(bool(g.any()) for g in found.values()) is (share < 1)
 
 
 def test_rejection_asks_for_log_probs_from_before_the_step():

@@ -12,7 +12,15 @@ from agentrl.core.errors import UserError
 from agentrl.training import PolicyActor, passes
 from agentrl.training.micro_batches import micro_batching_like, score_batch
 from agentrl.training.parallel.ranks import ALONE
-from agentrl.training.perf.pass_size import MOST, activation_bytes, shape_of, tokens_that_fit
+from agentrl.training.perf.pass_size import (
+    ENOUGH,
+    MOST,
+    TokenBytes,
+    activation_bytes,
+    logits_that_fit,
+    shape_of,
+    tokens_that_fit,
+)
 from tests.training.tiny import CPU, random_batch, tiny
 
 BATCH = random_batch([7, 1, 12, 4, 9, 6, 3, 8])
@@ -75,9 +83,23 @@ def test_log_probs_too() -> None:
 
 
 def test_tokens_that_fit() -> None:
-    assert tokens_that_fit(11 * GIB, 1e6, 100, alone=True) == int(10 * GIB * 0.85 / 1e6) // 1024 * 1024
-    assert tokens_that_fit(1000 * GIB, 1e6, 100, alone=True) == MOST
-    assert tokens_that_fit(0.0, 1e6, 3000, alone=False) == 3000  # a sequence cannot be split
+    plain = TokenBytes(1e6)
+    assert tokens_that_fit(11 * GIB, plain, 100, alone=True) == int(10 * GIB * 0.85 / 1e6) // 1024 * 1024
+    assert tokens_that_fit(1000 * GIB, plain, 100, alone=True) == MOST
+    assert tokens_that_fit(0.0, plain, 3000, alone=False) == 3000  # a sequence cannot be split
+    assert logits_that_fit(1000 * GIB, plain, 100, alone=True) == 0
+
+
+def test_logits_are_kept_where_passes_stay_large() -> None:
+    both = TokenBytes(1e6, 1e6)
+    large, small = 61 * GIB, 13 * GIB
+    tokens = tokens_that_fit(large, both, 100, alone=True)
+    assert tokens == int(60 * GIB * 0.85 / 2e6) // 1024 * 1024
+    assert logits_that_fit(large, both, tokens, alone=True) == tokens
+    tokens = tokens_that_fit(small, both, 100, alone=True)
+    assert tokens == tokens_that_fit(small, TokenBytes(1e6), 100, alone=True) < ENOUGH
+    assert 0 < logits_that_fit(small, both, tokens, alone=True) < tokens
+    assert logits_that_fit(small, both, 4 * tokens, alone=True) == 0
 
 
 def test_activations_by_what_is_kept() -> None:
@@ -102,10 +124,28 @@ def test_passes_take_what_is_free(monkeypatch) -> None:
     assert chosen is not None
     assert 2048 < chosen < MOST
     assert policy.scoring.max_tokens == other.micro_batching.max_tokens == chosen
-    assert passes.description(policy) == f"passes of {chosen} tokens, not compiled, attention fa2, head triton"
+    assert policy.score.keep == chosen
+    said = f"passes of {chosen} tokens, not compiled, attention fa2, head triton with {chosen} kept logits"
+    assert passes.description(policy) == said
     monkeypatch.setattr(passes, "free_memory", lambda device: 0.0)
     passes.fit_passes(config, [policy], [], ALONE)
     assert policy.micro_batching.max_tokens == 300
     own = policy_of(ppo_max_token_len_per_gpu=50)
     passes.fit_passes(config, [own], [], ALONE)
     assert own.micro_batching.max_tokens == 50
+    assert own.score.keep == 0
+
+
+def test_kept_logits_are_given_up_before_a_sequence(monkeypatch) -> None:
+    wanted, policy = policy_of().update(BATCH), policy_of(ppo_max_token_len_per_gpu=1)
+    policy.score.keep, score = LONGEST, policy.score
+
+    class Small(type(score)):
+        def __call__(self, *given, **named):
+            if self.keep:
+                raise torch.OutOfMemoryError
+            return super().__call__(*given, **named)
+
+    monkeypatch.setattr(score, "__class__", Small)
+    assert policy.update(BATCH) == pytest.approx(wanted, rel=1e-4)
+    assert score.keep == 0

@@ -22,15 +22,32 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
+AHEAD = {
+    "staleness/mean": 0.75,
+    "staleness/max": 1.0,
+    "staleness/share_0": 0.25,
+    "staleness/share_1": 0.75,
+    "staleness/mixed": 0.5,
+    "perf/queue_groups": 3.0,
+    "perf/running_groups": 5.0,
+    "perf/trainer_wait_share": 0.125,
+    "perf/engine_idle_share": 0.062,
+    "perf/interruptions": 17.0,
+}
+"""Of the last step with metrics, and of no other."""
+
+
 def talk(step: int, row: int, sample: int, *, reward: float | None = 1.0, **fields: Any) -> Trajectory:
     """A question, a call, its answer, a reply with characters of several bytes."""
     ledger, start = Ledger(), 1000.0 * step + row
     ledger.append_prompt(encode("<user>What is 17 * 23?<assistant>"))
+    old, new = max(0, step - 1 - row), step - 1
     call = encode('calculator("17 * 23")')
-    ledger.append_model(call, [-0.1] * len(call), turn=0, version=step)
+    ledger.append_model(call, [-0.1] * len(call), turn=0, version=old)
     ledger.append_observation(encode("<tool>391<assistant>"), Source.TOOL, turn=0)
     reply = encode(f"It is 391 – trés simple 🙂 <b>step {step}</b>")
-    ledger.append_model(reply, [-2.0] * len(reply), turn=1, version=step)
+    half = len(reply) // 2  # of row 1, from step 2 on, an update came in between
+    ledger.append_model(reply, [-2.0] * len(reply), turn=1, version=[old] * half + [new] * (len(reply) - half))
     uid = f"train.parquet:{row}"
     defaults: dict[str, Any] = {
         "ledgers": [ledger],
@@ -67,6 +84,7 @@ def make_run(tmp_path_factory) -> Callable[..., Path]:
         lines = [
             {"step": s, "rollout/reward_mean": s / 10, "actor/lr": 1e-6, "val/success": None} for s in range(steps)
         ]
+        lines[-1] |= AHEAD
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
 

@@ -6,13 +6,14 @@ import pytest
 
 from agentrl.core.errors import UserError
 from agentrl.view import Api, find_runs
+from tests.view.conftest import AHEAD
 
 
 def test_overview(ask, run):
     (found,) = ask("runs")["runs"]
     assert (found["name"], found["path"]) == ("run", str(run))
     assert found["splits"] == {"rollout": [1, 2, 3], "validation": [1, 2, 3]}
-    assert found["metrics"] == ["actor/lr", "rollout/reward_mean"]  # null is no point of a curve
+    assert found["metrics"] == sorted(["actor/lr", "rollout/reward_mean", *AHEAD])  # null is no point of a curve
 
 
 def test_metrics(ask):
@@ -83,6 +84,12 @@ def test_timeline(ask):
     generate, tool, wait = (answer["kinds"].index(kind) for kind in ("generate", "tool", "wait"))
     assert first["spans"] == [generate, 0, 1000, wait, 1000, 1250, tool, 1250, 1500]
     assert last["spans"] == [generate, 1000, 3000, wait, 3000, 3250, tool, 3250, 3500]
+    assert answer["figures"] == {}
+    later = ask("timeline", step=2)
+    assert later["figures"] == AHEAD
+    turns = [[0, 1, 21, 1, 1, 45], [0, 0, 21, 1, 0, 22, 1, 1, 23]]  # turn, version, tokens
+    assert [row["versions"] for row in later["rows"][1:3]] == turns
+    assert ask("timeline", step=2, split="validation")["figures"] == {}
 
 
 def test_the_same_row_at_another_step(ask):

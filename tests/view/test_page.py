@@ -213,3 +213,24 @@ def test_a_conversation_as_a_file(page, server, browser, tmp_path):
     assert "probability 90.5%" in alone.locator(".segment.model [data-t]").first.get_attribute("title")
     assert alone.locator(".call summary").count() == 1
     alone.close()
+
+
+def test_staleness_above_a_timeline(page, server):
+    show(page, server, "timeline?run=0&step=2")
+    page.wait_for_selector(".strip")
+    said = page.locator(".ahead").inner_text()
+    for shown in ("0.75", "oldest 1", "0: 25%, 1: 75%", "50%", "3", "5 under way", "13%", "6.2%", "17"):
+        assert shown in said, f"{shown} is not in {said}"
+    assert page.locator(".ages i").count() == 2
+    drawing = "(canvas) => canvas.toDataURL()"
+    activity = page.eval_on_selector(".strip", drawing)
+    page.select_option(".bar select >> nth=-1", "age")
+    playwright.expect(page.locator(".legend")).to_contain_text("1 update")
+    assert page.eval_on_selector(".strip", drawing) != activity
+    page.hover(".strip", position={"x": 400, "y": 30})
+    assert "versions 0 to 1, trained at 1" in page.locator("#tip").inner_text()
+    show(page, server, "timeline?run=0&step=1")
+    playwright.expect(page.locator(".ahead")).to_have_count(0)
+    show(page, server, "conversations?run=0&step=2&line=2")
+    page.wait_for_selector(".row.on")
+    assert page.locator(".segment.model .who small[title]").all_inner_texts() == ["weights 0", "weights 0", "weights 1"]

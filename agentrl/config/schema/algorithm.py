@@ -103,6 +103,10 @@ class Algorithm:
     mask_truncated_completions: bool = False
     """Mask trajectories that ended at the length limit: they do not count in the loss or its mean. Their scores still
     count in their group's statistics."""
+    ledger_credit: str = "all"
+    """Advantage of each ledger of a trajectory that has several: all (the trajectory's), last (only the last one gets
+    it; the others do not count in the loss or its mean), or weighted (times the ledger's weight, from the list
+    `ledger_weights` in the reward function's dict)."""
     use_pf_ppo: bool = False
     """Train on trajectories sampled by score, with replacement."""
     pf_ppo: PFPPO = field(default_factory=PFPPO)

@@ -67,6 +67,10 @@ class Agent:
     multi-turn is on, otherwise single_turn. A row's `agent_name` overrides it."""
     agent_loop_config_path: str | None = None
     """YAML list of {name, _target_} with your own loops, and of {name, command} with agent programs."""
+    num_workers: int = 0
+    """Processes that run the conversations, tools and rewards of a Ray run, spread over its machines; limits such as
+    `max_concurrent_trajectories` and a tool's `max_concurrency` are divided among them. 0: the controller runs them,
+    which serves about 1,000 conversations at once. A run in one process ignores it."""
 
 
 @dataclass
@@ -97,8 +101,9 @@ class Rollout:
     limit_images: int | None = None
     """Most images and videos per conversation, including those of tools; one more ends it. null: no limit."""
     max_num_seqs: int | None = None
-    """Most sequences that the engine decodes at once; null: as many as a step asks for (data.train_batch_size x n, at
-    most `max_concurrent_trajectories`, divided among the servers), and 64 in the trainer's process (hf)."""
+    """Most sequences that the engine decodes at once; null: as many as are under way (data.train_batch_size x n x
+    (trainer.max_staleness + 1), at most `max_concurrent_trajectories`, divided among the servers), and 64 in the
+    trainer's process (hf)."""
     max_concurrent_trajectories: int = 1024
     """Most trajectories that run at once."""
     trajectory_timeout: float = 600.0
@@ -149,8 +154,8 @@ class Rollout:
     """Server engines: GPUs that share one copy of the model."""
     gpu_memory_utilization: float | None = None
     """Server engines: share of the free GPU memory for weights and KV cache; the trainer uses the rest. null: as much
-    as all trajectories of a step need at their full length, at most 0.85 less what the trainer keeps there while the
-    engine samples; 0.5 if that is unknown, or with free_cache_engine=false."""
+    as all trajectories under way, or `max_num_seqs` where that is more, need at their full length, at most 0.85 less
+    what the trainer keeps there while the engine samples; 0.5 if that is unknown, or with free_cache_engine=false."""
     dtype: str = "auto"
     """Server engines: bfloat16, float16, float32, or auto: bfloat16 on a GPU, model.dtype on a CPU."""
     enforce_eager: bool = False
@@ -176,7 +181,7 @@ class Rollout:
     start_timeout: float = 600.0
     """Longest start of a server, in seconds."""
     partial_rollout: bool = True
-    """Server engines: new weights interrupt running requests, which then continue with them; each token records its
-    weight version. false: the update waits for running requests."""
+    """New weights interrupt running requests, which then continue with them; each token records its weight version.
+    false: an update waits for running requests, so that each has one version."""
     request_timeout: float | None = None
     """Longest request to a server, in seconds; after that, the server counts as dead. null: no limit."""

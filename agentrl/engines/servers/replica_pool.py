@@ -74,6 +74,14 @@ class ReplicaPool:
             if not await replica.answers():
                 self.lost(replica)
 
+    async def confirm(self, url: str) -> None:
+        """Wait until the replica at `url`, which somebody got no answer from, serves. Raises InfraError."""
+        replica = next(replica for replica in self.replicas if replica.url == url)
+        if replica.serving and not await replica.answers():
+            self.lost(replica)
+        while not replica.serving:
+            await self._revived()
+
     async def close(self) -> None:
         """Stop all."""
         for task in self._revivals.values():
@@ -107,18 +115,35 @@ class ReplicaPool:
 
     async def _revive(self, replica: Replica) -> None:
         await replica.http.close()
-        if replica.starts >= MAX_STARTS:
-            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
-        answers = await replica.answers()
-        if replica.server is None or not answers:
-            if replica.server is not None:
-                await replica.server.stop()  # it may hang rather than be dead
-                replica.launch()
-            await replica.ready(self.start_timeout)
-            await self.refresh(replica)
+        await self._restart(replica)
         replica.serving = True
         del self._revivals[replica]
         log.warning("%s serves again", replica.url)
+
+    async def _restart(self, replica: Replica) -> None:
+        """Start a replica that does not answer again, and wait until it has the current weights."""
+        if replica.starts >= MAX_STARTS:
+            raise InfraError(f"{replica.url} died {MAX_STARTS} times; its log says why")
+        answers = await replica.answers()
+        if replica.server is not None and answers:
+            return
+        if replica.server is not None:
+            await replica.server.stop()  # it may hang rather than be dead
+            replica.launch()
+        await replica.ready(self.start_timeout)
+        await self.refresh(replica)
+
+
+class BorrowedPool(ReplicaPool):
+    """Replicas that another process starts, and gives their weights."""
+
+    def __init__(self, replicas: Sequence[Replica], report: Callable[[str], Awaitable[None]]) -> None:
+        """`report(url)` tells that process that a replica did not answer, and returns when it serves again."""
+        super().__init__(replicas, lambda _: report(""), start_timeout=0)
+        self.report = report
+
+    async def _restart(self, replica: Replica) -> None:
+        await self.report(replica.url)
 
 
 def group_of(key: str) -> str:

@@ -1,8 +1,9 @@
 """Runs on several processes: Ray starts them, moves batches between them, and reports a dead one.
 
-    controller      RayRuntime: the loop of train.py, rows, tools, rewards, the scheduler of trajectories
+    controller      RayRuntime: the loop of train.py, rows; tools, rewards and conversations without rollout workers
+    rollout worker  RolloutWorker: conversations, tools, rewards; as many as `rollout.agent.num_workers`
     rank 0..N-1     Rank: a Learner each, in one torch.distributed group; it also samples if engines share its GPU
-    worker 0..M-1   RolloutWorker: an hf engine on a copy of the policy; or a ServerWorker: an SGLang or vLLM server
+    worker 0..M-1   EngineWorker: an hf engine on a copy of the policy; or a ServerWorker: an SGLang or vLLM server
 
 `agentrl sft` has ranks only.
 

@@ -14,8 +14,8 @@ import ray
 from ray.exceptions import RayError
 
 from agentrl.engines.engine import Generation, Sampling
+from agentrl.runtime.ray.engine_worker import Announcement
 from agentrl.runtime.ray.failures import plain_error
-from agentrl.runtime.ray.rollout_worker import Announcement
 from agentrl.trajectory.medium import Medium
 
 AHEAD = 8

@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from agentrl.config.schema import Rollout
 from agentrl.core.errors import UserError
-from agentrl.runtime.ray.rollout_worker import Location
+from agentrl.runtime.ray.worker import Location
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.engines.servers import Replica, ServerBackend
-from agentrl.runtime.ray.rollout_worker import RolloutWorker, Worker
+from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.worker import Worker
 
+Columns = dict[str, Any]
+"""Of a batch; see `agentrl.training.transfer`."""
 Target = tuple[str, int]
 """(URL of a server, how often it was started)."""
 
@@ -51,15 +54,36 @@ class TrainingWorker(Worker):
         return join_ranks(self.device, sequence_parallel=sequence_parallel, fsdp_size=fsdp_size, timeout=timeout)
 
 
-class Rank(TrainingWorker, RolloutWorker):
+class Rank(TrainingWorker, EngineWorker):
     """A rank of `agentrl train`. All ranks get the same calls in the same order, except calls of the engine."""
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
         super().__init__(config, folder, env, threads)
+        self._batch: Any = None
         self._export: Iterator[dict[str, Any]] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
+
+    async def compute_logprobs(self, columns: Columns) -> Columns | None:
+        """`Learner.compute_logprobs` of the batch with these columns; rank 0 returns those that it computed.
+
+        The batch stays here for `update`.
+        """
+        from agentrl.training.transfer import computed_columns, of_columns
+
+        self._batch = None
+        batch = of_columns(columns)
+        self._batch = self.learner.compute_logprobs(batch)
+        return computed_columns(self._batch, batch) if self.first else None
+
+    async def update(self, columns: Columns) -> dict[str, float] | None:
+        """`Learner.update` of that batch, with these columns in place of its own."""
+        from agentrl.training.transfer import of_columns
+
+        batch, self._batch = of_columns(columns, self._batch), None
+        metrics: dict[str, float] = self.learner.update(batch)
+        return metrics if self.first else None
 
     async def sync(self, version: int) -> None:
         """Copy the current weights to the engine in this worker."""
@@ -143,8 +167,4 @@ def to_cpu(result: Any) -> Any:
     import torch
     from torch.utils import _pytree as pytree
 
-    from agentrl.training import Batch
-
-    if isinstance(result, Batch):
-        return result.to(torch.device("cpu"))
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), result)

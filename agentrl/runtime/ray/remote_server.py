@@ -9,7 +9,7 @@ import ray
 
 from agentrl.engines.servers import ServerBackend, ServerProcess, StartFailed
 from agentrl.runtime.ray.placement import Placement
-from agentrl.runtime.ray.rollout_worker import Location
+from agentrl.runtime.ray.worker import Location
 
 
 class ServerWorker:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from agentrl.config.schema import Config
-from agentrl.runtime.ray.rollout_worker import Worker
+from agentrl.runtime.ray.worker import Worker
 from agentrl.runtime.ray.worker_group import spawn
 
 

@@ -1,101 +1,152 @@
-"""Ray workers: the base class, and one that samples with an hf engine on its own copy of the policy.
+"""A Ray worker that makes trajectories: conversations, tools, interactions, templates, rewards.
 
-Heavy modules are imported when a worker starts, not with this file: its environment must be set first.
+Invariants:
+- it sends requests to the engine itself; the controller starts servers and sends weights, and no request is under way
+  while they change;
+- all that it has to say goes out in order by `told`, the only call that waits.
 """
 
+import asyncio
+import logging
 import os
+import sys
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ray
-
 from agentrl.config.schema import Config
-from agentrl.engines.engine import Generation, Sampling
-from agentrl.trajectory.medium import Medium
+from agentrl.core.errors import InfraError
+from agentrl.rollout.errands import Done, Errand
+from agentrl.rollout.parts import Parts
+from agentrl.runtime.ray.links import Link, ServerClients, State
+from agentrl.runtime.ray.worker import Worker
 
-Announcement = tuple[str, str]
-"""(`open` or `release`, key)."""
+LINGER = 0.02
+"""Seconds in which finished trajectories gather before they go out together."""
 
 
 @dataclass(frozen=True)
-class Location:
-    """The machine, GPUs and address of a worker."""
+class Lost:
+    """A server did not answer; the controller restarts it and calls `serves`."""
 
-    node: str
-    address: str
-    gpus: tuple[str, ...]
-    """As CUDA_VISIBLE_DEVICES would name them."""
-    port: int
-    """A free one."""
+    url: str
 
 
-class Worker:
-    """A Ray actor. Only the controller calls it."""
+@dataclass(frozen=True)
+class Logged:
+    """A warning, for the run's log."""
 
-    def __init__(self, config: Any, folder: str, env: dict[str, str], threads: int) -> None:
-        """`config`: any with a trainer section. `folder`: the controller's working directory. `threads`: PyTorch's on a
-        CPU; 0: its default."""
-        for name, value in env.items():
-            os.environ.setdefault(name, value)
-        if os.path.isdir(folder):
-            os.chdir(folder)
-        from agentrl.training import device_for, tune_cpu
+    name: str
+    level: int
+    message: str
 
-        device = "cuda" if ray.get_gpu_ids() else "cpu"
-        self.config = replace(config, trainer=replace(config.trainer, device=device))
-        self.device = device_for(device)
-        if device == "cpu":
-            tune_cpu(threads or None)
 
-    async def location(self) -> Location:
-        """Machine, address, GPUs and a free port."""
-        from agentrl.engines.servers.process import free_port
-
-        node = ray.get_runtime_context().get_node_id()
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Location(node, ray.util.get_node_ip_address(), gpus, free_port())
+Told = Done | Lost | Logged
 
 
 class RolloutWorker(Worker):
-    """Samples with an hf engine."""
+    """Makes the trajectories that it is told to. `AGENTRL_ROLLOUT_WORKER` has its number."""
 
-    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
+    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int, path: list[str]) -> None:
+        """`path`: the controller's `sys.path`, for modules of the user's."""
+        sys.path.extend(entry for entry in path if entry not in sys.path)
         super().__init__(config, folder, env, threads)
-        self.engine: Any = None
-        self.parameters: dict[str, Any] = {}
+        self._news: list[Told] = []
+        self._has_news = asyncio.Event()
+        self._served: dict[str, asyncio.Future[None]] = {}
 
-    async def open_engine(self) -> None:
-        """Load a copy of the policy and start the engine."""
-        from agentrl.engines.launching import engine_in_process
-        from agentrl.training import load_model
+    async def open(self, link: Link, parts: Parts, scored: bool) -> None:
+        """Load tools, interactions and rewards. `scored`: whether rewards are computed here. Raises UserError."""
+        from agentrl.rollout.errands import Errands
+        from agentrl.rollout.metered import MeteredEngine
+        from agentrl.rollout.rollouts import Rollouts
+        from agentrl.training import load_tokenizer
 
-        model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
-        model.requires_grad_(False)
-        self.parameters = dict(model.named_parameters())
-        self.engine = engine_in_process(self.config, model)
-        await self.engine.start()
+        self.client = link.open(self._lost)
+        self.engine = MeteredEngine(self.client.engine, partial=self.config.rollout.partial_rollout)
+        tokenizer = load_tokenizer(self.config.model)
+        self.rollouts = Rollouts(self.config, tokenizer, self.engine, _never, parts=parts, scored=scored)
+        self.errands = Errands(self.rollouts.scheduler, self._tell)  # type: ignore[arg-type]  # not spread any further
+        logging.getLogger("agentrl").addHandler(Forwarding(self._tell, asyncio.get_running_loop()))
+        threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
-    async def announce(self, calls: list[Announcement]) -> None:
-        """Open and release keys, in order."""
-        for name, key in calls:
-            getattr(self.engine, name)(key)
+    async def start(self, errand: Errand) -> None:
+        """Begin an errand; its trajectories come by `told`."""
+        self.errands.start(errand)
 
-    async def generate(
-        self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
-    ) -> Generation:
-        """As `Engine.generate`."""
-        generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)
-        return generation
+    async def cancel(self, number: int) -> None:
+        """End an errand."""
+        self.errands.cancel(number)
 
-    async def ask(self, name: str, *args: Any) -> Any:
-        """Call any other async method of the engine."""
-        return await getattr(self.engine, name)(*args)
+    async def told(self) -> list[Told]:
+        """What there is to say since the last call; waits for something."""
+        await self._has_news.wait()
+        await asyncio.sleep(LINGER)
+        news, self._news = self._news, []
+        self._has_news.clear()
+        return news
 
-    async def load(self, bucket: dict[str, Any]) -> None:
-        """Set some of the weights: name -> tensor."""
-        for name, tensor in bucket.items():
-            self.set_parameter(name, tensor)
+    async def set(self, state: State) -> None:
+        """As `Client.set`; returns when no request is under way that must not be."""
+        if state.halted:
+            await self.engine.stop()
+        await self.client.set(state)
+        if not state.halted:
+            self.engine.go_on()
 
-    def set_parameter(self, name: str, tensor: Any) -> None:
-        """Set one parameter."""
-        self.parameters[name].data.copy_(tensor)
+    async def serves(self, url: str, error: str | None) -> None:
+        """A lost server serves again, or is given up for a reason."""
+        waiting = self._served.pop(url, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(InfraError(error)) if error else waiting.set_result(None)
+
+    async def settle(self) -> None:
+        """Wait until aborted requests have ended."""
+        if isinstance(self.client, ServerClients):
+            await self.client.client.abort()
+
+    async def activity(self) -> dict[str, float]:
+        """As `MeteredEngine.activity`."""
+        return await self.engine.activity()
+
+    async def close(self) -> None:
+        """End all conversations, and stop tools, interactions and rewards."""
+        await self.errands.close()
+        await self.rollouts.end()
+
+    async def _lost(self, url: str) -> None:
+        if url not in self._served:
+            self._served[url] = asyncio.get_running_loop().create_future()
+            self._tell(Lost(url))
+        await asyncio.shield(self._served[url])
+
+    def _tell(self, news: Told) -> None:
+        self._news.append(news)
+        self._has_news.set()
+
+
+class Forwarding(logging.Handler):
+    """Gives warnings to the controller; a worker's own log is in Ray's folder."""
+
+    def __init__(self, tell: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(logging.WARNING)
+        self.tell, self.loop = tell, loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = Logged(record.name, record.levelno, self.format(record))
+        self.loop.call_soon_threadsafe(self.tell, told)
+
+
+def without_rows(parts: Parts) -> Parts:
+    """What a worker needs of the caller's objects."""
+    return replace(parts, rows=None, validation=None)
+
+
+def _never(work: Any) -> Any:
+    raise RuntimeError("a rollout worker runs on Ray's event loop")
+
+
+def _end_with(loop: threading.Thread) -> None:
+    """End the process with its event loop: SystemExit of a user's function stops that, and nobody else would notice."""
+    loop.join()
+    os._exit(1)

@@ -1,7 +1,9 @@
-"""Runs on many processes: rows, tools and the algorithm here, training and sampling on Ray workers.
+"""Runs on many processes: rows and the algorithm here, training and sampling on Ray workers, conversations here or on
+rollout workers.
 
 Invariants:
-- every rank gets the same calls in the same order, with the same batch, stored once in the object store;
+- every rank gets the same calls in the same order; a batch is in the object store once, and only columns that the
+  ranks do not have go there;
 - ranks and engines take turns, as they do in one process, but for `trainer.max_staleness` > 0: then engines that keep
   their memory continue while the ranks train;
 - nothing started here outlives `close` or this process.
@@ -10,7 +12,7 @@ Invariants:
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,14 +36,17 @@ from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.engine import RayEngine
+from agentrl.runtime.ray.engine_worker import EngineWorker
+from agentrl.runtime.ray.links import link_to
 from agentrl.runtime.ray.rank import Rank
 from agentrl.runtime.ray.reward_model import RemoteRewardModel
-from agentrl.runtime.ray.rollout_worker import RolloutWorker
+from agentrl.runtime.ray.rollout_workers import SpreadEngine, start_workers
 from agentrl.runtime.ray.worker_group import WorkerGroup, spawn
 from agentrl.runtime.sampling_ahead import SamplingAhead
 from agentrl.tracking import Waiting
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training import Batch, load_tokenizer
+from agentrl.training.transfer import of_columns, to_columns
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -60,6 +65,9 @@ class RayRuntime:
         self._launched = 0.0
         self.ahead: SamplingAhead | None = None
         self.judge: RemoteRewardModel | None = None
+        self.spread: SpreadEngine | None = None
+        self._held: Batch | None = None
+        """The columns that the ranks have."""
         self.groups: list[WorkerGroup] = []
         self.stack = ExitStack()
         try:
@@ -82,7 +90,9 @@ class RayRuntime:
         return Checked(self.ahead.begin(self.rollouts, batch), self._check_workers)
 
     def activity(self) -> dict[str, float]:
-        return {} if self.ahead is None else self.ahead.activity()
+        if self.ahead is None:
+            return {}
+        return self.ahead.activity() if self.spread is None else self.runner.run(self.spread.activity())
 
     def greedy(self, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:
         return self._sample(self.rollouts.greedy, rows, step, on_done)
@@ -94,11 +104,14 @@ class RayRuntime:
         if self.sleeps:
             self.runner.run(self.rollouts.engine.sleep())
         with self.rollouts.scoring():
-            computed: Batch = self.ranks.call("call", "compute_logprobs", ray.put(batch))
-        return computed
+            computed = self.ranks.call("compute_logprobs", ray.put(to_columns(batch)))
+        batch = of_columns(computed, batch)
+        self._held = replace(batch)
+        return batch
 
     def update(self, batch: Batch) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("call", "update", ray.put(batch))
+        columns, self._held = to_columns(batch, self._held), None
+        metrics: dict[str, float] = self.ranks.call("update", ray.put(columns))
         return metrics
 
     def publish_weights(self, version: int) -> None:
@@ -139,20 +152,27 @@ class RayRuntime:
             self.runner: LoopRunner | LoopThread = stack.enter_context(closing(LoopThread() if ahead else LoopRunner()))
             engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled
             self._launched = time.monotonic()
+            servers = own if isinstance(own, RemoteEngine) else None
+            if config.rollout.agent.num_workers:
+                engine = self.spread = start_workers(config, own, link_to(own), parts, stack)
             if isinstance(self.runner, LoopThread):
-                self.ahead = SamplingAhead(self.runner, engine, shares_parameters=isinstance(engine, RayEngine))
+                partial = config.rollout.partial_rollout
+                self.ahead = SamplingAhead(
+                    self.runner, engine, servers, shares_parameters=servers is None, partial=partial
+                )
                 engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):
                 self.ranks.join()
-            if isinstance(own, RemoteEngine):
-                self._starting = own
-            else:
+            self._starting = servers
+            if servers is None:
                 self.runner.run(engine.start())
             reward_model = config.reward.reward_model
             if reward_model.enable and reward_model.enable_resource_pool:
                 self.judge = RemoteRewardModel(config, gpus=self.gpus, stack=stack)
         self.rollouts = Rollouts(config, self.tokenizer, engine, self.runner.run, self.judge, parts)
+        if self.spread is not None:
+            self.rollouts.spread_over(self.spread.handles)
         stack.callback(self.rollouts.close)
         if self.ahead is not None:
             stack.callback(self.ahead.close)
@@ -180,7 +200,7 @@ class RayRuntime:
         if rollout.nnodes == 0:
             return RayEngine(self.ranks.actors, self.ranks.names, lambda version: self.ranks.call("sync", version))
         each = sampling_per_node(config.trainer, rollout)
-        workers = self._spawn(RolloutWorker, config, "rollout", rollout.nnodes, each)
+        workers = self._spawn(EngineWorker, config, "rollout", rollout.nnodes, each)
         most = rollout.update_weights_bucket_megabytes << 20
         return RayEngine(
             workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)
@@ -193,6 +213,8 @@ class RayRuntime:
             return
         with self.start_times.phase("wait"), Waiting(f"{remote.backend.name} starts") as remote.progress:
             self.runner.run(remote.start())
+            if self.spread is not None:
+                self.runner.run(self.spread.opened())
         self.start_times.served(self._launched)
 
     def _sample(self, rollout: Rollout, rows: Sequence[Row], step: int, on_done: OnDone) -> list[Trajectory]:

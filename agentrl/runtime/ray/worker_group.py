@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from agentrl.config.derived import deterministic
 from agentrl.runtime.ray.cluster import forwarded_env, reserve
 from agentrl.runtime.ray.failures import results
-from agentrl.runtime.ray.rollout_worker import Location
+from agentrl.runtime.ray.worker import Location
 from agentrl.training.perf.cpu import threads_of_rank
 
 CALLS = 8192

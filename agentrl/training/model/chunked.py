@@ -1,8 +1,8 @@
 """Log-probs and entropies of given tokens from hidden states, without the logits of all tokens at once.
 
-The [N, V] logits exist for one chunk of tokens at a time; backward computes them again. Peak memory is that of one
-chunk. On a GPU one kernel reads a chunk, and another computes its gradient. The KL to another model needs the
-logits of both for the same tokens, so its chunks are smaller.
+The [N, V] logits exist for one chunk of tokens at a time. Those of as many tokens as the caller says stay for the backward
+pass, in the dtype of the head; backward computes the others again. On a GPU one kernel reads a chunk, and another computes
+its gradient. The KL to another model needs the logits of both for the same tokens, so its chunks are smaller.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ COMPARED = 4
 
 class ChunkedLogprobs(torch.autograd.Function):
     """(hidden [N, H], weight [V, H], bias [V] or None, targets int64 [N], 1 / temperature[, kernels on a GPU[, whether
-    products are in float32]]) -> (f32 [N], f32 [N]).
+    products are in float32[, tokens whose logits stay for the backward pass]]]) -> (f32 [N], f32 [N]).
 
     The first output is log softmax(logits / temperature)[target], the second the entropy of that distribution in
     nats. Softmax runs in float32 for every dtype of the head. With another model's (hidden, weight, bias) at the end
@@ -41,19 +41,25 @@ class ChunkedLogprobs(torch.autograd.Function):
         scale: float,
         kernels: str = "triton",
         wide: bool = False,
+        keep: int = 0,
         *other: Any,
     ) -> tuple[Tensor, ...]:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         entropy, lse = torch.empty_like(logprobs), torch.empty_like(logprobs)
         kl = torch.empty_like(logprobs) if other else None
         row_statistics, _ = _kernels(hidden, kernels)
+        kept: dict[int, Tensor] = {}
         for rows in _chunks(hidden, weight, other, wide):
             logits = _logits(rows, hidden, weight, bias, wide=wide)
+            if min(rows.stop, len(hidden)) <= keep:
+                kept[rows.start] = logits
+                # PyTorch's operations overwrite float32 logits.
+                logits = logits.clone() if row_statistics is _row_statistics else logits
             if kl is not None:
                 kl[rows] = _kl(logits, _logits(rows, *other, wide=wide), scale)
             lse[rows], logprobs[rows], entropy[rows] = row_statistics(logits, targets[rows], scale)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy, kl, *other)
-        ctx.scale, ctx.kernels, ctx.wide, ctx.sink = scale, kernels, wide, sink_of(weight)
+        ctx.scale, ctx.kernels, ctx.wide, ctx.kept, ctx.sink = scale, kernels, wide, kept, sink_of(weight)
         ctx.set_materialize_grads(False)
         return (logprobs, entropy) if kl is None else (logprobs, entropy, kl)
 
@@ -61,7 +67,7 @@ class ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy, kl, *other = ctx.saved_tensors
         grad_logprobs, grad_entropy, grad_kl = (*gradients, None)[:3]
-        no_gradients = [None] * (4 + len(other))
+        no_gradients = [None] * (5 + len(other))
         if grad_logprobs is None and grad_entropy is None and grad_kl is None:
             return None, None, None, *no_gradients
         if grad_logprobs is None and grad_entropy is None:
@@ -73,7 +79,9 @@ class ChunkedLogprobs(torch.autograd.Function):
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(hidden, weight, other, ctx.wide):
-            logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
+            logits = ctx.kept.pop(rows.start, None)  # its memory is free after this chunk
+            if logits is None:
+                logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
             # Before `logits_gradient`, which overwrites the logits.
             kl_gradient = None
             if grad_kl is not None:

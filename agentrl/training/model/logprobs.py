@@ -2,7 +2,8 @@
 
 Invariants:
 - a token's values depend on its own sequence only: packing changes them by float rounding only;
-- full logits exist for one chunk of tokens at most, where the model is a backbone with a linear head;
+- where the model is a backbone with a linear head, full logits exist for one chunk of tokens, and until the backward pass
+  for `keep` tokens;
 - softmax runs in float32, at the sampling temperature.
 """
 
@@ -48,10 +49,20 @@ class TokenLogprobs:
         self.causal_lm = causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm
         self.wide: bool = getattr(self.causal_lm, "head_in_float32", False)
         self.kernels: str | None = getattr(self.causal_lm, "log_prob_kernels", "triton")
+        self.keep = 0
+        """Tokens of a pass whose logits stay for its backward pass, which computes the others again."""
         # Greedy sampling reports the log-probs of the untempered distribution.
         self.scale = 1.0 / temperature if temperature > 0 else 1.0
         with torch.no_grad(), uncompiled():  # without gradients a sharded model reshards its parameters after it
             self.linear_head: bool = self.kernels is not None and run_gathered(module, self._probe)
+
+    @property
+    def logit_bytes(self) -> int:
+        """Bytes of a token's logits; 0 where they cannot be kept."""
+        if not self.linear_head:
+            return 0
+        dtype = getattr(self.module, "compute_dtype", None) or self.causal_lm.dtype
+        return self.causal_lm.config.get_text_config().vocab_size * (4 if self.wide else dtype.itemsize)
 
     def __call__(self, batch: Batch, *, every_token: bool = False, other: Readout | None = None) -> tuple[Tensor, ...]:
         """(log-probs f32 [T], entropies f32 [T] in nats), differentiable where autograd is on.
@@ -87,7 +98,8 @@ class TokenLogprobs:
         """The columns of the tokens at `targets`: f32 [N] each."""
         ids, read = batch.ids[targets], self._read(batch, part, targets)
         if read.weight is not None:
-            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, *(other or ()))
+            keep = self.keep if torch.is_grad_enabled() else 0
+            return ChunkedLogprobs.apply(*read, ids, self.scale, self.kernels, self.wide, keep, *(other or ()))
         logits = read.hidden.float() * self.scale
         logprobs = torch.log_softmax(logits, dim=-1).gather(-1, ids[:, None]).squeeze(-1)
         columns = logprobs, entropy_from_logits(logits)

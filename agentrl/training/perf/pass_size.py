@@ -9,6 +9,8 @@ import torch
 
 MOST = 65536
 """Tokens from which on a larger pass is no faster."""
+ENOUGH = 16384
+"""Tokens up to which a larger pass gains more than kept logits do."""
 ROUND = 1024
 USED = {True: 0.85, False: 0.75}
 """Share of the free memory that a pass may take: fragments, kernels' workspaces and images are not in the estimate. By
@@ -18,7 +20,7 @@ COMPILED = 0.55
 UNITS = 2
 """Blocks of a sharded model that are whole at one time."""
 CHUNK = 1 << 30
-"""Bytes of logits, and of tensors made of them, at one time on a GPU."""
+"""Bytes of logits that are not kept, and of tensors made of logits, at one time on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,33 @@ def activation_bytes(shape: Shape, *, narrow: bool, compiled: bool, checkpointin
     return 4.0 * shape.layers * shape.hidden + block if checkpointing else shape.kept * block
 
 
-def tokens_that_fit(room: float, per_token: float, longest: int, *, alone: bool) -> int:
-    """Tokens of a pass in `room` bytes; at least the `longest` sequence, which cannot be split."""
-    fitting = int(max(room - CHUNK, 0.0) * USED[alone] / per_token)
-    return max(min(fitting // ROUND * ROUND, MOST), longest)
+@dataclass(frozen=True)
+class TokenBytes:
+    """Bytes of a token of a pass."""
+
+    activations: float
+    logits: float = 0.0
+    """Where they may be kept for the backward pass."""
+
+
+def tokens_that_fit(room: float, each: TokenBytes, longest: int, *, alone: bool) -> int:
+    """Tokens of a pass in `room` bytes; at least the `longest` sequence, which cannot be split.
+
+    A pass keeps the logits of all its tokens, where it has ENOUGH tokens with them.
+    """
+    space = _usable(room, alone)
+    without, kept = (int(space / size) // ROUND * ROUND for size in (each.activations, each.activations + each.logits))
+    return max(min(max(kept, min(without, ENOUGH)), MOST), longest)
+
+
+def logits_that_fit(room: float, each: TokenBytes, tokens: int, *, alone: bool) -> int:
+    """Tokens, of a pass of so many, whose logits can be kept in `room` bytes."""
+    left = _usable(room, alone) - tokens * each.activations
+    return max(min(int(left / each.logits), tokens), 0) if each.logits else 0
+
+
+def _usable(room: float, alone: bool) -> float:
+    return max(room - CHUNK, 0.0) * USED[alone]
 
 
 def free_memory(device: torch.device) -> float:

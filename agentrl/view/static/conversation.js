@@ -13,6 +13,7 @@ export class Conversation {
     this.record = record;
     this.whole = whole;
     this.top = Math.max(1e-9, ...record.samples.flatMap((sample) => (sample.columns.advantages ?? []).map(Math.abs)));
+    this.mixed = new Set(record.samples.flatMap((sample) => sample.segments).filter((one) => one.mask).map((one) => one.version)).size > 1;
     this.body = h("div", { className: "stream" }, record.samples.map((sample, i) => this.sample(sample, i)));
     this.element = h("article", { className: "conversation", tabIndex: -1 }, this.header(head), this.body, this.footer());
     this.element.addEventListener("recolour", (event) => this.paint(event.detail));
@@ -76,7 +77,7 @@ export class Conversation {
 
   sample(sample, i) {
     const { samples } = this.record;
-    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: the template rewrote history`));
+    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record)}`));
     const calls = i === samples.length - 1 || samples.length === 1 ? this.record.tool_calls : [];
     const lastOf = new Map(sample.segments.map((segment, at) => [`${segment.source} ${segment.turn}`, at]));
     let at = 0;
@@ -93,6 +94,7 @@ export class Conversation {
   segment(sample, segment, start) {
     const model = segment.source === "model";
     const label = h("span", { className: "who" }, model ? `model ${segment.turn + 1}` : WHO[segment.source]);
+    if (model && this.mixed) label.append(h("small", { title: "the weights that drew these tokens" }, `weights ${segment.version}`));
     const text = h("div", { className: "text" });
     const pieces = sample.texts?.slice(start, start + segment.n) ?? [segment.text];
     const box = h("div", { className: `segment ${segment.source}` }, label, text);
@@ -130,7 +132,9 @@ export class Conversation {
   footer() {
     const { record } = this;
     const fold = (name, value) => h("details", {}, h("summary", {}, name), h("pre", {}, typeof value === "string" ? value : JSON.stringify(value, null, 2)));
+    const program = record.extra?.program;
     return h("footer", {},
+      program?.exit_code !== undefined && fold(`Output of ${program.name}, which ${program.exit_code === null ? "was stopped" : `ended with code ${program.exit_code}`} after ${seconds(program.seconds)}`, program.output || "(nothing)"),
       record.ground_truth !== null && record.ground_truth !== undefined && fold("Ground truth", record.ground_truth),
       fold("Messages", record.messages),
       Object.keys(record.extra ?? {}).length > 0 && fold("Extra", record.extra));
@@ -191,6 +195,9 @@ export class Conversation {
     }
   }
 }
+
+// Why it has several samples.
+const why = (record) => record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {

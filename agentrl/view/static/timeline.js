@@ -1,9 +1,10 @@
 // Page: the life of every trajectory of a step on one clock. Stragglers are what sticks out on the right.
 
-import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, place, plural, seconds, select, showTip, stepper } from "./dom.js";
+import { ask, canvas, colour, facts, figure, go, h, hideTip, note, percent, place, plural, runColour, seconds, select, showTip, stepper } from "./dom.js";
 import { ticks } from "./chart.js";
 
 const SORTS = [["end", "last to end first"], ["start", "by start"], ["line", "by row"], ["reward", "by reward"]];
+const COLOURS = [["kind", "by activity"], ["age", "by age of the weights"]];
 const LEFT = 150, RIGHT = 16, CROWD = 84, AXIS = 22;
 
 let root, runs, state, answer, lives, order, scroller, strip, whole, scale;
@@ -13,7 +14,7 @@ export async function render(page, allRuns, query) {
   runs = allRuns;
   const { run, split, steps } = place(runs, query);
   const step = steps.includes(Number(query.step)) ? Number(query.step) : steps.at(-1);
-  state = { run, split, step, sort: query.sort ?? "end" };
+  state = { run, split, step, sort: query.sort ?? "end", colour: query.colour ?? "kind" };
   if (!steps.length) {
     page.replaceChildren(bar(steps), h("p", { className: "empty" }, `No ${split} trajectories here. trainer.${split}_data_dir is the folder that a run writes them to.`));
     return;
@@ -23,7 +24,7 @@ export async function render(page, allRuns, query) {
   lives = answer.rows.map((row) => ({ ...row, start: at(row, 1, Math.min), end: at(row, 2, Math.max) }));
   whole = Math.max(1, ...lives.map((life) => life.end));
   const rows = h("div", { className: "lives" });
-  page.replaceChildren(bar(steps), summary(), h("div", { className: "crowd" }), rows);
+  page.replaceChildren(bar(steps), summary(), ahead(), h("div", { className: "crowd" }), rows);
   arrange(rows);
 }
 
@@ -50,13 +51,69 @@ function bar(steps) {
     splits.length > 1 && select("Of", splits, state.split, (split) => change({ split, step: undefined })),
     steps.length > 0 && stepper("Step", steps, state.step, (step) => change({ step })),
     select("Order", SORTS, state.sort, (sort) => change({ sort })),
+    isAhead() && select("Colour", COLOURS, state.colour, (colour) => change({ colour })),
     h("span", { className: "grow" }),
-    h("span", { className: "legend" }, kinds().map((kind) => h("label", {}, h("i", { className: `key ${kind}` }), kind)), h("label", {}, h("i", { className: "key gap" }), "neither")));
+    h("span", { className: "legend" }, byAge() ? ages().map(([age]) => h("label", {}, swatch(age), updates(age)))
+      : [...kinds().map((kind) => h("label", {}, h("i", { className: `key ${kind}` }), kind)), h("label", {}, h("i", { className: "key gap" }), "neither")]));
 }
 
 const kinds = () => (answer ? answer.kinds.filter((_, k) => answer.rows.some((row) => row.spans.some((value, i) => i % 3 === 0 && value === k))) : []);
 
+// ---- where rollouts continued while the policy trained ----
+
+const isAhead = () => answer?.figures["staleness/mean"] !== undefined;
+const byAge = () => isAhead() && state.colour === "age";
+const updates = (age) => (age ? plural(age, "update") : "present weights");
+
+// [updates since the tokens were drawn, their share], the present ones first.
+const ages = () => Object.entries(answer.figures).filter(([name]) => name.startsWith("staleness/share_"))
+  .map(([name, share]) => [Number(name.split("_").at(-1)), share]).sort(([a], [b]) => a - b);
+
+function swatch(age) {
+  const key = h("i", { className: "key" });
+  key.style.background = runColour(age);
+  return key;
+}
+
+function ahead() {
+  if (!isAhead()) return "";
+  const of = (name) => answer.figures[name];
+  const bars = ages().map(([age, share]) => {
+    const bar = h("i", { title: `${updates(age)}: ${percent(share)} of the tokens` });
+    bar.style.height = `${Math.max(1, share * 23)}px`;
+    bar.style.background = runColour(age);
+    return bar;
+  });
+  return h("div", { className: "numbers ahead" },
+    box("staleness in updates", figure(of("staleness/mean")), `oldest ${of("staleness/max")}`),
+    h("div", { className: "number" }, h("b", { className: "ages" }, bars), h("span", {}, "tokens by age"), h("small", {}, ages().map(([age, share]) => `${age}: ${percent(share)}`).join(", "))),
+    box("of several versions", percent(of("staleness/mixed")), "of the tokens"),
+    of("perf/queue_groups") !== undefined && box("groups in the queue", figure(of("perf/queue_groups")), `${figure(of("perf/running_groups"))} under way`),
+    of("perf/trainer_wait_share") !== undefined && box("trainer waits", percent(of("perf/trainer_wait_share")), "of the step"),
+    of("perf/engine_idle_share") !== undefined && box("engine idle", percent(of("perf/engine_idle_share")), "of the step"),
+    of("perf/interruptions") !== undefined && box("interruptions", figure(of("perf/interruptions")), "requests"));
+}
+
+// [turn, version, tokens] of a trajectory's tokens.
+const drawn = (life) => life.versions.flatMap((turn, i) => (i % 3 ? [] : [[turn, life.versions[i + 1], life.versions[i + 2]]]));
+
+function versions(life) {
+  const found = drawn(life).map(([, version]) => version);
+  if (!found.length) return "none";
+  const [low, high] = [Math.min(...found), Math.max(...found)];
+  return low === high ? `version ${low}` : `versions ${low} to ${high}`;
+}
+
+// A generation as long as its tokens of each version, in proportion; each turn is one.
+function byWeights(life, generation) {
+  const own = drawn(life).filter(([turn]) => turn === generation);
+  const whole = own.reduce((sum, [, , tokens]) => sum + tokens, 0);
+  return own.map(([, version, tokens]) => [runColour(Math.max(0, state.step - 1 - version)), tokens / whole]);
+}
+
 // ---- in numbers ----
+
+const box = (name, value, what) => h("div", { className: "number" }, h("b", {}, value), h("span", {}, name), what && h("small", {}, what));
 
 function summary() {
   const ends = lives.map((life) => life.end).sort((a, b) => a - b);
@@ -65,7 +122,6 @@ function summary() {
   const sums = answer.kinds.map((kind, k) => [kind, lives.reduce((sum, life) => sum + spent(life, k), 0)]);
   const lived = took.reduce((a, b) => a + b, 0) || 1;
   const tail = quantile(ends, 1) - quantile(ends, 0.9);
-  const box = (name, value, what) => h("div", { className: "number" }, h("b", {}, value), h("span", {}, name), what && h("small", {}, what));
   return h("div", { className: "numbers" },
     box("first to last", seconds(whole / 1000), plural(lives.length, "conversation")),
     box("median life", seconds(quantile(took, 0.5)), `slowest ${seconds(quantile(took, 1))}`),
@@ -120,9 +176,16 @@ function draw() {
     const thick = Math.max(3, height - 3);
     pen.fillStyle = colour("gap");
     pen.fillRect(x(life.start), y + height / 2 - 0.5, Math.max(1, x(life.end) - x(life.start)), 1);
+    let generation = 0;
     for (let s = 0; s < life.spans.length; s += 3) {
-      pen.fillStyle = colours[life.spans[s]];
-      pen.fillRect(x(life.spans[s + 1]), y + 1, Math.max(1, x(life.spans[s + 2]) - x(life.spans[s + 1])), thick);
+      let from = x(life.spans[s + 1]);
+      const wide = Math.max(1, x(life.spans[s + 2]) - from);
+      const weights = byAge() && answer.kinds[life.spans[s]] === "generate" ? byWeights(life, generation++) : [];
+      for (const [fill, share] of weights.length ? weights : [[byAge() ? colour("gap") : colours[life.spans[s]], 1]]) {
+        pen.fillStyle = fill;
+        pen.fillRect(from, y + 1, wide * share, thick);
+        from += wide * share;
+      }
     }
     if (life.outcome === "infra_error") { pen.fillStyle = colour("bad"); pen.fillRect(x(life.end) + 2, y + 1, 3, thick); }
     if (height >= 11 || i % Math.ceil(12 / height) === 0) label(pen, life, y + height / 2);
@@ -201,5 +264,6 @@ function hover(event) {
     ["reward", figure(life.reward)],
     ["ended by", `${life.finish}${life.outcome === "ok" ? "" : `, ${life.outcome}`}`],
     ["turns, calls", `${life.turns}, ${life.calls}`],
+    isAhead() && ["weights", `${versions(life)}, trained at ${state.step - 1}`],
   ]));
 }

@@ -55,17 +55,6 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
-    """Skips, with a line that says why, where none can be had."""
-    try:
-        found = Engine()
-    except Unavailable as error:
-        pytest.skip(f"no Docker: {error}")
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="session")
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Built from this checkout."""
     engine.build(TIER, IMAGE, tmp_path_factory.mktemp("secrets"))

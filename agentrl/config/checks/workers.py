@@ -1,0 +1,26 @@
+"""Rollout workers fit the run."""
+
+from agentrl.config.derived import processes
+from agentrl.config.schema import Rollout, Trainer
+from agentrl.core.errors import UserError
+from agentrl.core.shares import KEY
+
+
+def rollout_workers(rollout: Rollout, trainer: Trainer) -> str | None:
+    """Several processes are there to spread conversations over, and their order may depend on timing."""
+    count = rollout.agent.num_workers
+    if count < 0:
+        raise UserError(f"{KEY}={count}: must be at least 0, with which the controller runs all conversations")
+    if not count:
+        return None
+    if processes(trainer, rollout) == 1:
+        return (
+            f"{KEY}={count} has no effect in a run of one process, whose one event loop serves the conversations of a "
+            "GPU; with trainer.n_gpus_per_node or rollout.nnodes above its default, Ray starts the workers"
+        )
+    if rollout.deterministic:
+        raise UserError(
+            f"rollout.deterministic=true with {KEY}={count}: the order in which several processes send requests "
+            f"depends on timing; set {KEY}=0, or deterministic=false"
+        )
+    return None

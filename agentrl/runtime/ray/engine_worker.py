@@ -1,0 +1,56 @@
+"""A Ray worker that samples with an hf engine on its own copy of the policy."""
+
+from typing import Any
+
+from agentrl.config.schema import Config
+from agentrl.engines.engine import Generation, Sampling
+from agentrl.runtime.ray.worker import Worker
+from agentrl.trajectory.medium import Medium
+
+Announcement = tuple[str, str]
+"""(`open` or `release`, key)."""
+
+
+class EngineWorker(Worker):
+    """Samples with an hf engine."""
+
+    def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int) -> None:
+        super().__init__(config, folder, env, threads)
+        self.engine: Any = None
+        self.parameters: dict[str, Any] = {}
+
+    async def open_engine(self) -> None:
+        """Load a copy of the policy and start the engine."""
+        from agentrl.engines.launching import engine_in_process
+        from agentrl.training import load_model
+
+        model = load_model(self.config.model, device=self.device, seed=self.config.trainer.seed)
+        model.requires_grad_(False)
+        self.parameters = dict(model.named_parameters())
+        self.engine = engine_in_process(self.config, model)
+        await self.engine.start()
+
+    async def announce(self, calls: list[Announcement]) -> None:
+        """Open and release keys, in order."""
+        for name, key in calls:
+            getattr(self.engine, name)(key)
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
+    ) -> Generation:
+        """As `Engine.generate`."""
+        generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)
+        return generation
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Call any other async method of the engine."""
+        return await getattr(self.engine, name)(*args)
+
+    async def load(self, bucket: dict[str, Any]) -> None:
+        """Set some of the weights: name -> tensor."""
+        for name, tensor in bucket.items():
+            self.set_parameter(name, tensor)
+
+    def set_parameter(self, name: str, tensor: Any) -> None:
+        """Set one parameter."""
+        self.parameters[name].data.copy_(tensor)

@@ -1,0 +1,131 @@
+"""Ways from rollout workers to the engine.
+
+Invariant: each worker begins elsewhere among equally loaded engines, so that not all choose the first one.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentrl.core.shares import worker
+from agentrl.engines.engine import Engine
+from agentrl.engines.servers import RemoteEngine
+from agentrl.engines.servers.backend import ServerBackend
+from agentrl.runtime.ray.engine import RayEngine
+
+
+@dataclass(frozen=True)
+class State:
+    """What all workers must know of the engine."""
+
+    version: int = 0
+    """Of the weights."""
+    halted: bool = True
+    """Whether requests wait."""
+    drained: bool = False
+    """Whether a halt waits for requests in flight, in place of interrupting them."""
+
+
+class Link(Protocol):
+    """The way from a rollout worker to the engine; travels to the worker."""
+
+    def open(self, lost: Any) -> "Client":
+        """The worker's end. `lost(url)` returns when a server that did not answer serves again."""
+
+
+class Client(Protocol):
+    """The worker's end of a link."""
+
+    engine: Engine
+
+    async def set(self, state: State) -> None:
+        """Halt the requests, or let them continue with the weights of the version."""
+
+
+@dataclass(frozen=True)
+class ServerLink:
+    """To SGLang and vLLM servers, by HTTP."""
+
+    backend: ServerBackend
+    urls: tuple[str, ...]
+    max_model_len: int
+    request_timeout: float | None
+    router: str | None
+
+    def open(self, lost: Any) -> "Client":
+        return ServerClients(self, lost)
+
+
+class ServerClients:
+    """Requests to all servers. Each worker prefers another one of equally loaded servers."""
+
+    def __init__(self, link: ServerLink, lost: Any) -> None:
+        from agentrl.core.open_files import allow_files
+        from agentrl.engines.servers.client import ServerClient
+        from agentrl.engines.servers.replica import Replica
+        from agentrl.engines.servers.replica_pool import BorrowedPool
+
+        allow_files()
+        replicas = [Replica(link.backend, url) for url in turned(link.urls)]
+        for replica in replicas:
+            replica.serving = True
+        self.client = ServerClient(
+            link.backend,
+            BorrowedPool(replicas, lost),
+            max_model_len=link.max_model_len,
+            request_timeout=link.request_timeout,
+            router=link.router,
+        )
+        self.client.gate.open = False
+        self.engine: Any = self.client
+
+    async def set(self, state: State) -> None:
+        gate = self.client.gate
+        if not state.halted:
+            self.client.version = state.version
+            gate.unlock()
+        elif state.drained:
+            await gate.drain()
+        else:
+            await gate.halt()
+
+
+@dataclass(frozen=True)
+class ActorLink:
+    """To hf engines in Ray workers, which the controller itself pauses."""
+
+    actors: tuple[Any, ...]
+    names: tuple[str, ...]
+
+    def open(self, lost: Any) -> "Client":
+        from agentrl.runtime.ray.engine import RayEngine
+
+        return ActorClient(RayEngine(turned(self.actors), turned(self.names), push=lambda _: None))
+
+
+@dataclass
+class ActorClient:
+    """Requests to hf engines."""
+
+    engine: Any
+
+    async def set(self, state: State) -> None:
+        """Nothing to do: the engines stop at their present token."""
+
+
+def turned(items: Any) -> list[Any]:
+    """The items in an order that begins elsewhere in each worker, so that not all choose the first one."""
+    number, workers = worker()
+    first = number * len(items) // workers
+    return [*items[first:], *items[:first]]
+
+
+def link_to(own: Engine) -> Link:
+    """The way of the workers to the engine."""
+    if isinstance(own, RayEngine):
+        handles = own.workers
+        return ActorLink(tuple(handle.actor for handle in handles), tuple(handle.name for handle in handles))
+    assert isinstance(own, RemoteEngine)
+    gate = own.gate
+    urls = tuple(replica.url for replica in own.pool.replicas)
+    router = None if gate.router is None else gate.router.url
+    return ServerLink(own.backend, urls, own.max_model_len, gate.timeout, router)

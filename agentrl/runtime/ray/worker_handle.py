@@ -1,0 +1,192 @@
+"""The controller's side of one rollout worker.
+
+Invariant: a worker that died is started again until it was started `MAX_STARTS` times; meanwhile others take over what
+it had not finished.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.plurals import plural
+from agentrl.rollout.errands import Done, Errand
+from agentrl.rollout.spread import WorkerLost
+from agentrl.runtime.ray.failures import plain_error
+from agentrl.runtime.ray.links import State
+from agentrl.runtime.ray.rollout_worker import Logged, Lost
+from agentrl.trajectory.trajectory import Trajectory
+from agentrl.trajectory.wire import unpack
+
+log = logging.getLogger(__name__)
+
+MAX_STARTS = 5
+CLOSING = 10.0
+"""Seconds that a worker has to stop its tools."""
+Take = Callable[[Trajectory], None]
+
+
+@dataclass(eq=False)
+class Sent:
+    """An errand that a worker has."""
+
+    errand: Errand
+    take: Take
+    ended: "asyncio.Future[None]"
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """One rollout worker; an `ErrandWorker`."""
+
+    name: str
+    make: Callable[[], Any]
+    """Starts its process."""
+    prepare: Callable[[Any], Any]
+    """Calls its `open`, and returns the answer to come."""
+    confirm: Callable[[str], Any]
+    """Waits until a server serves again."""
+    state: Callable[[], State]
+    actor: Any = None
+    load: int = 0
+    starts: int = 0
+    _opening: Any = None
+    _sent: dict[int, Sent] = field(default_factory=dict)
+    _serving: asyncio.Event = field(default_factory=asyncio.Event)
+    _lost: str | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes errands."""
+        return self._serving.is_set()
+
+    def launch(self) -> None:
+        """Start its process; returns at once."""
+        self.starts += 1
+        self.actor = self.make()
+        self._opening = self.prepare(self.actor)
+
+    async def opened(self) -> None:
+        """Wait until it is ready, and listen to it from now on. Raises UserError."""
+        try:
+            await self._opening
+        except RayError as error:
+            raise plain_error(error, self.name) from error
+        state = None
+        while state != self.state():
+            state = self.state()
+            await self.actor.set.remote(state)
+        self._serving.set()
+        self._background(self._listen())
+
+    async def run(self, errand: Errand, take: Take) -> None:
+        """As `ErrandWorker.run`."""
+        await self._serving.wait()
+        if self._lost:
+            raise InfraError(self._lost)
+        sent = self._sent[errand.number] = Sent(errand, take, asyncio.get_running_loop().create_future())
+        try:
+            self.actor.start.remote(errand)
+            await sent.ended
+        except asyncio.CancelledError:
+            self.actor.cancel.remote(errand.number)
+            raise
+        finally:
+            del self._sent[errand.number]
+
+    async def ask(self, method: str, *args: Any) -> Any:
+        """Call it; None where it is dead: when it is started again, it learns the state."""
+        if not self.serving or self._lost:
+            return None
+        try:
+            return await getattr(self.actor, method).remote(*args)
+        except RayActorError:
+            return None
+        except RayError as error:
+            raise plain_error(error, self.name) from error
+
+    async def close(self) -> None:
+        """Stop it."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.actor is not None:
+            with suppress(TimeoutError, RayError):
+                await asyncio.wait_for(self.actor.close.remote(), CLOSING)
+            ray.kill(self.actor)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                told = await self.actor.told.remote()
+            except RayError:
+                break
+            for news in told:
+                self._hear(news)
+        self._serving.clear()
+        left = sum(len(sent.errand.keys) for sent in self._sent.values())
+        log.warning("%s died: what it had not finished (%s) starts over", self.name, plural(left, "conversation"))
+        for sent in self._sent.values():
+            if not sent.ended.done():
+                sent.ended.set_exception(WorkerLost(f"{self.name} died"))
+        self._background(self._revive())
+
+    async def _revive(self) -> None:
+        try:
+            if self.starts >= MAX_STARTS:
+                raise InfraError(f"{self.name} died {MAX_STARTS} times: killed, out of memory, or a tool ends it")
+            ray.kill(self.actor)
+            self.launch()
+            await self.opened()
+            log.warning("%s runs again", self.name)
+        except (InfraError, UserError, RayError) as error:
+            self._lost = str(error)
+            self._serving.set()  # whoever waits for it raises that
+
+    def _hear(self, news: Any) -> None:
+        if isinstance(news, Lost):
+            self._background(self._confirm(news.url))
+        elif isinstance(news, Logged):
+            logging.getLogger(news.name).log(news.level, "%s: %s", self.name, news.message)
+        elif (sent := self._sent.get(news.errand)) is not None:
+            self._finished(sent, news)
+
+    def _finished(self, sent: Sent, news: Done) -> None:
+        if sent.ended.done():
+            return
+        try:
+            self._taken(sent, news)
+        except Exception as error:  # objects of the user's unpack themselves; the error belongs to who waits
+            sent.ended.set_exception(error)
+            return
+        if not sent.errand.keys:
+            sent.ended.set_result(None)
+
+    def _taken(self, sent: Sent, news: Done) -> None:
+        if news.error is not None:
+            raise news.error
+        assert news.packed is not None
+        trajectory = unpack(news.packed, sent.errand.row)
+        sent.take(trajectory)
+        sent.errand.keys.pop(trajectory.key)
+
+    async def _confirm(self, url: str) -> None:
+        error = None
+        try:
+            await self.confirm(url)
+        except InfraError as failure:
+            error = str(failure)
+        await self.ask("serves", url, error)
+
+    def _background(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,95 @@
+"""Conversations in processes of their own: the run is the same, and goes on when one of them is killed."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.config import compose
+from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.train import train
+from agentrl_sandbox.isolation import descendants
+from tests.e2e.conftest import command, environment
+from tests.e2e.test_ray import REWARD
+from tests.e2e.test_ray_killed import title
+from tests.e2e.test_resume import lines
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TWO = [
+    "trainer.device=cpu",
+    "trainer.n_gpus_per_node=2",
+    "ray_init.address=local",
+    "ray_init.num_cpus=4",
+    "rollout.deterministic=false",
+    "trainer.logger=[file]",
+    "trainer.live=false",
+]
+
+
+def rewarded(folder: Path, overrides: list[str]) -> list[str]:
+    """The settings with a reward that differs between a tiny model's answers."""
+    (folder / "reward.py").write_text(REWARD)
+    reward = "reward.custom_reward_function"
+    return [*overrides, *TWO, f"{reward}.path={folder / 'reward.py'}", f"{reward}.name=compute_score"]
+
+
+def figures(folder: Path, *settings: str) -> list[dict[str, float]]:
+    """The metrics of a run of three steps."""
+    run = ["trainer.total_training_steps=3", f"trainer.default_local_dir={folder}"]
+    train(compose([*settings[1:], *run], config_name="tiny"))
+    return [{k: v for k, v in step.items() if not is_wall_clock(k)} for step in read_metrics(folder / "metrics.jsonl")]
+
+
+def started(folder: Path, *settings: str) -> "subprocess.Popen[str]":
+    """A run with two rollout workers that is past its first step."""
+    args = [*settings, "rollout.agent.num_workers=2", f"trainer.default_local_dir={folder}"]
+    process = subprocess.Popen(
+        command("train", *args), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 400
+    while lines(folder) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None, process.communicate()[1]
+    return process
+
+
+def test_workers_change_no_metric(tmp_path: Path, overrides: list[str]) -> None:
+    settings = rewarded(tmp_path, overrides)
+    expected = figures(tmp_path / "without", *settings)
+    found = figures(tmp_path / "with", *settings, "rollout.agent.num_workers=2")
+    assert len(found) == len(expected) == 4
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    assert expected[-1]["actor/grad_norm"] > 0.01
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_a_killed_worker_costs_only_its_unfinished_conversations(
+    tmp_path: Path, overrides: list[str], bound: int
+) -> None:
+    process = started(tmp_path, *rewarded(tmp_path, overrides), f"trainer.max_staleness={bound}")
+    workers = [pid for pid in descendants(process.pid) if title(pid).startswith("ray::RolloutWorker")]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "rollout worker" in said
+    assert "starts over" in said
+    assert "resumes by itself" not in said
+    steps = read_metrics(tmp_path / "metrics.jsonl")
+    assert [step["step"] for step in steps] == list(range(7))
+    assert all(step.get("rollout/infra_drops", 0) == 0 for step in steps)
+
+
+def test_an_interrupt_ends_the_conversations_of_all_workers(tmp_path: Path, overrides: list[str]) -> None:
+    process = started(tmp_path, *rewarded(tmp_path, overrides))
+    below = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert not any(title(pid).startswith("ray::RolloutWorker") for pid in below)
