@@ -220,7 +220,7 @@ def queued(rows: dict[str, Any]) -> Iterator[tuple[str, list[list[int]]]]:
     """Of the stream's state: keys and tokens of what is finished and not trained on."""
     for batch in rows.get("queue", ()):
         for plain in batch["finished"].values():
-            trajectory = from_plain(plain, Row("", []))
+            trajectory = from_plain(plain, Row("", []), [])
             yield trajectory.key, [list(ledger.ids) for ledger in trajectory.ledgers]
 
 
