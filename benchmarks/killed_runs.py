@@ -143,7 +143,7 @@ def kill_once(kind: str, folder: Path, run: Path, draw: random.Random, limit: fl
         victim = victim_of(process, kind)
         finished = finished_in(run)
         os.kill(victim, signal.SIGKILL)
-        found.moment = f"{delay:.1f} s after step {steps_of(run)}"
+        found.moment = f"in step {steps_of(run)}"
         code = process.wait(limit)
         while code and found.restarts < 3:
             found.restarts += 1
