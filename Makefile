@@ -79,9 +79,9 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 
 # One file per process at a time, so that a file's shared fixtures are made once. One thread per process, because
-# several would share the cores.
+# several would share the cores. With bytecode, so that not each of some hundred processes compiles the package again.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800

@@ -19,7 +19,18 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ["torch", "transformers.models.llama.modeling_llama", "agentrl.train", "agentrl.cli.train", __name__]
+IMPORTED = [
+    "torch",
+    "transformers.models.llama.modeling_llama",
+    "hydra._internal.hydra",
+    "pyarrow.parquet",
+    "agentrl.train",
+    "agentrl.cli.main",
+    "agentrl.cli.train",
+    "agentrl.engines.hf.engine",
+    "agentrl.training.checkpoint.run_start",
+    __name__,
+]
 START_METHOD = "forkserver"
 CONTEXT = get_context(START_METHOD)
 CONTEXT.set_forkserver_preload(IMPORTED)

@@ -15,7 +15,7 @@ from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.garbage import deferred_collection, trim_heap
-from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, SamplingOf, Scheduler
+from agentrl.rollout.scheduler import UNSCORED, ConcurrentJobs, Scheduler
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl.trajectory.wire import Packed, pack

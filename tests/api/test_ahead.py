@@ -1,11 +1,8 @@
 """Runs whose rollouts continue while the policy trains: `trainer.max_staleness` above 0."""
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 import agentrl
 from agentrl.core.errors import UserError
 from agentrl.tracking import load_trajectories
+from tests.warm import Process
 
 Settings = dict[str, Any]
 Rows = list[dict[str, Any]]
@@ -129,24 +127,17 @@ def test_a_stop_while_it_waits_saves_the_queue(settings: Settings, rows: Rows) -
     assert len(calls) - before <= STEPS * 4 - 12  # two batches are trained on, and a third was finished
 
 
-KILLED = """
-import sys
-import agentrl
-from tests.api import test_ahead
-
-settings, rows = eval(sys.argv[1])
-with agentrl.training(test_ahead.ahead(settings), rows=rows, reward=test_ahead.score) as run:
-    for step in run:
-        if step.number == 2:
-            test_ahead.deadly.append(1)
-"""
+def run_until_killed(settings: Settings, rows: Rows) -> None:
+    with agentrl.training(ahead(settings), rows=rows, reward=score) as run:
+        for step in run:
+            if step.number == 2:
+                deadly.append(1)
 
 
 def test_a_killed_run_trains_on_every_trajectory_once(settings: Settings, rows: Rows) -> None:
     folder = settings["trainer"]["default_local_dir"]
-    plain = json.loads(json.dumps([settings, rows], default=str))
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(plain)], capture_output=True, text=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    process = Process(run_until_killed, settings, rows)
+    assert process.wait() == -signal.SIGKILL, process.said()[1]
     with agentrl.training(ahead(settings), rows=rows, reward=score) as run:
         list(run)
         assert len(run.history) == STEPS - 2

@@ -1,4 +1,4 @@
-"""A tiny model with a tokenizer of its own, and rows for it: made once, by the commands a person would type."""
+"""A tiny model with a tokenizer of its own, and rows for it, made once for all tests."""
 
 import os
 import subprocess
@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.tasks.models import tiny
 from tests.warm import run_agentrl
+
+# Small beside the 50 MB that each checkpoint of `agentrl model tiny` has.
+SHAPE = tiny.TinyShape(hidden_size=64, intermediate_size=128, num_hidden_layers=2)
 
 
 def agentrl(
@@ -34,7 +38,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     data = ["data", "arithmetic", "--difficulty", "tiny", "--train", "12", "--val", "8", "--demos", "200"]
     agentrl(*data, "--out", str(folder / "data"))
-    agentrl("model", "tiny", str(folder / "model"), "--tokenizer-data", str(folder / "data/sft.jsonl"))
+    tiny.prepare(folder / "model", [folder / "data/sft.jsonl"], shape=SHAPE)
     return folder
 
 
@@ -47,7 +51,7 @@ def overrides(task: Path) -> list[str]:
         f"data.train_files={task / 'data/train.parquet'}",
         f"data.val_files={task / 'data/val.parquet'}",
         "data.train_batch_size=4",
-        "data.max_response_length=48",
+        "data.max_response_length=24",
         "actor.ppo_mini_batch_size=4",
         "rollout.n=4",
         "trainer.total_training_steps=6",

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.tasks.models import tiny
 from agentrl.tracking import load_trajectories, read_metrics
-from tests.e2e.conftest import agentrl
+from tests.e2e.conftest import SHAPE, agentrl
 
-SIZES = ["data.train_batch_size=4", "actor.ppo_mini_batch_size=4", "rollout.n=4", "data.max_response_length=48"]
+SIZES = ["data.train_batch_size=4", "actor.ppo_mini_batch_size=4", "rollout.n=4", "data.max_response_length=24"]
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with data/ and an untrained model/."""
     folder = tmp_path_factory.mktemp("code")
     agentrl("data", "programs", "--train", "8", "--val", "4", "--demos", "40", "--out", str(folder / "data"))
-    agentrl("model", "tiny", str(folder / "model"), "--tokenizer-data", str(folder / "data/sft.jsonl"))
+    tiny.prepare(folder / "model", [folder / "data/sft.jsonl"], shape=SHAPE)
     return folder
 
 

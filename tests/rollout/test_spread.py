@@ -1,7 +1,7 @@
 """Trajectories made by several workers are those of one scheduler."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,8 @@ class Scorer:
         await asyncio.sleep(0)
         trajectory.reward = trajectory.sample / 10
 
-    def expect(self, trajectories: int) -> None:
-        self.expected += trajectories
+    def expect(self, keys: Sequence[str]) -> None:
+        self.expected += len(keys)
 
     async def close(self) -> None:
         """Nothing runs."""

@@ -32,15 +32,14 @@ def judge(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return start
 
 
-@pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize("tier", ["namespace", "bwrap"])
+@pytest.mark.parametrize(("tier", "user"), [("namespace", "user"), ("bwrap", "root")])
 def test_contained(folder: Path, tier: str, user: str) -> None:
-    judge(launch.attack(folder, tier, user))
+    """Each tier once; `test_all_contained` has each tier with each user."""
+    judge(launch.attack(folder, tier, user if user in USERS else USERS[0]))
 
 
-@pytest.mark.parametrize("user", USERS)
-def test_contained_where_docker_refuses_namespaces(folder: Path, user: str) -> None:
-    start = judge(launch.attack(folder, "docker", user))
+def test_contained_where_docker_refuses_namespaces(folder: Path) -> None:
+    start = judge(launch.attack(folder, "docker", "user"))
     assert (start["tier"], start["refused"]) == ("landlock", ["namespace", "bwrap"])
 
 
