@@ -4,10 +4,11 @@
     python benchmarks/killed_runs.py --kinds server --times 1 --seed 7 --out runs/killed
 
 Each run is a tiny model on CPUs with `trainer.max_staleness=2`. Killed are: the controller of a run in one process; a
-rank of two under Ray; a rollout worker under Ray; an SGLang server (`agentrl engine install sglang --cpu`). A killed
-controller is started again by the same command; the others recover within their run. Then each trajectory in the dumps
-is counted by its key, and those that the newest checkpoint had finished when the process died are compared token by
-token with those that were trained on. Costs about a minute for each kill on 2 quiet cores.
+rank of two under Ray; a process that only samples there; a rollout worker of two there; an SGLang server (`agentrl
+engine install sglang --cpu`). A killed controller is started again by the same command; the others recover within their
+run. Then each trajectory in the dumps is counted by its key, and those that the newest checkpoint had finished when
+the process died are compared token by token with those that were trained on. Costs about a minute for each kill on 2
+quiet cores.
 """
 
 import argparse
@@ -42,7 +43,8 @@ RAY = ["trainer.device=cpu", "ray_init.address=local", "ray_init.num_cpus=4"]
 KINDS = {
     "controller": ("", ["trainer.device=cpu"]),
     "rank": (r"^ray::Rank", [*RAY, "trainer.n_gpus_per_node=2"]),
-    "rollout worker": (r"^ray::(Rollout|Engine)Worker", [*RAY, "rollout.nnodes=1"]),
+    "engine worker": (r"^ray::EngineWorker", [*RAY, "rollout.nnodes=1"]),
+    "rollout worker": (r"^ray::RolloutWorker", [*RAY, "trainer.n_gpus_per_node=2", "rollout.agent.num_workers=2"]),
     "server": (r"sglang", ["trainer.device=cpu", "rollout.name=sglang", "rollout.start_timeout=300"]),
 }
 """Kind of process: its title, and the settings of a run that has it."""
@@ -141,7 +143,7 @@ def kill_once(kind: str, folder: Path, run: Path, draw: random.Random, limit: fl
         victim = victim_of(process, kind)
         finished = finished_in(run)
         os.kill(victim, signal.SIGKILL)
-        found.moment = f"{delay:.1f} s after step {steps_of(run)}"
+        found.moment = f"in step {steps_of(run)}"
         code = process.wait(limit)
         while code and found.restarts < 3:
             found.restarts += 1
@@ -218,7 +220,7 @@ def queued(rows: dict[str, Any]) -> Iterator[tuple[str, list[list[int]]]]:
     """Of the stream's state: keys and tokens of what is finished and not trained on."""
     for batch in rows.get("queue", ()):
         for plain in batch["finished"].values():
-            trajectory = from_plain(plain, Row("", []))
+            trajectory = from_plain(plain, Row("", []), [])
             yield trajectory.key, [list(ledger.ids) for ledger in trajectory.ledgers]
 
 

@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import REWARD, mean, median, random_model
+from gpu_parts import REWARD, console, mean, median, random_model
 from gpu_prepare import tokenizer_of
 from gpu_usage import Usage
 from replayed_sessions import SESSIONS, length
-from rich.console import Console
 from rich.table import Table
 from stragglers import kolmogorov_smirnov
 
@@ -35,7 +34,6 @@ from agentrl.config.schema import Config
 from agentrl.runtime.local import LocalRuntime
 from agentrl.train import Trainer, open_trainer
 
-console = Console(width=170)
 PROMPT = 128
 """Tokens of a prompt at most."""
 ANSWER = {"data_source": "load", "reward_model": {"ground_truth": "0"}}
