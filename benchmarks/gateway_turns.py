@@ -325,9 +325,11 @@ def chat_of(given: argparse.Namespace) -> Chat:
 def served(settings: list[str], stack: ExitStack) -> Bench:
     """The engine of a run with these settings, started."""
     from agentrl.config import compose
+    from agentrl.evaluation.settings import scoring_something, untrained
     from agentrl.runtime import LocalRuntime
 
-    runtime = stack.enter_context(closing(LocalRuntime(compose([*settings, *UNTRAINED], checks=()))))
+    config = untrained(scoring_something(compose([*settings, *UNTRAINED], checks=())))
+    runtime = stack.enter_context(closing(LocalRuntime(config)))
     runtime.publish_weights(0)
     env = runtime.rollouts.env
     return Bench(env.chat, env.engine, runtime.runner.run)
