@@ -14,7 +14,6 @@ replaces: so both get the same work, and the seconds are a server's.
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -35,6 +34,7 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
 from agentrl.interactions import load_interactions
+from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.tools import load_tools
@@ -179,7 +179,8 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> st
         before = resident()
         made = list(trajectories(given.sessions))
         start = time.perf_counter()
-        bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
+        with deferred_collection():  # as in a run
+            bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
         seconds = time.perf_counter() - start
     ledgers = {len(one.ledgers) for one in made}
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
@@ -192,7 +193,6 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> st
 
 
 def resident() -> int:
-    gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
