@@ -14,7 +14,6 @@ replaces: so both get the same work, and the seconds are a server's.
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -35,6 +34,7 @@ from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.server import Gateway
 from agentrl.gateway.session import Session
 from agentrl.interactions import load_interactions
+from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
 from agentrl.tools import load_tools
@@ -79,6 +79,8 @@ class InstantEngine:
     real: Any = None
     """An engine that draws as many tokens first."""
     marks: list[float] = field(default_factory=list)
+    resident: int = 0
+    """Bytes of this process at the end."""
     asked: int = 0
     taken: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -93,6 +95,11 @@ class InstantEngine:
         call = '<tool_call>\n{{"name": "look", "arguments": {{"turn": {}}}}}\n</tool_call><|im_end|>'
         texts = [f"{said}\n{call.format(turn)}" for turn in range(self.turns - 1)] + ["It is repaired.<|im_end|>"]
         self.said = [self.chat.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+    def finish(self) -> None:
+        """Note CPU and memory while the sessions are there."""
+        self.marks.append(time.process_time())
+        self.resident = resident()
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         if self.asked % self.sessions == 0:
@@ -137,7 +144,7 @@ def trajectories(count: int) -> Iterator[Trajectory]:
 async def native(env: Environment, made: list[Trajectory]) -> None:
     """The loop in this process, with a tool that answers at once."""
     await asyncio.gather(*(ToolAgent(env).run(one, Sampling(10_000)) for one in made))
-    cast(InstantEngine, env.engine).marks.append(time.process_time())
+    cast(InstantEngine, env.engine).finish()
 
 
 async def through_gateway(env: Environment, made: list[Trajectory], given: argparse.Namespace, protocol: str) -> None:
@@ -152,7 +159,7 @@ async def through_gateway(env: Environment, made: list[Trajectory], given: argpa
         )
         if await agents.wait():
             raise SystemExit("the agents failed")
-        cast(InstantEngine, env.engine).marks.append(time.process_time())
+        cast(InstantEngine, env.engine).finish()
 
 
 @dataclass
@@ -172,20 +179,20 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> st
         before = resident()
         made = list(trajectories(given.sessions))
         start = time.perf_counter()
-        bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
+        with deferred_collection():  # as in a run
+            bench.run(through_gateway(env, made, given, protocol) if protocol else native(env, made))
         seconds = time.perf_counter() - start
     ledgers = {len(one.ledgers) for one in made}
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
     assert all(one.turns == given.turns for one in made)
     whole, early, late = figures(engine.marks, given.sessions)
-    kib = (resident() - before) / 1024 / given.sessions
+    kib = (engine.resident - before) / 1024 / given.sessions
     tokens = len(made[0].ledgers[0])
     name = protocol or "native loop"
     return f"{name:14}{whole:12.2f}{early:10.2f}{late:10.2f}{late / early:10.2f}{kib:14.0f}{tokens:10}{seconds:10.1f}"
 
 
 def resident() -> int:
-    gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -318,9 +325,11 @@ def chat_of(given: argparse.Namespace) -> Chat:
 def served(settings: list[str], stack: ExitStack) -> Bench:
     """The engine of a run with these settings, started."""
     from agentrl.config import compose
+    from agentrl.evaluation.settings import scoring_something, untrained
     from agentrl.runtime import LocalRuntime
 
-    runtime = stack.enter_context(closing(LocalRuntime(compose([*settings, *UNTRAINED], checks=()))))
+    config = untrained(scoring_something(compose([*settings, *UNTRAINED], checks=())))
+    runtime = stack.enter_context(closing(LocalRuntime(config)))
     runtime.publish_weights(0)
     env = runtime.rollouts.env
     return Bench(env.chat, env.engine, runtime.runner.run)

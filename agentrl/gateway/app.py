@@ -218,6 +218,8 @@ async def _nothing_here(http: HttpRequest) -> Response:
 def _as_refusal(error: Exception) -> Refused:
     if isinstance(error, Refused):
         return error
+    if isinstance(error, RecursionError):
+        return Refused("the body is nested too deep")
     log.exception("the gateway failed", exc_info=error)
     return Refused(f"agentrl failed: {type(error).__name__}: {error}", "internal")
 

@@ -12,6 +12,20 @@ from tests.e2e.conftest import agentrl
 SIGNS = {"sglang": "sglang.launch_server", "vllm": "agentrl_worker"}
 ADAPTER = ["model.lora_rank=4", "model.lora_merge=false", "actor.optim.lr=1e-2", "actor.entropy_coeff=0.1"]
 """The entropy moves it, where nothing is right yet."""
+AGENT = """
+import openai
+
+
+def play(prompt, openai_url, key):
+    client = openai.OpenAI(base_url=openai_url, api_key=key)
+    said = [{"role": "user", "content": prompt}]
+    try:
+        for _ in range(2):
+            answer = client.chat.completions.create(model="policy", messages=said, max_tokens=20)
+            said += [answer.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "Sure?"}]
+    except openai.BadRequestError:  # no room for another turn
+        pass
+"""
 
 
 @pytest.mark.engine
@@ -23,6 +37,17 @@ ADAPTER = ["model.lora_rank=4", "model.lora_merge=false", "actor.optim.lr=1e-2",
 def test_a_run(engine: str, ranks: int, turns: bool, tmp_path: Path, overrides: list[str]) -> None:
     """Over several turns, and over one."""
     run(engine, ranks, tmp_path, [*overrides, f"rollout.multi_turn.enable={str(turns).lower()}"])
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_run_of_an_agent_program(engine: str, tmp_path: Path, overrides: list[str]) -> None:
+    """Through the gateway, with updates in flight: what is trained on is what the server drew."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "agents.yaml").write_text("- name: mine\n  python: agent.play\n")
+    agent = [f"rollout.agent.agent_loop_config_path={tmp_path / 'agents.yaml'}"]
+    run(engine, 1, tmp_path, [*overrides, *agent, "rollout.agent.default_agent_loop=mine", "trainer.max_staleness=1"])
 
 
 @pytest.mark.engine

@@ -234,6 +234,14 @@ async def test_errors_have_the_protocols_form() -> None:
     assert not served.trajectory.ledgers
 
 
+async def test_arguments_nested_too_deep_are_refused() -> None:
+    async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url) as http:
+        call = b'{"type": "tool_use", "id": "1", "name": "add", "input": %b1%b}' % (b'{"a": ' * 900, b"}" * 900)
+        said = b'{"role": "assistant", "content": [%b]}, {"role": "user", "content": "x"}' % call
+        answer = await http.post("/v1/messages", content=b'{"max_tokens": 5, "messages": [%b]}' % said)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is nested too deep")
+
+
 async def test_ten_megabytes_are_refused_before_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as http:
         monkeypatch.setattr(served.session.chat, "prompt", None)
