@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import orjson
+
 DEEPEST = 64
 """Levels of nesting."""
 MOST_BITS = 14_000
@@ -55,6 +57,14 @@ def to_json(value: Any, plain: Plain = repr, **style: Any) -> str:
     except Exception:  # `plain` and the objects it meets are other people's code
         return json.dumps(cleaned(value, plain), ensure_ascii=False, **style)
     return text
+
+
+def encoded(value: Any) -> bytes:
+    """`to_json` in UTF-8 without spaces, several times as fast where the value is plain."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return to_json(value, separators=(",", ":")).encode()
 
 
 def cleaned(value: Any, plain: Plain = repr, above: tuple[int, ...] = ()) -> Any:

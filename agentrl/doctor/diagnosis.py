@@ -16,7 +16,7 @@ from agentrl.config.validate import sections_for
 from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.doctor import conversations, engines, memory, reward, rows, services, template
+from agentrl.doctor import conversations, engines, memory, protocols, reward, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards.checks import RUN
 from agentrl.rollout.environment import environment, sandbox_for, scorer
@@ -106,6 +106,8 @@ async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], s
     diagnosis.note("template", template.format_found(chat, config.rollout.multi_turn.format))
     diagnosis.note("template", template.round_trip(chat, chat.format, first.prompt, schemas))
     diagnosis.note("template", template.dropped_fields(chat, first.prompt, schemas))
+    if rows.runs_programs(config, found):
+        await diagnosis.listen("protocols", protocols.protocols(env))
     watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
     with watch.watching():
         results = await _tools(diagnosis, env, first)

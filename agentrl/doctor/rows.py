@@ -7,6 +7,7 @@ from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
 from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.gateway.loop import ProgramAgent
 from agentrl.interactions import InteractionSet
 from agentrl.rollout.loops import loop_class, loop_name
 from agentrl.tools import ToolSet
@@ -54,11 +55,23 @@ def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows:
             yield problem(f"{row.uid}: {error}", "correct the row, or the tool")
 
 
+def runs_programs(config: Config, rows: Sequence[Row]) -> bool:
+    """Whether an agent program (docs/gateway.md) plays one of the rows."""
+    path = config.rollout.agent.agent_loop_config_path
+    return any(issubclass(loop_class(name, path), ProgramAgent) for name in _loop_names(config, rows))
+
+
 def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
     agent, multi_turn = config.rollout.agent, config.rollout.multi_turn
-    names = {loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable) for row in rows}
-    for name in sorted(names):
-        if not loop_class(name, agent.agent_loop_config_path).uses_tools and multi_turn.enable:
+    names = _loop_names(config, rows)
+    for name in names:
+        found = loop_class(name, agent.agent_loop_config_path)
+        if not (found.uses_tools or issubclass(found, ProgramAgent)) and multi_turn.enable:
             fix = "set agent_name to tool_agent in the rows, or remove the column"
             yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", fix)
-    yield ok(f"agent loop: {', '.join(sorted(names))}")
+    yield ok(f"agent loop: {', '.join(names)}")
+
+
+def _loop_names(config: Config, rows: Sequence[Row]) -> list[str]:
+    default, multi_turn = config.rollout.agent.default_agent_loop, config.rollout.multi_turn.enable
+    return sorted({loop_name(row.agent_name, default, multi_turn=multi_turn) for row in rows})

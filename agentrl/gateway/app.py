@@ -3,30 +3,32 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+import orjson
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from agentrl.core.json_text import to_json
-from agentrl.gateway.forest import Pending
-from agentrl.gateway.protocols import Dialect, anthropic, chat, responses
-from agentrl.gateway.request import Body, Refused, Request
+from agentrl.core.json_text import encoded
+from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
+from agentrl.gateway.request import Answer, Body, Refused
 from agentrl.gateway.session import Session
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 MOST_BYTES = 64 * 2**20
 """Of a request's body."""
 QUIET = 10.0
 """Seconds after which a stream that waits gets an event."""
+LATER = (429, 503, 529)
+"""Statuses after which clients send the request again."""
+RETRY = {"Retry-After": "1"}
 NO_STREAM_END = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -43,14 +45,14 @@ class Sessions(Protocol):
 def make_app(sessions: Sessions) -> Starlette:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same."""
     serve = Handlers(sessions)
-    dialects: tuple[tuple[str, Dialect], ...] = (
+    protocols: tuple[tuple[str, WireProtocol], ...] = (
         ("/chat/completions", chat),
         ("/responses", responses),
         ("/messages", anthropic),
     )
     routes = []
     for start in ("/s/{key}/v1", "/v1", "/s/{key}"):
-        routes += [Route(start + path, serve.answering(dialect), methods=["POST"]) for path, dialect in dialects]
+        routes += [Route(start + path, serve.answering(protocol), methods=["POST"]) for path, protocol in protocols]
         routes.append(Route(f"{start}/messages/count_tokens", serve.guarded(anthropic, serve.count), methods=["POST"]))
         routes.append(Route(f"{start}/models", serve.guarded(chat, serve.models)))
         routes.append(Route(f"{start}/models/{{name:path}}", serve.guarded(chat, serve.model)))
@@ -65,7 +67,7 @@ class Handlers:
         self.sessions = sessions
 
     def guarded(
-        self, dialect: Dialect, handle: Callable[[HttpRequest], Awaitable[Response]]
+        self, protocol: WireProtocol, handle: Callable[[HttpRequest], Awaitable[Response]]
     ) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """The handler, with errors in the protocol's own form."""
 
@@ -76,23 +78,21 @@ class Handlers:
                 return Response(status_code=499)
             except Exception as error:
                 refused = _as_refusal(error)
-                return _json(dialect.error(refused), dialect.STATUS[refused.fault])
+                status = protocol.STATUS[refused.fault]
+                return _json(protocol.error(refused), status, RETRY if status in LATER else None)
 
         return handler
 
-    def answering(self, dialect: Dialect) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+    def answering(self, protocol: WireProtocol) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session = self._session(http)
-            request = dialect.read(await _body(http))
-            pending = session.begin(request)
-            if request.stream:
-                stream = _stream(dialect, session, request, pending)
-                return StreamingResponse(stream, media_type="text/event-stream", headers=NO_STREAM_END)
-            return _json(dialect.whole(await _unless_gone(http, session.answer(request, pending))))
+            request = protocol.read(await _body(http))
+            work = session.ask(request)
+            return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return self.guarded(dialect, answer)
+        return self.guarded(protocol, answer)
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
@@ -126,49 +126,80 @@ async def _body(http: HttpRequest) -> Body:
         received += chunk
         if len(received) > MOST_BYTES:
             raise Refused(f"the body is larger than {MOST_BYTES >> 20} MiB", "large")
-    try:
-        body = json.loads(received)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}") from error
+    body = _parsed(bytes(received))
     if not isinstance(body, dict):
         raise Refused("the body is no JSON object")
     return body
 
 
-async def _stream(dialect: Dialect, session: Session, request: Request, pending: Pending) -> AsyncIterator[bytes]:
-    """The answer as events, with others before it while the model thinks."""
-    work = asyncio.ensure_future(session.answer(request, pending))
+def _parsed(text: bytes) -> Any:
+    """JSON, also with what orjson refuses: NaN, half a surrogate pair. Raises Refused."""
     try:
-        while not (await asyncio.wait({work}, timeout=QUIET))[0]:
-            yield dialect.KEEP_ALIVE
-        for event in dialect.events(work.result()):
-            yield event
-    except Exception as error:
-        yield dialect.error_event(_as_refusal(error))
-    finally:
-        await _ended(work)
+        return orjson.loads(text)
+    except ValueError:
+        pass
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {error}") from error
 
 
-async def _unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(http))
+class EventStream(Response):
+    """The answer as events, with others before it while the model generates."""
+
+    def __init__(self, protocol: WireProtocol, work: asyncio.Future[Answer]) -> None:
+        super().__init__(headers=NO_STREAM_END, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self.protocol, self.work = protocol, work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while not await _first(self.work, gone, QUIET):
+                await send({"type": "http.response.body", "body": self.protocol.KEEP_ALIVE, "more_body": True})
+            if self.work.done():
+                await send({"type": "http.response.body", "body": self._events()})
+        finally:
+            await _ended(self.work)
+            await _ended(gone)
+
+    def _events(self) -> bytes:
+        try:
+            return b"".join(self.protocol.events(self.work.result()))
+        except Exception as error:
+            return self.protocol.error_event(_as_refusal(error))
+
+
+async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[Answer]) -> Response:
+    """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
+    gone = asyncio.ensure_future(_gone(http.receive))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
+        await _first(work, gone, None)
+        if work.done():
+            return _json(protocol.whole(work.result()))
         raise ClientDisconnect
     finally:
-        await _ended(task)
+        await _ended(work)
         await _ended(gone)
 
 
-async def _gone(http: HttpRequest) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
+async def _first(work: asyncio.Future[Answer], gone: asyncio.Future[None], seconds: float | None) -> bool:
+    """Whether one of the two has ended, at the latest after so many seconds."""
+    both: set[asyncio.Future[Any]] = {work, gone}
+    return bool((await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[0])
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _ended(task: "asyncio.Future[Any]") -> None:
     """End a task, whatever its result."""
+    if task.done() and not task.cancelled():
+        task.exception()  # which marks it as seen
+        return
     task.cancel()
     with suppress(asyncio.CancelledError, Exception):
         await task
@@ -191,5 +222,5 @@ def _as_refusal(error: Exception) -> Refused:
     return Refused(f"agentrl failed: {type(error).__name__}: {error}", "internal")
 
 
-def _json(value: dict[str, Any], status: int = 200) -> Response:
-    return Response(to_json(value), status, media_type="application/json")
+def _json(value: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encoded(value), status, headers, media_type="application/json")

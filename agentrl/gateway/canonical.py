@@ -5,7 +5,7 @@ spelling of JSON arguments, in ids, cache marks and reasoning, or in a text give
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -16,10 +16,16 @@ from agentrl.trajectory.message import TOOL_ROLES, Message
 Digest = bytes
 """Of a conversation up to a message, tools included."""
 
+CACHE_MARK = b'"cache_control":'
+"""Clients move it to their last message, so it is no part of any."""
+EXACT = 2**53
+"""Whole numbers beyond it are floats in JavaScript, and in fast JSON parsers beyond 64 bits."""
+LARGEST = 10**308
+"""Of the integers that a float can hold."""
 ROLES = {"developer": "system", **dict.fromkeys(TOOL_ROLES, "tool")}
 
 
-def start(tools: Sequence[dict[str, Any]]) -> Digest:
+def start(tools: Sequence[Any]) -> Digest:
     """The digest of a conversation without messages."""
     return _digest(b"", _json(tools))
 
@@ -29,12 +35,10 @@ def after(before: Digest, message: Message) -> Digest:
     return _digest(before, _json(canonical(message)))
 
 
-def digests(tools: Sequence[dict[str, Any]], messages: Sequence[Message]) -> Iterator[Digest]:
-    """The digest after each message."""
-    at = start(tools)
-    for message in messages:
-        at = after(at, message)
-        yield at
+def mark(before: Digest, item: Any) -> Digest:
+    """The digest of a client's items that go on with `item`, as the client wrote it but for its cache marks."""
+    data = _json(item)
+    return _digest(before, _json(_plain(item)) if CACHE_MARK in data else data)
 
 
 def canonical(message: Message) -> list[Any]:
@@ -51,6 +55,8 @@ def _plain(value: Any) -> Any:
     """The value with whole floats as integers: JavaScript writes 1.0 as 1."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    if isinstance(value, int) and EXACT < abs(value) < LARGEST:
+        return int(float(value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if key != "cache_control"}
     if isinstance(value, list):

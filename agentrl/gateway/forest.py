@@ -7,128 +7,92 @@ Invariants:
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from agentrl.chat import Chat, Segment, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.core.errors import UserError
 from agentrl.gateway import canonical
+from agentrl.gateway.branch import Branch, Drawn, Pending, Place, Turn
 from agentrl.gateway.canonical import Digest
-from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.conversation import Marked, name_results
+from agentrl.gateway.opening import opening
+from agentrl.gateway.request import Refused, Request, too_long
 from agentrl.gateway.softening import softened
-from agentrl.trajectory.ledger import Ledger
-from agentrl.trajectory.medium import Medium, media_of
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.ledger import Source
+from agentrl.trajectory.medium import media_of
+from agentrl.trajectory.message import Message, text_of
 
-
-@dataclass
-class Branch:
-    """A ledger and the conversation that it holds."""
-
-    schemas: list[dict[str, Any]]
-    ledger: Ledger = field(default_factory=Ledger)
-    messages: list[Message] = field(default_factory=list)
-    """As the template renders them: the model's turns as it wrote them, not as a client repeats them."""
-    memory: RenderCache = field(default_factory=RenderCache)
-    turns: int = 0
-    """Turns that the model took in it."""
-    parent: "Branch | None" = None
-    shared: int = 0
-    """Tokens at its beginning that are the parent's."""
-
-
-@dataclass
-class Turn:
-    """A turn that the model took: where its ledger and its conversation stood after it."""
-
-    branch: Branch
-    number: int
-    tokens: int
-    media: int
-    messages: int
-    closed: bool
-    continued: bool = False
-    """Whether its ledger goes on after it, or a request is about to do that."""
-
-
-@dataclass
-class Drawn:
-    """The tokens of one answer."""
-
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    """Weights that each was drawn with."""
-
-    def keep(self, count: int) -> None:
-        """Drop all but the first `count` tokens, as if generation had ended there."""
-        del self.ids[count:], self.logprobs[count:], self.versions[count:]
-
-
-@dataclass
-class Pending:
-    """A request that waits for its answer, and where in the forest that goes."""
-
-    branch: Branch
-    ids: list[int]
-    """The whole prompt."""
-    media: list[Medium]
-    """All of it."""
-    new: list[Message]
-    """Messages that the branch does not have yet."""
-    digest: Digest
-    """Of the conversation before the answer."""
-    turn: Turn | None = None
-    """The turn that it continues; none in a new ledger."""
-    segments: Sequence[Segment] = ()
-    """Tokens that follow that turn."""
-    known: int = 0
-    """Tokens of the prompt that were there before."""
-    number: int = 0
-    """Of the request in its session: requests at the same time draw from seeds of their own."""
-
-    def give_up(self) -> None:
-        """There is no answer: the turn can be continued by another request."""
-        if self.turn is not None:
-            self.turn.continued = False
+LONGEST_TOKEN, USUAL_TOKEN = 64, 4
+"""Characters of a token."""
 
 
 class Forest:
     """Finds the ledger that a request continues, and writes its answer there. Belongs to one event loop."""
 
-    def __init__(self, chat: Chat, *, inference_template: bool = False) -> None:
-        self.chat = chat
+    def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
+        """`longest`: tokens of prompt and answer."""
+        self.chat, self.longest = chat, longest
         self.inference_template = inference_template
         self.branches: list[Branch] = []
         """Those with an answer, in the order of their first."""
         self._turns: defaultdict[Digest, list[Turn]] = defaultdict(list)
+        self._answers: dict[str, Turn] = {}
+        """By the id of the answer."""
+        self._places: dict[Digest, Place] = {}
+        """The ends of earlier requests, by the mark of their last item."""
+        self._last: Marked | None = None
+        """Of the last request."""
+        self._openings: dict[str, list[int]] = {}
+        """Beginnings of required calls, by the name of the tool; empty: of any."""
+        self._names: dict[str, str] = {}
+        """Tools that were called, by the id of the call."""
 
     def begin(self, request: Request) -> Pending:
         """Find where a request goes on; that is its own until it is written or given up. Raises Refused."""
-        history = list(canonical.digests(request.tools, request.messages))
-        last = max((i for i, m in enumerate(request.messages) if m["role"] == "assistant"), default=-1)
-        known = self._turns.get(history[last], ()) if last >= 0 else ()
-        turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
-        forms = softened(request.messages[last + 1 :], middle=True) if turn else softened(request.messages)
-        for messages in forms:
-            try:
-                seen = self.chat.see(messages)
-                if turn is not None:
-                    return self._continued(turn, seen, history[-1])
-                ids = self.chat.prompt(seen, request.tools)
-                return Pending(Branch(request.tools), ids, media_of(seen), seen, history[-1])
-            except UserError as error:
-                refusal = error
-        raise Refused(str(refusal)) from refusal
+        begun = self._opening(request) if request.must_call is not None else []
+        pending = self._begin(request)
+        pending.ids += begun
+        pending.segments = [*pending.segments, (Source.TEMPLATE, begun)] if begun else pending.segments
+        pending.begun = len(begun)
+        return pending
 
-    def write(self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, closed: bool) -> None:
+    def _opening(self, request: Request) -> list[int]:
+        """The beginning of the call that a request requires. Raises Refused."""
+        name = request.must_call or ""
+        if not request.tools:
+            raise Refused("tool_choice: it requires a call, and tools has none")
+        try:
+            if name not in self._openings:
+                self._openings[name] = opening(self.chat, request.tools, name)
+        except UserError as error:
+            raise Refused(str(error)) from error
+        return self._openings[name]
+
+    def _begin(self, request: Request) -> Pending:
+        if request.previous:
+            return self._following(request)
+        place = self._place(request)
+        known = self._turns.get(place.turn, ()) if place.turn else ()
+        turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
+        if turn is not None:
+            return self._after(turn, list(place.tail), place.digest)
+        whole = [*request.conversation.head, *self._read(request, 0)]
+        if not whole:
+            raise Refused("messages: give at least one")
+        return self._new(request.tools, whole, place.digest)
+
+    def write(
+        self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, name: str, closed: bool
+    ) -> None:
         """Write the tokens of a prompt that its ledger lacks, and those of the answer.
 
-        `message` is the answer for the template, `sent` the one that the client knows. `closed`: a stop token ends it.
+        `message` is the answer for the template, `sent` the one that the client knows, by `name`. `closed`: a stop
+        token ends it.
         """
         branch, ledger, number = pending.branch, pending.branch.ledger, self.turns
+        pending.open = False
         if pending.turn is None:
             ledger.append_prompt(pending.ids, pending.media)
             self.branches.append(branch)
@@ -139,8 +103,10 @@ class Forest:
         ledger.append_model(drawn.ids, drawn.logprobs, turn=number, version=drawn.versions)
         branch.messages += [*pending.new, message]
         branch.turns += 1
-        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), closed)
-        self._turns[canonical.after(pending.digest, sent)].append(turn)
+        digest = canonical.after(pending.digest, sent)
+        turn = Turn(branch, number, len(ledger), len(pending.media), len(branch.messages), digest, closed)
+        self._turns[digest].append(turn)
+        self._answers[name] = turn
 
     @property
     def turns(self) -> int:
@@ -152,9 +118,53 @@ class Forest:
         """The branch with the most turns; of several the first."""
         return max(self.branches, key=lambda branch: branch.turns, default=None)
 
+    def _following(self, request: Request) -> Pending:
+        """After the answer that the request names; with other instructions or tools in a new ledger. Raises Refused."""
+        turn = self._answers.get(request.previous)
+        if turn is None:
+            raise Refused(f"previous_response_id: this rollout has no response {request.previous!r}", "missing")
+        new, head = self._read(request, 0), request.conversation.head
+        digest = Place(turn.digest).after(new).digest
+        history = turn.branch.messages[: turn.messages]
+        same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
+        if same_tools and (not head or history[: len(head)] == head):
+            return self._after(turn, new, digest)
+        old = [message for message in history if not (head and message["role"] == "system")]
+        return self._new(request.tools, [*head, *old, *new], digest)
+
+    def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
+        return _first_form(softened(new, middle=True), lambda new: self._continued(turn, new, digest))
+
+    def _new(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
+        return _first_form(softened(messages), lambda messages: self._begun(tools, messages, digest))
+
+    def _place(self, request: Request) -> Place:
+        """Where the request's history ends; only items that no request has had before are read. Raises Refused."""
+        self._last = request.conversation.marked(request.tools, self._last)
+        marks = self._last.marks
+        known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
+        begun = Place(canonical.start(request.tools)).after(request.conversation.head)
+        place = self._places[marks[known]] if known else begun
+        place = place.after(self._read(request, known))
+        self._places[marks[-1]] = place
+        return place
+
+    def _read(self, request: Request, first: int) -> list[Message]:
+        messages = request.conversation.since(first)
+        size = sum(len(text_of(message)) for message in messages)
+        if size > LONGEST_TOKEN * self.longest:  # to encode it would keep all rollouts waiting
+            raise too_long(size // USUAL_TOKEN, self.longest)
+        name_results(messages, self._names)
+        return messages
+
+    def _begun(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
+        """In a new ledger. Raises UserError."""
+        seen = self.chat.see(messages)
+        return Pending(Branch(tools), self.chat.prompt(seen, tools), media_of(seen), seen, digest)
+
     def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         """After a turn: in its ledger, or as a fork. Raises UserError."""
-        branch = turn.branch
+        branch, new = turn.branch, self.chat.see(new)
         ids, history = branch.ledger.ids[: turn.tokens], branch.messages[: turn.messages]
         media = [*branch.ledger.media[: turn.media], *media_of(new)]
         segments = self._segments(turn, ids, history, new)
@@ -162,13 +172,14 @@ class Forest:
             whole = [*history, *new]
             split = Branch(branch.schemas, parent=branch)
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
-        prompt = ids + [token for _, segment in segments for token in segment]
-        self.chat.processor.check(prompt, media)
+        added = [token for _, segment in segments for token in segment]
+        self.chat.processor.check(added, media_of(new))
+        ids += added  # a copy would cost as much as the conversation is long
         if not turn.continued:
             turn.continued = True
-            return Pending(branch, prompt, media, new, digest, turn, segments, known=len(ids))
-        fork = Branch(branch.schemas, parent=branch, shared=len(ids))
-        return Pending(fork, prompt, media, [*history, *new], digest, known=len(ids))
+            return Pending(branch, ids, media, new, digest, turn, segments, known=turn.tokens)
+        fork = Branch(branch.schemas, parent=branch, shared=turn.tokens)
+        return Pending(fork, ids, media, [*history, *new], digest, known=turn.tokens)
 
     def _segments(
         self, turn: Turn, ids: list[int], history: list[Message], new: list[Message]
@@ -180,3 +191,13 @@ class Forest:
         memory = RenderCache() if turn.continued else turn.branch.memory
         step = chat.continuation(ids, [*history, *new], schemas, memory)
         return None if isinstance(step, Split) else step.segments
+
+
+def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:
+    """The request in the first form that the template shows. Raises Refused."""
+    for messages in forms:
+        try:
+            return begin(messages)
+        except UserError as error:
+            refusal = error
+    raise Refused(str(refusal)) from refusal

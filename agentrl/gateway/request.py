@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from agentrl.trajectory.message import Call, Message
+from agentrl.trajectory.message import Call
+
+if TYPE_CHECKING:
+    from agentrl.gateway.conversation import Conversation
 
 Body = Mapping[str, Any]
 """The JSON object of a request."""
 
-Fault = Literal["invalid", "context", "key", "missing", "large", "overloaded", "internal"]
+Fault = Literal["invalid", "context", "key", "missing", "large", "busy", "overloaded", "internal"]
 """Why a request is refused: it is wrong, too long for the model, without a rollout, to an unknown address, too many
-bytes, or it came while the engine fails; or agentrl has a bug."""
+bytes, one of too many at a time, or it came while the engine fails; or agentrl has a bug."""
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -26,14 +29,29 @@ class Refused(Exception):
         self.tokens, self.limit = tokens, limit
 
 
+def too_long(tokens: int, limit: int) -> Refused:
+    """The error at which agents compact their history."""
+    return Refused(
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages.",
+        "context",
+        tokens=tokens,
+        limit=limit,
+    )
+
+
 @dataclass(frozen=True)
 class Request:
     """What a client asks for."""
 
-    messages: list[Message]
-    """OpenAI-style; arguments of calls as objects where they are JSON, texts as one string."""
+    conversation: "Conversation"
+    """Its messages are OpenAI-style: arguments of calls as objects where they are JSON, texts as one string."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """OpenAI-style schemas; none where the client forbids calls."""
+    previous: str = ""
+    """Id of the answer that the conversation follows; empty where the client sends all of it."""
+    must_call: str | None = None
+    """A tool that the answer has to call; empty: any of them; None: it may call none."""
     model: str = "policy"
     stream: bool = False
     max_tokens: int | None = None
@@ -42,7 +60,7 @@ class Request:
     top_p: float | None = None
     logprobs: bool = False
     unmet: tuple[str, ...] = ()
-    """Wishes that change nothing here, such as tool_choice=required: the policy samples freely."""
+    """Wishes that change nothing here, such as a response format: the policy samples freely."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
 

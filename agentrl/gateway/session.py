@@ -18,8 +18,9 @@ from agentrl.chat.template import LEAD
 from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.forest import Drawn, Forest, Pending
-from agentrl.gateway.request import Answer, Finish, Refused, Request
+from agentrl.gateway.branch import Drawn, Pending
+from agentrl.gateway.forest import Forest
+from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
 from agentrl.rollout.seeds import seed_for
@@ -28,6 +29,9 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 AGENTS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
+
+MOST_AT_ONCE = 256
+"""Requests of one rollout: what comes beyond them is asked to come again later."""
 
 
 @dataclass
@@ -49,15 +53,32 @@ class Session:
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
+    waiting: int = 0
+    """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.forest = Forest(self.env.chat, inference_template=self.env.inference_template)
+        env = self.env
+        self.forest = Forest(env.chat, env.limits.model_length, inference_template=env.inference_template)
 
     @property
     def chat(self) -> Chat:
         """The run's chat format."""
         return self.env.chat
+
+    def ask(self, request: Request) -> asyncio.Future[Answer]:
+        """The model's turn, under way. Raises Refused; a cancellation leaves nothing behind."""
+        if self.waiting >= MOST_AT_ONCE:
+            raise Refused(f"{MOST_AT_ONCE} requests of this rollout wait for their answers: ask again later", "busy")
+        pending = self.begin(request)
+        self.waiting += 1
+        work = asyncio.ensure_future(self.answer(request, pending))
+        work.add_done_callback(lambda _: self._over(pending))
+        return work
+
+    def _over(self, pending: Pending) -> None:
+        self.waiting -= 1
+        pending.give_up()  # one that was cancelled before its first step
 
     def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
@@ -72,13 +93,7 @@ class Session:
         longest = self.env.limits.model_length
         if len(pending.ids) >= longest:
             pending.give_up()
-            raise Refused(
-                f"This model's maximum context length is {longest} tokens. However, your messages resulted in "
-                f"{len(pending.ids)} tokens. Please reduce the length of the messages.",
-                "context",
-                tokens=len(pending.ids),
-                limit=longest,
-            )
+            raise too_long(len(pending.ids), longest)
         pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
         self.unmet.update(request.unmet)
@@ -129,7 +144,7 @@ class Session:
         while more > 0:
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                pending.ids + drawn.ids,
+                pending.ids + drawn.ids if drawn.ids else pending.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
                 media=pending.media,
@@ -181,7 +196,8 @@ class Session:
 
     def _written(self, request: Request, pending: Pending, drawn: Drawn, stopped: str | None) -> Answer:
         schemas = pending.branch.schemas
-        reply = self.chat.parse(drawn.ids, schemas, lead=pending.ids[-LEAD:])
+        at = len(pending.ids) - pending.begun
+        reply = self.chat.parse([*pending.ids[at:], *drawn.ids], schemas, lead=pending.ids[max(at - LEAD, 0) : at])
         name = f"{self.trajectory.key}/{pending.number}"
         _rename(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []
@@ -191,12 +207,13 @@ class Session:
         if stopped:
             text = text.partition(stopped)[0]
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
-        self.forest.write(pending, drawn, reply.message, sent, closed=reply.closed)
+        id = call_id(name, 0)
+        self.forest.write(pending, drawn, reply.message, sent, name=id, closed=reply.closed)
         self._record()
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(drawn.ids, drawn.logprobs, strict=True) if request.logprobs else ()
         return Answer(
-            id=call_id(name, 0),
+            id=id,
             model=request.model,
             created=int(time.time()),
             text=text,

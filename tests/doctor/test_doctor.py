@@ -159,6 +159,21 @@ def test_an_engine_that_is_not_there(home: Path, tmp_path: Path, monkeypatch: py
     assert "does not answer" in url
 
 
+AGENTS = "- name: mine\n  python: agent.run\n"
+
+
+def test_what_an_agent_program_says_has_to_reach_the_model(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("def run(prompt):\n    return prompt\n")
+    (tmp_path / "agents.yaml").write_text(AGENTS)
+    mine = [f"rollout.agent.agent_loop_config_path={tmp_path / 'agents.yaml'}", "rollout.agent.default_agent_loop=mine"]
+    said = [finding.text for area, finding in found(home, *mine) if area == "protocols" and finding.level == "ok"]
+    assert [text.partition(":")[0] for text in said] == ["chat completions", "responses", "messages"]
+    blind = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{{ 'assistant: ' }}"
+    (tmp_path / "blind.jinja").write_text(blind)
+    problems = troubles(found(home, *mine, f"model.chat_template={tmp_path / 'blind.jinja'}"))
+    assert "agents cannot use tools with this template" in problems["protocols"]
+
+
 def test_exit_code_1_when_training_would_break(home: Path) -> None:
     assert main(["doctor", *settings(home, "custom_reward_function.name=broken"), "--no-conversation"]) == 1
 

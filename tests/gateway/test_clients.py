@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from agentrl.gateway import app
+from agentrl.gateway import app, session
 from tests.gateway.serving import ADD, KEY, TOOL, serving
 from tests.rollout.scripted import calls, says
 
@@ -82,6 +82,92 @@ async def test_responses_plain_and_streamed() -> None:
     assert served.trajectory.extra["gateway"]["unmet"] == {"tool web_search": 2}
 
 
+async def test_reasoning_is_an_item_of_its_own() -> None:
+    async with serving(says(THOUGHT, "Yes .")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        async with client.responses.stream(model="m", input="What is 2 + 3 ?") as stream:
+            kinds = [event.type async for event in stream]
+            made = await stream.get_final_response()
+        assert [item.type for item in made.output] == ["reasoning", "message"]
+        assert (made.output[0].content[0].text, made.output_text) == ("Two and three.", "It is 5.")
+        assert kinds.count("response.reasoning_text.delta") == kinds.count("response.reasoning_text.done") == 1
+        said = [{"role": "user", "content": "What is 2 + 3 ?"}, *made.output, {"role": "user", "content": "Sure ?"}]
+        await client.responses.create(model="m", input=said, store=False, include=["reasoning.encrypted_content"])
+    assert len(served.trajectory.ledgers) == 1
+
+
+PATCH = {"type": "custom", "name": "patch", "description": "Applies a patch."}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_follow_an_answer_by_its_id(stream: bool) -> None:
+    written = calls("patch", '{"input": "*** a\\n+ b"}')
+    async with serving(says(written, "Done .", "Otherwise .")) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+
+        async def ask(**given: Any) -> Any:
+            made = await client.responses.create(model="m", tools=[PATCH], stream=stream, **given)
+            if not stream:
+                return made
+            events = [event async for event in made]
+            deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+            assert "".join(deltas) == "".join(
+                item.input for item in events[-1].response.output if item.type == "custom_tool_call"
+            )
+            return events[-1].response
+
+        first = await ask(input="Patch it.", instructions="Be brief.")
+        (asked,) = first.output
+        assert (asked.type, asked.name, asked.input) == ("custom_tool_call", "patch", "*** a\n+ b")
+        result = [{"type": "custom_tool_call_output", "call_id": asked.call_id, "output": "applied"}]
+        second = await ask(input=result, previous_response_id=first.id, instructions="Be brief.")
+        assert (second.output_text, second.previous_response_id) == ("Done .", first.id)
+        assert len(served.trajectory.ledgers) == 1
+        other = await ask(input=result, previous_response_id=first.id, instructions="Be long.")
+        assert other.output_text == "Otherwise ."
+    one, two = (served.session.chat.decode(ledger.ids) for ledger in served.trajectory.ledgers)
+    assert "Be brief." in one
+    assert "Be long." in two
+    assert "applied" in two
+    assert "Be brief." not in two
+
+
+async def test_a_required_call_is_begun_for_the_model() -> None:
+    script = says('"a": 2, "b": 3}}</tool_call>', 'add", "arguments": {"b": 1}}</tool_call>', "Done .")
+    async with serving(script) as served:
+        client = openai.AsyncOpenAI(**served.openai)
+        other = anthropic.AsyncAnthropic(base_url=served.url, api_key="none")
+        said: list[Any] = [{"role": "user", "content": "What is 2 + 3 ?"}]
+        named = {"type": "function", "function": {"name": "add"}}
+        first = await client.chat.completions.create(model="m", messages=said, tools=[TOOL], tool_choice=named)
+        (call,) = first.choices[0].message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2, "b": 3})
+        tools = [{"name": "add", "input_schema": ADD["parameters"]}]
+        given: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": said, "tools": tools}
+        block = (await other.messages.create(**given, tool_choice={"type": "any"})).content[0]
+        assert (block.type, block.name, block.input) == ("tool_use", "add", {"b": 1})
+        said += [first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "5"}]
+        await client.chat.completions.create(model="m", messages=said, tools=[TOOL])
+        named = {"type": "function", "function": {"name": "sub"}}
+        with pytest.raises(openai.BadRequestError, match="tool_choice: no tool is named 'sub'"):
+            await client.chat.completions.create(model="m", messages=said, tools=[TOOL], tool_choice=named)
+    ledgers, env_chat = served.trajectory.ledgers, served.session.chat
+    assert env_chat.decode(ledgers[0].turn_ids()[0]) == '"a": 2, "b": 3}}</tool_call><|im_end|>'
+    shown = env_chat.template.render(served.trajectory.messages, served.trajectory.schemas)
+    assert env_chat.decode(ledgers[0].ids) == shown.removesuffix("\n")
+
+
+async def test_too_many_requests_at_once_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MOST_AT_ONCE", 0)
+    async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url) as http:
+        said = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+        for path, kind in (("chat/completions", "invalid_request_error"), ("messages", "rate_limit_error")):
+            answer = await http.post(f"/v1/{path}", json=said)
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            assert answer.json()["error"]["type"] == kind
+    assert not served.trajectory.ledgers
+
+
 async def test_anthropic_messages_plain_streamed_and_counted() -> None:
     async with serving(says(CALL, THOUGHT, "The answer is 5 .")) as served:
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="none")
@@ -135,14 +221,30 @@ async def test_errors_have_the_protocols_form() -> None:
             await other.messages.create(model="m", messages=long, max_tokens=5)
         with pytest.raises(openai.BadRequestError, match=r"messages\[0\].role: 'wizard' is unknown"):
             await client.chat.completions.create(model="m", messages=[{"role": "wizard", "content": "x"}])
-        with pytest.raises(openai.BadRequestError, match="previous_response_id: nothing is stored"):
+        with pytest.raises(openai.NotFoundError, match="this rollout has no response '1'"):
             await client.responses.create(model="m", input="x", previous_response_id="resp_1")
+        picture = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}]
+        with pytest.raises(openai.BadRequestError, match=r"content\[0\]: send the image itself, as data:image/png"):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": picture}])
         stray = openai.AsyncOpenAI(base_url=f"{served.gateway.url}/v1", api_key="wrong")
         with pytest.raises(openai.AuthenticationError, match="its key is of no rollout that runs: use the base URL"):
             await stray.models.list()
         by_key = openai.AsyncOpenAI(base_url=f"{served.gateway.url}/v1", api_key=KEY)
         assert [model.id async for model in await by_key.models.list()] == ["policy"]
     assert not served.trajectory.ledgers
+
+
+async def test_ten_megabytes_are_refused_before_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(says("x")) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as http:
+        monkeypatch.setattr(served.session.chat, "prompt", None)
+        said = {"model": "m", "messages": [{"role": "user", "content": "word " * 2_000_000}], "max_tokens": 5}
+        for path, message in (
+            ("chat/completions", "resulted in 2500000 tokens"),
+            ("messages", "2500000 tokens > 4096"),
+        ):
+            answer = await http.post(f"/v1/{path}", json=said)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -9,27 +10,32 @@ from typing import Any
 
 import pytest
 
+from agentrl.chat import Chat
 from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.gateway.protocols import anthropic, chat, responses
-from agentrl.gateway.request import Answer, Refused
+from agentrl.gateway.request import Answer, Refused, Request
 from agentrl.gateway.session import Session
 from agentrl.interactions import load_interactions
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment
 from agentrl.trajectory.trajectory import Trajectory
+from tests.chat.pairs import by_name
 from tests.gateway.serving import ADD, TOOL
-from tests.rollout.scripted import END, calls, make_chat, no_tools, row
+from tests.rollout.scripted import make_chat, no_tools, row
 
-SESSIONS = 1000
+SESSIONS = 250
+REAL = ("qwen3_training", "qwen3", "llama3_1", "deepseek_v3_1")
+"""Models' own templates; the history of some depends on what follows."""
 WORDS = ["What", "is", " 2", "+ 3", "\n", "The answer", ' "quoted"', "5 .", "é", "<think>", "wrong"]
 
 
 class RandomEngine:
     """Draws random turns, and keeps what it drew."""
 
-    def __init__(self, random: Random, encode: Any) -> None:
-        self.random, self.encode = random, encode
+    def __init__(self, random: Random, chat: Chat) -> None:
+        self.random, self.chat = random, chat
+        self.end = chat.stop_token_ids[:1]
         self.seeds: list[int | None] = []
         self.drawn: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
 
@@ -40,15 +46,13 @@ class RandomEngine:
             raise InfraError("the engine is on fire")
         text = " ".join(random.choices(WORDS, k=random.randint(1, 5)))
         for _ in range(random.choice([0, 0, 1, 2])):
-            arguments = {"a": random.choice([1, 2.0, "x y", [1.5, None]]), "b": {"z": 1, "c": "  é "}}
-            text += "\n" + calls("add", json.dumps(arguments))
-        ids = list(self.encode(text + (END if random.random() < 0.9 else "")))
-        if random.random() < 0.2:  # the same text in smaller tokens
-            ids = [token for part in text for token in self.encode(part)] + ids[-1:]
-        ids = ids[: sampling.max_new_tokens]
+            text += "\n" + written(self.chat, random.choice(["1", "2.0", '"x y"', "[1.5, null]"]))
+        parts = list(text) if random.random() < 0.2 else [text]  # the same text in smaller tokens
+        ids = [token for part in parts for token in encode(self.chat, part)]
+        ids = [*ids, *(self.end if random.random() < 0.9 else ())][: sampling.max_new_tokens]
         logprobs = [-random.random() for _ in ids]
         self.drawn.append((tuple(ids), tuple(logprobs)))
-        return Generation(ids, logprobs, "stop" if ids[-1:] == self.encode(END) else "length", random.randint(1, 3))
+        return Generation(ids, logprobs, "stop" if ids[-1] == self.end[0] else "length", random.randint(1, 3))
 
 
 @dataclass
@@ -57,19 +61,19 @@ class Agent:
 
     session: Session
     random: Random
-    dialect: Any
+    client: "Client"
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Chat completions' messages; `sent` translates."""
+    """Chat completions' messages; the client translates."""
     number: int = 0
 
     async def turn(self) -> bool:
         """Ask; False where the engine failed."""
         try:
-            request = self.dialect.read(self.sent())
+            request = self.asked()
             answer = await self.session.answer(request, self.session.begin(request))
         except Refused:
             return False
-        b"".join(self.dialect.events(answer))
+        b"".join(self.client.protocol.events(answer))
         self.take(answer)
         return True
 
@@ -79,7 +83,9 @@ class Agent:
             for c in answer.calls
         ]
         pad = self.random.choice(["", " ", "\n"])
-        said: dict[str, Any] = {"role": "assistant", "content": f"{answer.text}{pad}"}
+        said: dict[str, Any] = {"role": "assistant", "content": f"{answer.text}{pad}", "id": answer.id}
+        if self.random.random() < 0.5:  # others drop it
+            said["reasoning_content"] = answer.reasoning
         self.history.append(said | ({"tool_calls": asked} if asked else {}))
         for call in answer.calls:
             self.history.append({"role": "tool", "tool_call_id": call.id, "content": self.word()})
@@ -100,8 +106,11 @@ class Agent:
         self.number += 1
         return f"{self.random.choice(['It is', 'No:', '4'])} {self.number}"
 
-    def sent(self) -> dict[str, Any]:
-        return TRANSLATED[self.dialect](self.history)
+    def asked(self) -> Request:
+        body = self.client.body(self.history)
+        if self.random.random() < 0.1:
+            body["tool_choice"] = {"type": "any"} if self.client.protocol is anthropic else "required"
+        return self.client.protocol.read(json.loads(json.dumps(body)))
 
 
 def as_chat(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,6 +130,13 @@ def as_responses(history: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input": items, "tools": [{"type": "function", **ADD}]}
 
 
+def as_stored(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """Only what follows the last answer."""
+    last = max((i for i, m in enumerate(history) if "id" in m), default=-1)
+    body = as_responses(history[last + 1 :])
+    return body | ({"previous_response_id": f"resp_{history[last]['id']}"} if last >= 0 else {})
+
+
 def as_anthropic(history: list[dict[str, Any]]) -> dict[str, Any]:
     messages: list[dict[str, Any]] = []
     for m in history:
@@ -135,27 +151,45 @@ def as_anthropic(history: list[dict[str, Any]]) -> dict[str, Any]:
                 blocks.append({**use, "input": json.loads(written["arguments"])})
             messages.append({"role": "assistant", "content": blocks})
         else:
-            messages.append({"role": m["role"], "content": m["content"]})
+            messages.append({"role": m["role"], "content": [{"type": "text", "text": m["content"]}]})
+    messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}  # its place moves with each request
     return {"messages": messages, "tools": [{"name": "add", "input_schema": ADD["parameters"]}], "max_tokens": 300}
 
 
-TRANSLATED = {chat: as_chat, responses: as_responses, anthropic: as_anthropic}
+@dataclass(frozen=True)
+class Client:
+    protocol: Any
+    body: Callable[[list[dict[str, Any]]], dict[str, Any]]
+
+
+CLIENTS = [Client(chat, as_chat), Client(responses, as_responses), Client(anthropic, as_anthropic)]
+CLIENTS.append(Client(responses, as_stored))
 
 
 @cache
-def encode(env_chat: Any, text: str) -> list[int]:
+def encode(env_chat: Chat, text: str) -> list[int]:
     ids: list[int] = env_chat.tokenizer.encode(text, add_special_tokens=False)
     return ids
+
+
+@cache
+def written(env_chat: Chat, argument: str) -> str:
+    """A call as the model's own template writes it."""
+    arguments = {"a": json.loads(argument), "b": {"z": 1, "c": "  é "}}
+    call = {"id": "agentrl00", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    (turn,) = env_chat.transcript(said, [TOOL]).turn_ids().values()
+    return env_chat.decode([token for token in turn if token not in env_chat.stop_token_ids])
 
 
 async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Session, RandomEngine, bool]:
     """A session; the last says whether it was linear."""
     random = Random(seed)
-    engine = RandomEngine(random, lambda text: encode(env_chat, text))
+    engine = RandomEngine(random, env_chat)
     limits = Limits(512, 512, 4096)
     env = Environment(engine, env_chat, no_tools(), load_interactions(None), limits, inference)  # type: ignore[arg-type]
     session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=seed))
-    agent = Agent(session, random, random.choice([chat, responses, anthropic]))
+    agent = Agent(session, random, random.choice(CLIENTS))
     agent.history = [{"role": "system", "content": "Add."}, {"role": "user", "content": agent.word()}]
     linear, wild = True, random.random() < 0.7
     for _ in range(random.randint(1, 6)):
@@ -173,8 +207,8 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Se
             agent.history = [*before[: random.randint(2, len(before))]]
             agent.history = agent.history if agent.history[-1]["role"] != "assistant" else [*agent.history, before[1]]
         else:
-            others = [Agent(session, random, agent.dialect, list(agent.history), 100 * i) for i in range(1, 4)]
-            requests = [other.dialect.read(other.sent()) for other in others]
+            others = [Agent(session, random, agent.client, list(agent.history), 100 * i) for i in range(1, 4)]
+            requests = [other.asked() for other in others]
             pending = [session.begin(request) for request in requests]
             for i in random.sample(range(3), 3):
                 try:
@@ -202,34 +236,46 @@ def check(session: Session, engine: RandomEngine) -> None:
     assert len(set(engine.seeds)) == len(engine.seeds)
 
 
-async def test_every_sampled_token_is_in_exactly_one_sample() -> None:
-    env_chat = make_chat()
+async def play_all(env_chat: Chat, sessions: int, *, inference: bool = False) -> int:
+    """Play and check; gives the number of linear sessions."""
     linear_sessions = 0
-    for seed in range(SESSIONS):
-        session, engine, linear = await play(seed, env_chat)
+    for seed in range(sessions):
+        session, engine, linear = await play(seed, env_chat, inference=inference)
         check(session, engine)
         if linear and engine.drawn:
             linear_sessions += 1
-            assert len(session.trajectory.ledgers) == 1, seed
-    assert linear_sessions > SESSIONS / 5
+            assert inference or len(session.trajectory.ledgers) == 1, seed
+    return linear_sessions
+
+
+async def test_every_sampled_token_is_in_exactly_one_sample() -> None:
+    assert await play_all(make_chat(), SESSIONS) > SESSIONS / 5
 
 
 async def test_so_it_is_when_the_template_rewrites_history() -> None:
-    env_chat = make_chat(inference_template=True)
-    for seed in range(50):
-        session, engine, _ = await play(seed, env_chat, inference=True)
-        check(session, engine)
+    await play_all(make_chat(inference_template=True), 30, inference=True)
 
 
-@pytest.mark.parametrize("dialect", [chat, responses, anthropic])
-async def test_a_fork_repeats_the_tokens_of_its_parent(dialect: Any) -> None:
+async def test_so_it_is_with_a_models_own_template() -> None:
+    await play_all(by_name("deepseek_v3_1"), 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("template", REAL)
+async def test_so_it_is_in_a_thousand_sessions(template: str, inference: bool) -> None:
+    await play_all(by_name(template), 1000, inference=inference)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_fork_repeats_the_tokens_of_its_parent(client: Client) -> None:
     env_chat = make_chat()
-    for seed in range(40):
+    for seed in range(15):
         random = Random(seed)
-        engine = RandomEngine(random, lambda text: encode(env_chat, text))
+        engine = RandomEngine(random, env_chat)
         env = Environment(engine, env_chat, no_tools(), load_interactions(None), Limits(512, 512, 4096))  # type: ignore[arg-type]
         session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=seed))
-        agent = Agent(session, random, dialect, [{"role": "user", "content": "What is 2 + 3 ?"}])
+        agent = Agent(session, random, client, [{"role": "user", "content": "What is 2 + 3 ?"}])
         if not await agent.turn():
             continue
         again = list(agent.history)

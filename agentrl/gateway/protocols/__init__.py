@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from agentrl.gateway.request import Answer, Body, Refused, Request
 
 
-class Dialect(Protocol):
+class WireProtocol(Protocol):
     """What a protocol's file has, as names of its module. All of it is pure."""
 
     STATUS: dict[str, int]

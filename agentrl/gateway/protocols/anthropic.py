@@ -1,18 +1,22 @@
 """Anthropic's messages: POST /v1/messages and /v1/messages/count_tokens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
+from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
     function,
     items,
     joined,
+    picture,
     positive,
+    required,
+    required_tool,
     sampling,
     stops,
     tool_call,
@@ -21,8 +25,13 @@ from agentrl.gateway.protocols.reading import (
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 529, "internal": 500}
-TYPES = {"key": "authentication_error", "missing": "not_found_error", "large": "request_too_large"} | {
+STATUS = chat.STATUS | {"overloaded": 529}
+TYPES = {
+    "busy": "rate_limit_error",
+    "key": "authentication_error",
+    "missing": "not_found_error",
+    "large": "request_too_large",
+} | {
     "overloaded": "overloaded_error",
     "internal": "api_error",
 }
@@ -34,18 +43,16 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 def read(body: Body) -> Request:
     """Raises Refused."""
-    choice = field(body, "tool_choice", dict, {}).get("type", "auto")
+    choice = field(body, "tool_choice", dict, {})
     tools = [_tool(item, at) for at, item in items(body, "tools")]
-    system = _system(body)
-    said = [message for at, item in items(body, "messages", required=True) for message in _messages(item, at)]
     return Request(
-        checked([*system, *turns_joined(said)]),
-        [] if choice == "none" else tools,
+        Conversation(_system(body), required(body, "messages"), _said),
+        [] if choice.get("type") == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_tokens"),
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
-        unmet=(f"tool_choice={choice}",) if choice in ("any", "tool") else (),
+        must_call=required_tool(choice),
         body=body,
         **sampling(body),
     )
@@ -94,6 +101,11 @@ def _text(content: Any, name: str) -> str:
     return "\n".join(text for text in texts if not text.startswith(PRIVATE))
 
 
+def _said(given: Sequence[Any], first: int) -> list[Message]:
+    found = items({"messages": given}, "messages", first=first)
+    return turns_joined([message for at, item in found for message in _messages(item, at)])
+
+
 def _messages(item: Mapping[str, Any], at: str) -> Iterator[Message]:
     """A message; a user's with results of tools becomes one for each of them and one for the rest."""
     role, content = item.get("role"), item.get("content")
@@ -139,7 +151,7 @@ def _part(block: Mapping[str, Any], at: str) -> dict[str, Any]:
         return {"type": "text", "text": field(block, "text", str, "", at)}
     if kind == "image" and isinstance(source, Mapping):
         data = f"data:{source.get('media_type')};base64,{source.get('data')}"
-        return {"type": "image", "image": source.get("url") or data}
+        return picture(source.get("url") or data, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text, image or tool_result")
 
 

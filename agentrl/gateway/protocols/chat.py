@@ -1,18 +1,21 @@
 """OpenAI's chat completions: POST /v1/chat/completions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
     function,
     items,
     joined,
+    picture,
     positive,
+    required,
+    required_tool,
     sampling,
     stops,
     tool_call,
@@ -20,8 +23,16 @@ from agentrl.gateway.protocols.reading import (
 from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
-STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "overloaded": 503, "internal": 500}
-CODES = {"context": "context_length_exceeded", "key": "invalid_api_key", "missing": "not_found", "large": "too_large"}
+STATUS = {"invalid": 400, "context": 400, "key": 401, "missing": 404, "large": 413, "busy": 429, "overloaded": 503} | {
+    "internal": 500,
+}
+CODES = {
+    "busy": "rate_limit_exceeded",
+    "context": "context_length_exceeded",
+    "key": "invalid_api_key",
+    "missing": "not_found",
+    "large": "too_large",
+}
 KEEP_ALIVE = b": the model thinks\n\n"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
     "tool": "tool",
@@ -34,18 +45,17 @@ def read(body: Body) -> Request:
     if field(body, "n", int, 1) != 1:
         raise Refused("n: only 1 is served; send the request several times")
     choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
-    unmet = [f"tool_choice={_named(choice)}"] if choice not in (None, "auto", "none") else []
-    if field(body, "response_format", dict, {}).get("type", "text") != "text":
-        unmet.append("response_format")
+    free = field(body, "response_format", dict, {}).get("type", "text") == "text"
     return Request(
-        checked([_message(item, at) for at, item in items(body, "messages", required=True)]),
+        Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
         stop=stops(body.get("stop"), "stop"),
         logprobs=field(body, "logprobs", bool, False),
-        unmet=tuple(unmet),
+        unmet=() if free else ("response_format",),
+        must_call=required_tool(choice, "function"),
         body=body,
         **sampling(body),
     )
@@ -92,6 +102,10 @@ def error_event(refused: Refused) -> bytes:
     return event(error(refused))
 
 
+def _messages(given: Sequence[Any], first: int) -> list[Message]:
+    return [_message(item, at) for at, item in items({"messages": given}, "messages", first=first)]
+
+
 def _message(item: Mapping[str, Any], at: str) -> Message:
     role = ROLES.get(str(item.get("role")))
     if role is None:
@@ -118,7 +132,7 @@ def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
         return {"type": "text", "text": field(part, "refusal" if kind == "refusal" else "text", str, "", at)}
     if kind == "image_url":
         image = part.get("image_url")
-        return {"type": "image", "image": image.get("url") if isinstance(image, Mapping) else image}
+        return picture(image.get("url") if isinstance(image, Mapping) else image, at)
     raise Refused(f"{at}type: {kind!r} is not served; use text or image_url")
 
 
@@ -135,10 +149,6 @@ def _tool(item: Mapping[str, Any], at: str) -> dict[str, Any]:
     if not field(about, "name", str, "", f"{at}function."):
         raise Refused(f"{at}function.name is missing")
     return function(about["name"], about.get("description"), about.get("parameters"))
-
-
-def _named(choice: Any) -> str:
-    return choice if isinstance(choice, str) else "one tool"
 
 
 def _calls(answer: Answer) -> Iterator[dict[str, Any]]:

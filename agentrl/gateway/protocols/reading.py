@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl.core.json_text import to_json
+from agentrl.core.json_text import encoded, to_json
 from agentrl.gateway.request import Body, Refused
 from agentrl.trajectory.message import Message
 
-CHUNK = 64
+CHUNK = 1024
 """Characters of a streamed delta: clients join them."""
 NAMES: dict[Any, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 
@@ -24,16 +24,22 @@ def field(body: Body, name: str, kind: type, default: Any = None, where: str = "
     return value
 
 
-def items(body: Body, name: str, where: str = "", *, required: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects of a list, each with its path. Raises Refused."""
+def items(body: Body, name: str, where: str = "", first: int = 0) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects of a list, each with its path; the list begins at position `first`. Raises Refused."""
     found = field(body, name, list, [], where)
-    if required and not found:
-        raise Refused(f"{where}{name}: give at least one")
-    named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found)]
+    named = [(f"{where}{name}[{i}].", item) for i, item in enumerate(found, first)]
     for path, item in named:
         if not isinstance(item, Mapping):
             raise Refused(f"{path[:-1]}: expected an object, got {_short(item)}")
     return named
+
+
+def required(body: Body, name: str) -> list[Any]:
+    """A list with something in it. Raises Refused."""
+    found: list[Any] = field(body, name, list, [])
+    if not found:
+        raise Refused(f"{name}: give at least one")
+    return found
 
 
 def stops(value: Any, name: str) -> tuple[str, ...]:
@@ -42,6 +48,20 @@ def stops(value: Any, name: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(stop, str) for stop in given):
         raise Refused(f"{name}: expected a string or a list of strings, got {_short(value)}")
     return tuple(filter(None, given))
+
+
+def required_tool(choice: Any, function: str = "") -> str | None:
+    """`Request.must_call` of a tool choice; `function`: the field of its object that has the name. Raises Refused."""
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind in (None, "auto", "none"):
+        return None
+    if kind in ("required", "any"):
+        return ""
+    about = choice.get(function) if isinstance(choice, Mapping) and function else choice
+    name = about.get("name") if isinstance(about, Mapping) else None
+    if isinstance(name, str) and name:
+        return name
+    raise Refused(f"tool_choice: {_short(choice)} is not served; use auto, none, required (any) or the name of a tool")
 
 
 def positive(body: Body, *names: str) -> int | None:
@@ -90,6 +110,13 @@ def parsed(arguments: Any) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
+def picture(url: Any, at: str) -> dict[str, Any]:
+    """The part of an image. Raises Refused for one that would have to be fetched, or read from this machine's disk."""
+    if isinstance(url, str) and url.startswith("data:image/"):
+        return {"type": "image", "image": url}
+    raise Refused(f"{at[:-1]}: send the image itself, as data:image/png;base64,...: no address is fetched")
+
+
 def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Content as one string where it is text alone."""
     if all(part["type"] == "text" for part in parts):
@@ -111,19 +138,6 @@ def turns_joined(messages: Sequence[Message]) -> list[Message]:
     return whole
 
 
-def checked(messages: list[Message]) -> list[Message]:
-    """The messages, tools' results with the names of their tools. Raises Refused where nothing is to be answered."""
-    if not messages:
-        raise Refused("messages: give at least one")
-    if messages[-1]["role"] == "assistant":
-        raise Refused("messages: the last one is the assistant's; end with one that it can answer")
-    names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
-    for message in messages:
-        if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
-            message["name"] = names[message["tool_call_id"]]
-    return messages
-
-
 def chunks(text: str) -> Iterator[str]:
     """A text in parts; none of an empty one."""
     return (text[i : i + CHUNK] for i in range(0, len(text), CHUNK))
@@ -131,8 +145,8 @@ def chunks(text: str) -> Iterator[str]:
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     """One server-sent event."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {to_json(data, separators=(',', ':'))}\n\n".encode()
+    head = f"event: {name}\n".encode() if name else b""
+    return b"%bdata: %b\n\n" % (head, encoded(data))
 
 
 def _short(value: Any) -> str:

@@ -1,20 +1,26 @@
-"""OpenAI's responses: POST /v1/responses. Nothing is stored: each request brings its whole history."""
+"""OpenAI's responses: POST /v1/responses. A request brings its whole history, or the id of the answer it follows.
 
-from collections.abc import Iterator, Mapping
+A custom tool takes plain text: the policy sees a function with the one argument `input`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
-    checked,
     chunks,
     event,
     field,
     function,
     items,
     joined,
+    picture,
     positive,
+    required,
+    required_tool,
     sampling,
     tool_call,
     turns_joined,
@@ -23,30 +29,34 @@ from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
 STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
+TEXT = "input"
+CUSTOM = {"type": "object", "properties": {TEXT: {"type": "string"}}, "required": [TEXT]}
 DEFAULTS = {"metadata": {}, "tool_choice": "auto", "tools": [], "parallel_tool_calls": True}
-ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning")
+EMPTY: dict[str, Any] = {"content": [], "arguments": "", "input": "", "status": "in_progress"}
+"""Of an item that begins."""
+ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning", "previous_response_id")
 """Fields of the request that an answer repeats, and their values where they are absent."""
 
 
 def read(body: Body) -> Request:
     """Raises Refused."""
-    for name in ("previous_response_id", "conversation", "background", "prompt"):
+    for name in ("conversation", "background", "prompt"):
         if body.get(name):
-            raise Refused(f"{name}: nothing is stored here; send the whole history as `input`, with store=false")
-    choice, unmet = body.get("tool_choice"), []
-    if choice not in (None, "auto", "none"):
-        unmet.append(f"tool_choice={choice if isinstance(choice, str) else 'one tool'}")
+            raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
+    choice, unmet = body.get("tool_choice"), list[str]()
     if (field(body, "text", dict, {}).get("format") or {}).get("type", "text") != "text":
         unmet.append("text.format")
     tools, others = _tools(body)
     return Request(
-        checked([*_instructions(body), *turns_joined(list(_input(body)))]),
+        Conversation(_instructions(body), _input(body), _said),
         [] if choice == "none" else tools,
+        previous=field(body, "previous_response_id", str, "").removeprefix("resp_"),
         model=field(body, "model", str, "policy"),
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
         unmet=(*unmet, *others),
+        must_call=required_tool(choice),
         body=body,
         **sampling(body),
     )
@@ -90,13 +100,14 @@ def _instructions(body: Body) -> list[Message]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _input(body: Body) -> Iterator[Message]:
+def _input(body: Body) -> list[Any]:
     given = body.get("input")
-    if isinstance(given, str):
-        yield {"role": "user", "content": given}
-        return
-    for at, item in items(body, "input", required=True):
-        yield from _item(item, at)
+    return [{"role": "user", "content": given}] if isinstance(given, str) else required(body, "input")
+
+
+def _said(given: Sequence[Any], first: int) -> list[Message]:
+    found = items({"input": given}, "input", first=first)
+    return turns_joined([message for at, item in found for message in _item(item, at)])
 
 
 def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
@@ -106,7 +117,11 @@ def _item(item: Mapping[str, Any], at: str) -> Iterator[Message]:
         case "function_call":
             call = tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), item.get("arguments"))
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
-        case "function_call_output":
+        case "custom_tool_call":
+            called = {TEXT: str(item.get("input") or "")}
+            call = tool_call(str(item.get("call_id") or ""), str(item.get("name") or ""), called)
+            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output" | "custom_tool_call_output":
             output = item.get("output") or ""
             content = output if isinstance(output, str) else _content(output, f"{at}output")
             yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": content}
@@ -130,7 +145,7 @@ def _content(parts: Any, at: str) -> Any:
 
 def _part(part: Mapping[str, Any], at: str) -> dict[str, Any]:
     if part.get("type") == "input_image":
-        return {"type": "image", "image": part.get("image_url")}
+        return picture(part.get("image_url"), at)
     return chat._part(part, at)
 
 
@@ -138,12 +153,13 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], list[str]]:
     """Functions, and the names of tools that run at OpenAI, which are left out."""
     tools, others = [], []
     for at, item in items(body, "tools"):
-        if item.get("type") != "function":
+        if item.get("type") not in ("function", "custom"):
             others.append(f"tool {item.get('type')}")
         elif not field(item, "name", str, "", at):
             raise Refused(f"{at}name is missing")
         else:
-            tools.append(function(item["name"], item.get("description"), item.get("parameters")))
+            parameters = CUSTOM if item["type"] == "custom" else item.get("parameters")
+            tools.append(function(item["name"], item.get("description"), parameters))
     return tools, others
 
 
@@ -157,17 +173,19 @@ def _output(answer: Answer) -> Iterator[dict[str, Any]]:
         status = "incomplete" if answer.finish == "length" else "completed"
         about = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
         yield {**about, "content": [part]}
+    custom = {tool.get("name") for tool in answer.body.get("tools") or () if tool.get("type") == "custom"}
     for call in answer.calls:
-        written = {"call_id": call.id, "name": call.name, "arguments": to_json(call.arguments)}
-        yield {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", **written}
+        about = {"status": "completed", "call_id": call.id, "name": call.name}
+        if call.name in custom:
+            text = str((call.arguments or {}).get(TEXT, ""))
+            yield {"id": f"ctc_{call.id}", "type": "custom_tool_call", **about, "input": text}
+        else:
+            yield {"id": f"fc_{call.id}", "type": "function_call", **about, "arguments": to_json(call.arguments)}
 
 
 def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     at = {"output_index": i, "item_id": item["id"]}
-    empty: dict[str, Any] = (
-        {"content": []} if item["type"] == "message" else {"arguments": ""} if "arguments" in item else {}
-    )
-    begun = {**item, **empty} | ({"status": "in_progress"} if "status" in item else {})
+    begun = {**item, **{name: empty for name, empty in EMPTY.items() if name in item}}
     yield "response.output_item.added", {"output_index": i, "item": begun}
     if item["type"] == "message":
         yield from _text_steps(at, item["content"][0])
@@ -176,7 +194,22 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield "response.function_call_arguments.delta", {**at, "delta": chunk}
         done = {"name": item["name"], "arguments": item["arguments"]}
         yield "response.function_call_arguments.done", {**at, **done}
+    elif item["type"] == "custom_tool_call":
+        for chunk in chunks(item["input"]):
+            yield "response.custom_tool_call_input.delta", {**at, "delta": chunk}
+        yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
+    else:
+        yield from _thought_steps(at, item["content"][0]["text"])
     yield "response.output_item.done", {"output_index": i, "item": item}
+
+
+def _thought_steps(at: dict[str, Any], text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    at, part = {**at, "content_index": 0}, {"type": "reasoning_text", "text": text}
+    yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
+    for chunk in chunks(text):
+        yield "response.reasoning_text.delta", {**at, "delta": chunk}
+    yield "response.reasoning_text.done", {**at, "text": text}
+    yield "response.content_part.done", {**at, "part": part}
 
 
 def _text_steps(at: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,0 +1,70 @@
+"""The conversation of a request, as its client wrote it. Items that came before are not read again.
+
+Invariants:
+- marks of two requests are equal up to the last item that they share, byte for byte, and differ from there on;
+- the cost of reading grows with the new items alone; finding them costs a comparison of the others' bytes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.gateway import canonical
+from agentrl.gateway.canonical import Digest
+from agentrl.gateway.request import Refused
+from agentrl.trajectory.message import Message
+
+Reader = Callable[[Sequence[Any], int], list[Message]]
+"""Messages of items that the protocol writes from position `int` on. Raises Refused."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The items of a request, and their digests."""
+
+    items: Sequence[Any]
+    marks: list[Digest]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a client sends as the history."""
+
+    head: list[Message]
+    """Instructions that the protocol has in a field of their own."""
+    items: Sequence[Any]
+    """The protocol's messages."""
+    reader: Reader
+
+    def marked(self, tools: Sequence[Mapping[str, Any]], last: "Marked | None" = None) -> "Marked":
+        """A digest for each number of items, from none to all. `last`: of an earlier request, whose digests are used as
+        far as the items are equal."""
+        first = canonical.start([self.reader.__module__, *tools])
+        for message in self.head:
+            first = canonical.after(first, message)
+        marks = [first]
+        if last is not None and last.marks[0] == first:
+            same = zip(self.items, last.items, strict=False)
+            equal = next(
+                (i for i, (one, other) in enumerate(same) if one != other), min(len(self.items), len(last.items))
+            )
+            marks = last.marks[: equal + 1]
+        for item in self.items[len(marks) - 1 :]:
+            marks.append(canonical.mark(marks[-1], item))
+        return Marked(self.items, marks)
+
+    def since(self, first: int) -> list[Message]:
+        """The messages of the items from `first` on. Raises Refused."""
+        said = self.reader(self.items[first:], first)
+        if said and said[-1]["role"] == "assistant":
+            raise Refused("messages: the last one is the assistant's; end with one that it can answer")
+        return said
+
+
+def name_results(messages: Sequence[Message], names: dict[str, str]) -> None:
+    """Give results of tools the names of their tools. `names`: those of earlier calls, by id; it gets the new ones."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and not message.get("name") and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
