@@ -95,7 +95,7 @@ async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
         await play(written(tmp_path, 'print("gone elsewhere")'), says("Yes"))
     with pytest.raises(InfraError, match="code 1 and got no turn of the model: all its requests were refused"):
         await play(written(tmp_path, PLAIN), says("Yes"), model_length=8)
-    late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=1, exit_codes="{timeout: model_error}")
+    late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=3, exit_codes="{timeout: model_error}")
     trajectory = await play(late, says("Yes"))
     assert (trajectory.outcome, trajectory.finish) == (Outcome.MODEL_ERROR, "timeout")
     with pytest.raises(InfraError, match="the engine is down"):
