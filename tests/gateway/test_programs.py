@@ -32,7 +32,7 @@ def ask(text, history=[]):
     return answer["content"]
 
 """
-PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen("result.txt", "w").write("done")\n'
+PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen(os.environ["PWD"] + "/result.txt", "w").write("done")\n'
 
 
 def written(folder: Path, code: str, /, **entry: object) -> str:
