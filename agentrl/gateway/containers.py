@@ -44,6 +44,8 @@ class ContainerSettings:
     processes: int = 512
     folder: str = "/agentrl"
     """The folder in it that is kept."""
+    host: str | None = None
+    """The address of this host in its network; None: the one that Docker tells."""
 
 
 class Containers:
@@ -99,7 +101,7 @@ class Containers:
         if self.network == OWN_NETWORK:
             self.network = f"agentrl-{self.run}"
             client.networks.create(self.network, driver="bridge", internal=True, labels=self.labels)
-        address = _host_address(client.networks.get(self.network))
+        address = self.settings.host or _host_address(client, self.network)
         self.client = client
         return address
 
@@ -156,10 +158,16 @@ def _with_tag(image: str) -> tuple[str, str | None]:
     return (name, tag) if colon and "/" not in tag and "@" not in image else (image, None if "@" in image else "latest")
 
 
-def _host_address(network: Any) -> str:
+def _host_address(client: Any, name: str) -> str:
     """The address of this host in a network. Raises UserError where it has none."""
+    from docker.errors import NotFound
+
+    try:
+        network = client.networks.get(name)
+    except NotFound:
+        raise UserError(f"network: {name} is not there; `docker network ls` lists those that are") from None
     configs = (network.attrs.get("IPAM") or {}).get("Config") or []
     found = [config["Gateway"] for config in configs if config.get("Gateway")]
     if not found:
-        raise UserError(f"network: {network.name} has no address of this host: add `host`, one that containers reach")
+        raise UserError(f"network: {name} has no address of this host: add `host`, one that containers reach")
     return str(found[0]).partition("/")[0]

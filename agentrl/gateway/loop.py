@@ -109,7 +109,7 @@ class ProgramAgent(AgentLoop):
         assert self.shared is not None
         shared = self.shared
         if shared.containers is not None:
-            shared.gateway.host = shared.program.host or await shared.containers.ready()
+            shared.gateway.host = await shared.containers.ready()
 
     @asynccontextmanager
     async def _starting(self, session: Session) -> AsyncIterator[None]:

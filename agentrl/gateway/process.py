@@ -47,7 +47,7 @@ async def run_command(
             stdout=file,
             stderr=STDOUT,
             cwd=folder,
-            env={**os.environ, **env},
+            env={**os.environ, **env, "PWD": str(folder)},  # ours would send programs that trust it elsewhere
             start_new_session=True,  # Ctrl-C is for us; we then stop the program
         )
     waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(until)]

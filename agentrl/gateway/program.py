@@ -133,6 +133,7 @@ def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
         cpus=_number(entry, "cpus", where) or ContainerSettings.cpus,
         processes=int(_number(entry, "processes", where)) or ContainerSettings.processes,
         folder=folder,
+        host=str(entry["host"]) if "host" in entry else None,
     )
 
 

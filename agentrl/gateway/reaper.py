@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import docker
-from docker.errors import APIError, NotFound
+from docker.errors import APIError, DockerException
 
 RUN = "agentrl.run"
 """Label of all containers and networks of a run."""
@@ -28,20 +28,21 @@ def main(run: str) -> None:
     parent = os.getppid()
     while os.getppid() == parent and not select.select([0], [], [], 1)[0]:
         pass
-    client = docker.from_env()
-    remove(client, run)
-    time.sleep(2)  # the engine may have been making one at that moment
-    remove(client, run)
+    with suppress(DockerException):  # the engine may be gone, too
+        client = docker.from_env()
+        remove(client, run)
+        time.sleep(2)  # the engine may have been making one at that moment
+        remove(client, run)
 
 
 def remove(client: Any, run: str) -> None:
     """Remove all containers and networks of a run."""
     label = {"label": f"{RUN}={run}"}
     for container in client.containers.list(all=True, filters=label, ignore_removed=True):
-        with suppress(NotFound, APIError):
+        with suppress(APIError):
             container.remove(force=True, v=True)
     for network in client.networks.list(filters=label):
-        with suppress(NotFound, APIError):
+        with suppress(APIError):
             network.remove()
 
 

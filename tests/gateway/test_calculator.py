@@ -1,7 +1,5 @@
 """The ready-made agent, in a process of its own, holds the conversation of the built-in loop, token by token."""
 
-import pytest
-
 from agentrl.core.resources import share
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import load_interactions
@@ -13,21 +11,17 @@ from tests.rollout.scripted import calls, environment, row, says
 CALL = "Let me see.\n" + calls("calculator", '{"expression": "2 + 3 * 1"}')
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [
-        (CALL, "The answer is 6.", CALL, "The answer is 5."),
-        ("No idea.", CALL, CALL, CALL, "never asked for"),
-    ],
-    ids=["corrected", "out of turns"],
-)
-async def test_both_loops_draw_the_same(turns: tuple[str, ...]) -> None:
+TURNS = ("The answer is 6.", CALL, CALL, CALL, "never asked for")
+"""A wrong answer, to which the user objects; then calls until there are no turns left."""
+
+
+async def test_both_loops_draw_the_same() -> None:
     tools = load_tools("tools/calculator.yaml", None, max_response=256, unit="characters", side="middle")
     users = load_interactions("interactions/checker.yaml")
     kwargs = {"name": "checker", "ground_truth": "5", "hint": "Try again."}
     made = []
     for loop in (loop_class("tool_agent"), loop_class("calculator", str(share() / "agents/calculator.yaml"))):
-        env, engine = environment(says(*turns), tools=tools, interactions=users, assistant_turns=4, user_turns=1)
+        env, engine = environment(says(*TURNS), tools=tools, interactions=users, assistant_turns=4, user_turns=1)
         trajectory = Trajectory(row(interaction_kwargs=kwargs), "k", 0)
         await loop(env).run(trajectory, Sampling(256, seed=7))
         (ledger,) = trajectory.ledgers

@@ -77,8 +77,10 @@ async def test_ends_are_outcomes_and_leave_nothing(tmp_path: Path, engine: Engin
     with pytest.raises(asyncio.CancelledError):
         await task
     assert left(client) == []
-    with pytest.raises(UserError, match="image: no-such-image is not there and cannot be pulled"):
-        await play(written(tmp_path, "", command="x", image="no-such-image"), says())
+    with pytest.raises(UserError, match="network: mine is not there"):
+        await play(entry(tmp_path, engine, ASK, network="mine"), says())
+    with pytest.raises(UserError, match="image: 127.0.0.1:1/none is not there and cannot be pulled"):
+        await play(written(tmp_path, "", command="x", image="127.0.0.1:1/none"), says())
 
 
 @pytest.mark.docker

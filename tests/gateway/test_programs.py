@@ -32,7 +32,7 @@ def ask(text, history=[]):
     return answer["content"]
 
 """
-PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen("result.txt", "w").write("done")\n'
+PLAIN = 'print(ask(sys.argv[1]))\nprint(ask("Sure?"))\nopen(os.environ["PWD"] + "/result.txt", "w").write("done")\n'
 
 
 def written(folder: Path, code: str, /, **entry: object) -> str:
@@ -95,7 +95,7 @@ async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
         await play(written(tmp_path, 'print("gone elsewhere")'), says("Yes"))
     with pytest.raises(InfraError, match="code 1 and got no turn of the model: all its requests were refused"):
         await play(written(tmp_path, PLAIN), says("Yes"), model_length=8)
-    late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=1, exit_codes="{timeout: model_error}")
+    late = written(tmp_path, 'ask("x")\nimport time\ntime.sleep(60)', timeout=3, exit_codes="{timeout: model_error}")
     trajectory = await play(late, says("Yes"))
     assert (trajectory.outcome, trajectory.finish) == (Outcome.MODEL_ERROR, "timeout")
     with pytest.raises(InfraError, match="the engine is down"):
