@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def serve(pipe: Connection, width: int) -> None:
             bodies[:] = [json.dumps(answer(*each)).encode() for each in await asyncio.to_thread(pipe.recv)]
             pipe.send(None)
 
-    asyncio.run(main())
+    with suppress(EOFError):  # the benchmark has ended
+        asyncio.run(main())
 
 
 def answer(ids: list[int], logprobs: list[float]) -> dict[str, Any]:
