@@ -219,15 +219,24 @@ class Chat:
         return self._segmenter_for(history, tools).base
 
     def check_trajectory(
-        self, messages: Sequence[Message], ids: Sequence[int], tools: Tools = None, *, trace: bool = True
+        self,
+        messages: Sequence[Message],
+        ids: Sequence[int],
+        tools: Tools = None,
+        *,
+        trace: bool = True,
+        prompt: int = 0,
     ) -> Mismatch | None:
         """Compare a whole ledger with the template's render of the messages up to the last assistant turn.
 
-        The report names the turns that read differently; without `trace`, which renders the conversation twice a
-        turn to find them, it has the first difference alone. None when all agree, or when the mode is "disable".
+        `prompt`: tokens of the ledger's prompt. The report names the turns that read differently; without `trace`,
+        which renders the conversation twice a turn to find them, it has the first difference alone. None when all
+        agree, or when the mode is "disable".
         """
         base = self.base_for(messages, tools)
-        return checking.check_trajectory(self.template, base, messages, ids, tools, self.check, trace=trace)
+        return checking.check_trajectory(
+            self.template, base, messages, ids, tools, self.check, trace=trace, prompt=prompt
+        )
 
     @property
     def looks_back(self) -> bool:

@@ -57,6 +57,7 @@ def check_trajectory(
     mode: str,
     *,
     trace: bool = True,
+    prompt: int = 0,
 ) -> Mismatch | None:
     """The whole conversation; see `Chat.check_trajectory`."""
     if mode == "disable":
@@ -66,7 +67,14 @@ def check_trajectory(
     def render(count: int) -> str:
         return template.comparable(template.render(messages[:count], tools))
 
-    return _compare(Comparison(render, messages[:end], template.comparable(template.decode(ids)), mode), base, trace)
+    actual = template.comparable(_decoded(template, ids, prompt))
+    return _compare(Comparison(render, messages[:end], actual, mode), base, trace)
+
+
+def _decoded(template: Template, ids: Sequence[int], prompt: int) -> str:
+    """Text of a ledger; that of its prompt apart, which a group shares, where it ends with a whole character."""
+    lead = template.decode(ids[:prompt]) if prompt and template.additive else ""
+    return lead + template.decode(ids[prompt:]) if lead and lead[-1] != "\ufffd" else template.decode(ids)
 
 
 @dataclass(frozen=True)

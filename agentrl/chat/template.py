@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+from agentrl.chat.byte_level import Decode, decoder
 from agentrl.chat.media import Processor
 from agentrl.core.errors import UserError
 from agentrl.core.json_text import whole
@@ -141,9 +142,21 @@ class Template:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
+        return self._text_of(ids)
+
+    @cached_property
+    def _text_of(self) -> Decode:
+        return decoder(self.tokenizer, self._decode)
+
+    @property
+    def additive(self) -> bool:
+        """Whether ids stand for bytes: the text of two halves is that of the whole, cut between two characters."""
+        return self._text_of != self._decode
+
+    def _decode(self, ids: Sequence[int]) -> str:
         if self.tokenizer.is_fast:
-            return self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            return str(self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     @cached_property
     def added_tokens(self) -> dict[int, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from agentrl.chat import Chat
+from agentrl.chat.byte_level import without_special
 from agentrl.config.schema import Config
 from agentrl.config.schema.reward import RewardFunction
 from agentrl.core.errors import UserError
@@ -136,7 +137,7 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, 
     return Scorer(
         function,
         reward,
-        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        without_special(tokenizer),
         manager=manager,
         overlong=overlong_penalty(reward.overlong_buffer, config.data.max_response_length),
         sandbox=sandbox,

@@ -189,7 +189,8 @@ class Scheduler:
         last = ledger.turns[-1]
         messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
         trace = trajectory.sample == 0
-        mismatch = self.env.chat.check_trajectory(messages, ledger.ids, trajectory.schemas, trace=trace)
+        ids, prompt = ledger.ids, ledger.prompt_length
+        mismatch = self.env.chat.check_trajectory(messages, ids, trajectory.schemas, trace=trace, prompt=prompt)
         return "" if mismatch is None else str(mismatch)
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:

@@ -28,7 +28,10 @@ class LoopRunner:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises what it raises; KeyboardInterrupt cancels it first."""
         if not loop_is_running():
-            return self._runner.run(work)
+            # Python's runner writes its task's result as text, and a rollout's would take a tenth of a second.
+            result: list[T] = []
+            self._runner.run(_into(result, work))
+            return result[0]
         helper, self._interrupted = self._executor(), False
         try:
             return _result(helper.submit(self._runner.run, self._noted(work)))
@@ -79,6 +82,10 @@ def _result(future: Future[T]) -> T:
     while not future.done():
         wait([future], TICK)
     return future.result()
+
+
+async def _into(result: list[T], work: Coroutine[Any, Any, T]) -> None:
+    result.append(await work)
 
 
 def _nothing() -> None:

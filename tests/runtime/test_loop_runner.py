@@ -54,3 +54,16 @@ async def test_an_interrupt_cancels_the_work() -> None:
 
 async def fails() -> float:
     return 1 / 0
+
+
+def test_a_result_is_not_written_as_text():
+    class Result:
+        def __repr__(self) -> str:
+            raise AssertionError("a rollout's text is long")
+
+    async def work() -> Result:
+        return Result()
+
+    runner = LoopRunner()
+    assert isinstance(runner.run(work()), Result)
+    runner.close()

@@ -1,7 +1,10 @@
 """A ledger's column reads as the list that it replaces."""
 
 import copy
+import itertools
+import math
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -83,3 +86,35 @@ def test_a_list_that_is_assigned_becomes_a_column():
     assert isinstance(ledger.versions, Column)
     with pytest.raises(LedgerError, match="out of step"):
         ledger.check()
+
+
+def test_one_turn_is_found_without_its_columns_being_split():
+    ledger = Ledger()
+    ledger.append_prompt([1, 2])
+    ledger.append_model([3, 4], [-0.1, -0.2], turn=2, version=0)
+    ledger.append_observation([5], Source.TEMPLATE, turn=2)
+    assert ledger.turn_ids() == {2: [3, 4]}
+    ledger.append_model([6], [-0.1], turn=2, version=0)
+    assert ledger.turn_ids() == {2: [3, 4, 6]}
+
+
+VALUES = {
+    "mask": (0, 1, 2, -1),
+    "sources": tuple(Source),
+    "logprobs": (0.0, -1.0, 1e-4, 0.1, math.nan, math.inf, -math.inf),
+    "versions": (-2, -1, 0, 3),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_broken_token_is_found(name: str):
+    """The quick look over whole columns agrees with the look at each token, for every value at every place."""
+    for place, value in itertools.product(range(4), VALUES[name]):
+        ledger = Ledger()
+        ledger.append_prompt([1])
+        ledger.append_model([2, 3], [-0.1, 0.0], turn=0, version=0)
+        ledger.append_observation([4], Source.USER, turn=0)
+        getattr(ledger, name)[place] = value
+        assert ledger._suspect() == ledger._broken().any(), (place, value)
+        with pytest.raises(LedgerError) if ledger._broken().any() else nullcontext():
+            ledger.check()

@@ -53,7 +53,8 @@ class ServerClient:
 
     def release(self, key: str) -> None:
         self.pool.forget(key)
-        self.gate.end_soon([request for request in self._in_flight if request.key == key])
+        if self._in_flight:
+            self.gate.end_soon([request for request in self._in_flight if request.key == key])
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()

@@ -95,7 +95,7 @@ class SGLang:
         if media and not _as_sent(answer, ids):
             raise UserError(
                 f"{http.url} read other tokens than it was sent ({meta.get('prompt_tokens')} of {len(ids)}): it sizes "
-                "images otherwise, or encodes prompts anew, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
+                "images otherwise, or encodes prompts again, which SGLANG_MM_AVOID_RETOKENIZE=1 for the server forbids"
             )
         drawn = meta.get("output_token_logprobs") or []
         # This list has each log-prob with its token, so the two cannot get out of step.
