@@ -175,7 +175,7 @@ def test_the_limit_that_long_answers_near(config: Made) -> None:
     made = scorer(config(*long, "reward.overlong_buffer.max_resp_len=20"), None, None)
     assert (made.overlong.limit, made.overlong.penalty(16)) == (20, -0.5)
     assert scorer(config(*long), None, None).overlong.limit == 24
-    assert scorer(config(long[0]), None, None).overlong.buffer == 9
+    assert scorer(config(long[0]), None, None).overlong.buffer == 4
 
 
 def test_ranks_wait_for_each_other_so_long(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
