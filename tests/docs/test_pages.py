@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,6 +13,7 @@ import pytest
 
 from agentrl.cli.main import FIRST_STEPS
 from agentrl.engines.servers.interpreters import environments
+from agentrl.tasks.models import tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
 
@@ -63,6 +65,7 @@ def story(
     """Makes the story of a page, in a folder where it may begin."""
     stories: list[Story] = []
 
+    monkeypatch.setattr(tiny, "TinyShape", partial(tiny.TinyShape, intermediate_size=256, num_hidden_layers=2))
     monkeypatch.setenv("PATH", PATH)
     monkeypatch.delenv("AGENTRL_SANDBOX_TOKEN", raising=False)
 
