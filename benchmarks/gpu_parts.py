@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,25 @@ def large_model(folder: Path, tokenizer: Path) -> Path:
 
 
 def mixed_batch(tokens: int, lengths: tuple[int, int], vocabulary: int) -> Any:
-    """At least so many tokens in random sequences of `lengths`, half prompt and half model tokens, with random
-    advantages."""
+    """At least so many tokens in random sequences of `lengths`."""
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn() -> Iterator[int]:
+        made = 0
+        while made < tokens:
+            made += (length := int(torch.randint(lengths[0], lengths[1] + 1, (), generator=draw)))
+            yield length
+
+    return random_batch(drawn(), vocabulary, draw)
+
+
+def random_batch(lengths: Iterable[int], vocabulary: int, draw: torch.Generator) -> Any:
+    """Random sequences, half prompt and half model tokens, with random advantages."""
     from agentrl.training import pack_ledgers
     from agentrl.trajectory.ledger import Ledger
 
-    draw = torch.Generator().manual_seed(0)
     ledgers: list[Ledger] = []
-    while sum(map(len, ledgers)) < tokens:
-        length = int(torch.randint(lengths[0], lengths[1] + 1, (), generator=draw))
+    for length in lengths:
         ids = torch.randint(vocabulary, (length,), generator=draw).tolist()
         ledger = Ledger()
         ledger.append_prompt(ids[: length // 2])

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_parts import random_batch
 from rich.console import Console
 from rich.table import Table
 
 from agentrl.config.schema import Actor, Model, Optim
-from agentrl.training import Batch, PolicyActor, device_for, load_model, pack_ledgers, tune_cpu
+from agentrl.training import Batch, PolicyActor, device_for, load_model, tune_cpu
 
 
 def main() -> None:
@@ -122,19 +123,9 @@ def peak_memory(device: torch.device) -> float:
 
 def sequences(args: argparse.Namespace, vocabulary: int) -> Batch:
     """Random sequences, half prompt and half model tokens, with random advantages."""
-    from agentrl.trajectory.ledger import Ledger
-
     draw = torch.Generator().manual_seed(0)
-    ledgers = []
-    for length in torch.randint(args.min_tokens, args.max_tokens + 1, (args.sequences,), generator=draw).tolist():
-        ids = torch.randint(vocabulary, (length,), generator=draw).tolist()
-        ledger = Ledger()
-        ledger.append_prompt(ids[: length // 2])
-        ledger.append_model(ids[length // 2 :], [-1.0] * (length - length // 2), turn=0, version=0)
-        ledgers.append(ledger)
-    batch = pack_ledgers(ledgers, group=[0] * len(ledgers))
-    batch.advantages = torch.randn(batch.num_tokens, generator=draw) * batch.mask
-    return batch
+    lengths = torch.randint(args.min_tokens, args.max_tokens + 1, (args.sequences,), generator=draw).tolist()
+    return random_batch(lengths, vocabulary, draw)
 
 
 def packed_step(module: Any, batch: Batch, args: argparse.Namespace, device: torch.device) -> Callable[[], float]:

@@ -6,7 +6,7 @@ while a step runs, and keep their former effect in the caller's own code.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -136,12 +136,17 @@ class TrainingRun:
             for number, metrics in steps:
                 trainer.start = number  # a second loop takes the steps that are left
                 self.trajectories = trainer.tracker.sampled
-                try:
-                    with trainer.runtime.stop.paused() if pauses else nullcontext():
-                        yield Step(number, metrics, self.trajectories)
-                except GeneratorExit:
-                    self.save()
-                    raise
+                with self._saved_when_left(), trainer.runtime.stop.paused() if pauses else nullcontext():
+                    yield Step(number, metrics, self.trajectories)
+
+    @contextmanager
+    def _saved_when_left(self) -> Iterator[None]:
+        """A loop over the steps that ends in the body saves the step."""
+        try:
+            yield
+        except GeneratorExit:
+            self.save()
+            raise
 
     def _open(self) -> None:
         """Open the run, again where a worker dies meanwhile."""

@@ -8,6 +8,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 STOPPING = "Stopping. What is learned is saved first; a second Ctrl-C ends the run at once, and loses that."
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TICK = 0.2
+"""Seconds after which a wait looks for an interrupt again."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -93,3 +96,10 @@ async def interruptible(work: Coroutine[Any, Any, T]) -> T:
     except Interrupted:
         task.cancel()
         raise
+
+
+def result_of(future: Future[T]) -> T:
+    """The future's result. A wait without an end misses an interrupt that comes just before it begins."""
+    while not future.done():
+        wait([future], TICK)
+    return future.result()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from agentrl.config.derived import group_size
 from agentrl.config.schema import Config
 from agentrl.core.shares import share_of
-from agentrl.core.stopping import Interrupted, interruptible
+from agentrl.core.stopping import Interrupted, interruptible, result_of
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.rewards import Scorer
 from agentrl.rollout.environment import (
@@ -109,7 +109,7 @@ class Rollouts:
     def scoring(self) -> Iterator[None]:
         """Wait for outstanding scores while the body runs; all are there at its end.
 
-        Raises InfraError, and TooManyDrops when too many of them failed.
+        A stop request cancels the scores. Raises InfraError, Interrupted, and TooManyDrops when too many scores failed.
 
         The body stays in its thread; the event loop runs in another one meanwhile.
         """
@@ -117,13 +117,13 @@ class Rollouts:
             yield
             return
         with ThreadPoolExecutor(1, "scores") as thread:
-            scores = thread.submit(self.run, self.scheduler.settle())
+            scores = thread.submit(self.run, interruptible(self.scheduler.settle()))
             try:
                 yield
-            except BaseException:
+                result_of(scores)
+            except BaseException:  # the thread ends when the scores have
                 self.scheduler.drop()
                 raise
-            scores.result()
         late, self._unscored = self._unscored, []
         check_drops(late, self.config.rollout.max_infra_drop_share)
 

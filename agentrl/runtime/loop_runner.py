@@ -6,14 +6,13 @@ thread has a running loop of its own, which Python cannot enter twice.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from agentrl.core.stopping import result_of
 
-TICK = 0.2
-"""Seconds after which a wait looks for an interrupt again."""
+T = TypeVar("T")
 
 
 class LoopRunner:
@@ -34,7 +33,7 @@ class LoopRunner:
             return result[0]
         helper, self._interrupted = self._executor(), False
         try:
-            return _result(helper.submit(self._runner.run, self._noted(work)))
+            return result_of(helper.submit(self._runner.run, self._noted(work)))
         except KeyboardInterrupt:
             self._interrupted = True
             self._cancel()
@@ -75,13 +74,6 @@ class LoopRunner:
         if task is not None:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
-
-
-def _result(future: Future[T]) -> T:
-    """The future's result. A wait without an end misses an interrupt that comes just before it begins."""
-    while not future.done():
-        wait([future], TICK)
-    return future.result()
 
 
 async def _into(result: list[T], work: Coroutine[Any, Any, T]) -> None:

@@ -47,7 +47,8 @@ class LoopThread:
         """Cancel what still runs and end the thread; safe to call twice."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-            self._thread.join()
+            while self._thread.is_alive():  # a join without an end misses an interrupt that comes just before it
+                self._thread.join(TICK)
         if not self._loop.is_closed():
             self._loop.close()
 

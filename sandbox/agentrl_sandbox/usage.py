@@ -172,15 +172,22 @@ def _ownerless(pid: int) -> Iterator[tuple[bytes, int]]:
     rest = 0
     try:
         while count := os.readv(handle, [room[rest:]]):
-            line, end = 0, rest + count
-            while (after := whole.find(b"\n", line, end) + 1) > 0:
-                if found := _mapping(whole, line, after):
-                    yield found
-                line = after
-            rest = end - line
-            whole.move(0, line, rest)
+            end = rest + count
+            whole_lines = whole.rfind(b"\n", 0, end) + 1
+            yield from _mappings(whole, whole_lines)
+            rest = end - whole_lines
+            whole.move(0, whole_lines, rest)
     finally:
         os.close(handle)
+
+
+def _mappings(lines: mmap.mmap, end: int) -> Iterator[tuple[bytes, int]]:
+    """The same of the lines before `end`."""
+    line = 0
+    while (after := lines.find(b"\n", line, end) + 1) > 0:
+        if found := _mapping(lines, line, after):
+            yield found
+        line = after
 
 
 def _mapping(whole: mmap.mmap, line: int, end: int) -> tuple[bytes, int] | None:

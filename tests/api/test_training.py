@@ -1,5 +1,6 @@
 """Runs from Python: objects in place of files, steps one by one, folders, signals, event loops."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -140,6 +141,28 @@ async def test_an_interrupt_is_heard_in_a_notebook(settings: Settings, rows: Row
     with pytest.raises(KeyboardInterrupt, match="step 1 is saved"):
         agentrl.train(settings, rows=rows, reward=slow)
     assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "run/checkpoints/global_step_1").is_dir()
+
+
+def test_a_stop_does_not_wait_for_late_scores(settings: Settings, rows: Rows, tmp_path: Path) -> None:
+    """Ctrl-C while the log-probs are there, and a judge still thinks."""
+    settings["trainer"]["total_training_steps"] = 3
+    settings |= {"reward.launch_reward_fn_async": True, "actor.ppo_mini_batch_size": 1}
+    asked, scored = list[int](), list[int]()
+
+    async def judge(data_source: str, solution_str: str, ground_truth: str) -> float:
+        asked.append(1)
+        if len(asked) == 8:  # the last of the second step
+            await asyncio.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+        if len(asked) > 4:
+            await asyncio.sleep(60)
+        scored.append(1)
+        return float(len(asked) % 2)
+
+    with pytest.raises(KeyboardInterrupt, match="step 1 is saved"):
+        agentrl.train(settings, rows=rows, reward=judge)
+    assert len(scored) == 4
     assert (tmp_path / "run/checkpoints/global_step_1").is_dir()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.tasks.models import tiny
+from agentrl.tracking import is_wall_clock, read_metrics
 from tests.warm import run_agentrl
 
 # Small beside the 50 MB that each checkpoint of `agentrl model tiny` has.
@@ -26,6 +27,12 @@ def agentrl(
 
 def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "agentrl", *args]
+
+
+def figures(run_dir: Path) -> list[dict[str, float]]:
+    """Each step's metrics, without those that depend on the machine."""
+    steps = read_metrics(run_dir / "metrics.jsonl")
+    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
 
 
 def environment() -> dict[str, str]:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.tracking import is_wall_clock, load_trajectories, read_metrics
+from agentrl.tracking import load_trajectories
 from agentrl.train import train
 from agentrl.trajectory.drops import TooManyDrops
+from tests.e2e.conftest import figures
 
 REWARD = """
 from pathlib import Path
@@ -18,11 +19,6 @@ def compute_score(data_source, solution_str, ground_truth, trajectory):
         raise ConnectionError("grader 10.0.0." + sample + " refused")
     return len(solution_str) % 7 / 7
 """
-
-
-def figures(run_dir: Path) -> list[dict[str, float]]:
-    steps = read_metrics(run_dir / "metrics.jsonl")
-    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
 
 
 @pytest.mark.timeout(600)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.tracking import is_wall_clock, read_metrics
+from tests.e2e.conftest import figures
 
 REWARD = """
 import os, signal
@@ -19,11 +19,6 @@ def compute_score(data_source, solution_str, ground_truth, trajectory):
         os.kill(os.getpid(), signal.SIGINT)
     return len(solution_str) % 7 / 7
 """
-
-
-def figures(run_dir: Path) -> list[dict[str, float]]:
-    steps = read_metrics(run_dir / "metrics.jsonl")
-    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
 
 
 @pytest.fixture

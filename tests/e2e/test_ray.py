@@ -22,10 +22,10 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.data import read_rows
 from agentrl.runtime import open_runtime
 from agentrl.sft import sft
-from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
 from agentrl.training.checkpoint.restarts import WorkerDied
 from agentrl.training.sft.contract import SftResult
+from tests.e2e.conftest import figures
 from tests.e2e.fragile import Fragile
 
 ray = pytest.importorskip("ray")
@@ -79,14 +79,13 @@ def changed(config: Config, folder: Path, **trainer: Any) -> Config:
     return replace(config, trainer=replace(config.trainer, default_local_dir=str(folder), **trainer))
 
 
-def figures(config: Config) -> list[dict[str, float]]:
-    steps = read_metrics(Path(config.trainer.default_local_dir) / "metrics.jsonl")
-    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
+def figures_of(config: Config) -> list[dict[str, float]]:
+    return figures(Path(config.trainer.default_local_dir))
 
 
 @pytest.mark.timeout(300)
 def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cluster: None, tmp_path: Path) -> None:
-    expected = figures(whole)
+    expected = figures_of(whole)
     assert len(expected) == STEPS + 1
     assert expected[1]["actor/grad_norm"] > 0.1
     both = changed(whole, tmp_path, n_gpus_per_node=2, total_training_steps=STEPS - 1)
@@ -97,10 +96,10 @@ def test_two_ranks_repeat_one_process_and_one_goes_on_from_two(whole: Config, cl
     )
     assert len(result.trajectories) == len({t.key for t in result.trajectories}) == 16
     # The last step of a run is validated: the shorter run's step 2 has more figures than the longer one's.
-    for mine, theirs in zip(figures(both), expected, strict=False):
+    for mine, theirs in zip(figures_of(both), expected, strict=False):
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     train(changed(whole, tmp_path))  # alone, from the checkpoint of the two
-    assert figures(both)[-1] == pytest.approx(expected[-1], rel=1e-4, abs=1e-5)
+    assert figures_of(both)[-1] == pytest.approx(expected[-1], rel=1e-4, abs=1e-5)
 
 
 def supervised(
@@ -191,7 +190,7 @@ def test_a_reward_model_in_a_worker_of_its_own(whole: Config, cluster: None, tas
         reward = replace(whole.reward, reward_model=RewardModel(True, network, enable_resource_pool=pool))
         config = replace(changed(whole, folder, total_training_steps=1, **trainer), reward=reward)
         train(config)
-        return figures(config)
+        return figures_of(config)
 
     expected = judged(tmp_path / "beside", pool=False)
     assert abs(expected[1]["reward/reward_model"]) > 1e-3

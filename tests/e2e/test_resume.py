@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.tracking import is_wall_clock, read_metrics
-from tests.e2e.conftest import agentrl, environment
+from tests.e2e.conftest import agentrl, environment, figures
 from tests.warm import start_agentrl
 
 STEPS = 6
-
-
-def figures(run_dir: Path) -> list[dict[str, float]]:
-    """What a run recorded, less what depends on the machine."""
-    steps = read_metrics(run_dir / "metrics.jsonl")
-    return [{name: value for name, value in step.items() if not is_wall_clock(name)} for step in steps]
 
 
 def lines(run_dir: Path) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.tracking import is_wall_clock, read_metrics
 from agentrl.train import train
 from agentrl.training import PolicyActor
+from tests.e2e.conftest import figures
 
 began = threading.Event()
 """A pass for log-probs has begun."""
@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     began.clear()
 
 
-def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool, *more: str) -> list[dict[str, float]]:
+def run(folder: Path, overrides: list[str], name: str, asynchronous: bool, *more: str) -> list[dict[str, float]]:
     """What two steps report, wall clock aside."""
     config = compose(
         [
@@ -61,15 +61,15 @@ def figures(folder: Path, overrides: list[str], name: str, asynchronous: bool, *
         config_name="tiny",
     )
     train(config)
-    return [{k: v for k, v in step.items() if not is_wall_clock(k)} for step in read_metrics(folder / "metrics.jsonl")]
+    return figures(folder)
 
 
 def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str], told: None) -> None:
-    beside = figures(tmp_path / "beside", overrides, "patient", True)
+    beside = run(tmp_path / "beside", overrides, "patient", True)
     assert events[0] == "logprobs"  # of the first step: every score waited for it
     assert events.count("score") == 2 * 4
     events.clear()
-    before = figures(tmp_path / "before", overrides, "quick", False)
+    before = run(tmp_path / "before", overrides, "quick", False)
     assert events.index("logprobs") == 4
     assert beside == before
     assert "actor/pg_loss" in beside[1]
@@ -91,8 +91,8 @@ def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch
     events.clear()
     began.clear()
     many = ["trainer.device=cpu", "trainer.n_gpus_per_node=2", "ray_init.num_cpus=4"]
-    beside = figures(tmp_path / "beside", overrides, "patient", True, *many)
+    beside = run(tmp_path / "beside", overrides, "patient", True, *many)
     assert events == ["score"] * 8
-    before = figures(tmp_path / "before", overrides, "quick", False, "trainer.device=cpu")
+    before = run(tmp_path / "before", overrides, "quick", False, "trainer.device=cpu")
     for mine, theirs in zip(beside, before, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)

@@ -58,6 +58,7 @@ def test_a_task_that_ends_the_program_ends_the_wait(loop: LoopThread) -> None:
     async def work() -> None:
         task = asyncio.create_task(raises(SystemExit(3)))
         await asyncio.wait([task])
+        task.exception()  # else asyncio logs it when the task is collected, which may be within another test
 
     with pytest.raises(SystemExit):
         loop.start(work()).result()

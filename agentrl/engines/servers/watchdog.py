@@ -119,10 +119,14 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
     server.wait()
     with suppress(ChildProcessError):  # reap the orphans, too: where nobody else does, they stay as zombies
         while True:
-            for pid in _children():  # each time: the children of one that was killed come to us
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill_children()  # each time: the children of one that was killed come to us
             os.waitpid(-1, 0)
+
+
+def _kill_children() -> None:
+    for pid in _children():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _children() -> list[int]:
