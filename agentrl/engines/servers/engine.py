@@ -71,6 +71,10 @@ class RemoteEngine:
         for replica in self.pool.replicas:
             replica.serving = True
 
+    async def answers(self) -> bool:
+        """Whether all servers are ready now: `start` would return at once."""
+        return all(await asyncio.gather(*(replica.answers() for replica in self.pool.replicas)))
+
     async def close(self) -> None:
         await self.gate.close()
         await self.transport.close()
