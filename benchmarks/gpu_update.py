@@ -27,7 +27,7 @@ def measure(spec: dict[str, Any], tokens: int | None) -> dict[str, float]:
     start = time.perf_counter()
     learner = Learner(compose(settings, checks=()))
     learner.prepare(100)
-    batch = mixed_batch(spec["tokens"], tuple(spec["lengths"]), learner.module.config.vocab_size)
+    batch = mixed_batch(spec["tokens"], tuple(spec["lengths"]), learner.module.config.vocab_size).to(learner.device)
     steps = []
     for _ in range(1 + spec["steps"]):
         begun = time.perf_counter()

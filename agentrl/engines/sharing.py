@@ -86,6 +86,12 @@ def server_bytes(config: Config, sharing: Sharing, length: int, dtype: str) -> f
     return BYTES[dtype] * numbers / config.rollout.tensor_model_parallel_size
 
 
+def weight_bytes(config: Config, dtype: str) -> float | None:
+    """Bytes on a GPU of a server's weights; None: unknown."""
+    policy = parameters(str(config.model.path), config.model.lora_rank)
+    return None if policy is None else BYTES[dtype] * policy / config.rollout.tensor_model_parallel_size
+
+
 def parameters(path: str, lora_rank: int = 0) -> float | None:
     """Number of parameters of a model in a folder, from the size of its files; None: it is not there yet."""
     folder, config = model_files(path, lora_rank)

@@ -4,9 +4,9 @@ A version of the policy is the number of its updates: step s trains version s - 
 
 Invariants:
 - a batch of rows is admitted at step s only while all groups that are begun and not yet trained on number at most
-  (bound + 1) * B with it, and batches at most `window.size`. Each step trains on the B oldest groups, so the last one is
-  trained on at step s + bound at the latest, by version s + bound - 1. Its first token has version s - 1 or later: no
-  token is older than `bound`;
+  (bound + 1) * B with it, and batches at most `window.size`. Each step trains on the B oldest groups, so the last one
+  is trained on at step s + bound at the latest, by version s + bound - 1. Its first token has version s - 1 or later:
+  no token is older than `bound`;
 - no row that was admitted is dropped for its age, and a group stays whole;
 - the rows of a step depend on the loader alone, never on timing: a quick group does not overtake a slow one, so fast
   answers do not crowd out slow ones;

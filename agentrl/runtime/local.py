@@ -10,8 +10,6 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from agentrl.config.schema import Config
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import Servers, engine_in_process
@@ -24,6 +22,7 @@ from agentrl.rollout.workers import OnDone
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.runtime.loop_thread import LoopThread
 from agentrl.runtime.sampling_ahead import SamplingAhead
+from agentrl.runtime.shared_memory import SharedMemory
 from agentrl.tracking import Waiting
 from agentrl.training import Batch
 from agentrl.training.learner import Learner
@@ -40,6 +39,7 @@ class LocalRuntime:
         servers, self.start_times = start.take(), start.times
         self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
+        self.memory = SharedMemory()
         self._starting: tuple[RemoteEngine, float] | None = None
         ahead = config.trainer.max_staleness > 0
         self.runner: LoopRunner | LoopThread = LoopThread() if ahead else LoopRunner()
@@ -67,7 +67,7 @@ class LocalRuntime:
         with self.start_times.phase("model"):
             self.learner.prepare(total_steps)
         with self.start_times.phase("compile"):
-            self.learner.warm_up()
+            self.learner.warm_up(self._servers_answer)
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done, scored=scored)
@@ -89,7 +89,8 @@ class LocalRuntime:
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         if self.sleeps:
-            self.runner.run(self.engine.sleep())
+            with self.memory.freed_by_engine():
+                self.runner.run(self.engine.sleep())
         elif self.ahead is not None:
             self.ahead.pause()
         with self.rollouts.scoring():
@@ -102,7 +103,7 @@ class LocalRuntime:
     def publish_weights(self, version: int) -> None:
         self._wait_for_servers()
         if self.sleeps:
-            torch.cuda.empty_cache()  # the engine's cache needs this memory now
+            self.memory.leave_to_engine()
         with self.start_times.phase("weights"):
             self.runner.run(self.engine.update_weights(version))
         if self.ahead is not None:
@@ -139,6 +140,10 @@ class LocalRuntime:
             remote.check = self.start_times.timed("probe", remote.check)
         self._starting = remote, servers.launched
         return remote
+
+    def _servers_answer(self) -> bool:
+        """Whether servers that were starting are ready: the first rollout waits for nothing else."""
+        return self._starting is not None and self.runner.run(self._starting[0].answers())
 
     def _wait_for_servers(self) -> None:
         """Wait until the servers answer, once."""

@@ -28,13 +28,13 @@ from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.passes import description, fit_passes
-from agentrl.training.perf.compiled_block import compiles
+from agentrl.training.perf.compiled_block import compiles, start_workers
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
 from agentrl.training.reference import Reference, ref_micro_batching
 from agentrl.training.trainable import Trainable
-from agentrl.training.warm_up import warm_up
+from agentrl.training.warm_up import Enough, warm_up
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class Learner:
         self.device = device_for(config.trainer.device)
         if self.device.type == "cpu":
             tune_cpu()
+        elif self._compiles(config.actor.use_torch_compile):
+            start_workers()
         self.tokenizer = load_tokenizer(config.model)
         self.processor = load_processor(config.model, self.tokenizer).processor or self.tokenizer
         self.module = self._load(config.actor.fsdp_config, trained=not config.trainer.val_only)
@@ -82,15 +84,16 @@ class Learner:
             balance=self.config.trainer.balance_batch,
         )
 
-    def warm_up(self) -> None:
-        """Compile the passes of a step; nothing where `use_torch_compile` is off. Call it after `prepare`."""
+    def warm_up(self, enough: Enough = lambda: False) -> None:
+        """Compile the passes of a step, until `enough`; nothing where `use_torch_compile` is off. Call it after
+        `prepare`."""
         data, actor = self.config.data, self._require_actor()
         longest = data.max_prompt_length + data.max_response_length
         one_update = actor.steps.epochs == 1 and data.train_batch_size <= actor.steps.prompts
         policy_scores = self.config.algorithm.use_kl_in_reward or not one_update
-        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores)
+        warm_up(actor, actor.score, longest=longest, scores_apart=policy_scores, enough=enough)
         if self.critic is not None:
-            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True)
+            warm_up(self.critic, self.critic.score, longest=longest, scores_apart=True, enough=enough)
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """The batch with the columns that its update needs: old and reference log-probs, values."""
@@ -283,12 +286,11 @@ class Learner:
             self.ranks,
             fsdp_config,
             device=self.device,
-            compiled=compiles(
-                actor.use_torch_compile if compiled is None else compiled,
-                self.device,
-                fused=self.config.model.use_liger,
-            ),
+            compiled=self._compiles(actor.use_torch_compile if compiled is None else compiled),
         )
+
+    def _compiles(self, chosen: bool | None) -> bool:
+        return compiles(chosen, self.device, fused=self.config.model.use_liger)
 
     def _require_actor(self) -> PolicyActor:
         if self.actor is None:

@@ -12,6 +12,7 @@ from agentrl.training.model.attention import is_packed, kernel_of
 from agentrl.training.optimizer import MOMENTS
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local, unwrapped
+from agentrl.training.perf.compiled_block import compiled_state
 from agentrl.training.perf.pass_size import (
     UNITS,
     TokenBytes,
@@ -99,7 +100,7 @@ def pass_bytes(trainable: Trainable) -> float:
 
 def runs_compiled(module: Any) -> bool:
     """Whether a model's blocks are compiled."""
-    compiled = getattr(unwrapped(module), "compiled", None)
+    compiled = compiled_state(module)
     return compiled is not None and compiled.works
 
 

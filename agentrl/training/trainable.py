@@ -3,7 +3,8 @@
 Invariants:
 - the split into micro-batches does not change the loss: token weights are computed for the whole mini-batch;
 - sequences without a gradient get no backward pass, but count in the loss's denominator;
-- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start;
+- an optimizer step whose passes do not fit into the GPU's memory is taken again with smaller ones, from the start; one
+  whose backward pass cannot be compiled, uncompiled;
 - the module is in eval mode outside `train_on`.
 """
 
@@ -22,6 +23,7 @@ from agentrl.training.micro_batches import NO_ROOM, MicroBatching, fits, micro_b
 from agentrl.training.model.compute_copies import clear_copies, computing, use_compute_copies
 from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.shards import same_shapes, set_no_sync
+from agentrl.training.perf.compiled_block import BackwardFailed, backward
 from agentrl.training.perf.flops import flops_of_module
 from agentrl.training.report import Report
 from agentrl.training.splitting import mini_batches
@@ -103,6 +105,15 @@ class Trainable:
         self.module.eval()
         self.optimizer.advance()
 
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of this rank's part of a loss. Raises BackwardFailed."""
+        backward(self.module, loss, self.micro_batching.ranks)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients so far."""
+        self.optimizer.clear()
+        clear_copies(self.module)
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's chunks of trainable parameters, optimizer, schedule, shuffling."""
         return {
@@ -132,27 +143,36 @@ class Trainable:
         mini.weights = self.loss_weights(mini)
         trained, others = self.split_by_gradient(mini)
         before = {name: copy(value) for name, value in vars(report).items()}
-        while not fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
+        while not self._run(mini, trained, others, report):
             vars(report).update(before)
-            self._halve_passes(mini, trained or others)
         report.mini_batch(self.optimizer.step() if trained else None)
+
+    def _run(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> bool:
+        """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
+        try:
+            if fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):
+                return True
+        except BackwardFailed:
+            self.clear_gradients()
+            return False
+        self.clear_gradients()
+        self._halve_passes(mini, trained or others)
+        return False
 
     def _passes(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> None:
         """Add up the gradients of `trained` sequences; compute the metrics of the `others`."""
         parts, frozen = self._micro_batches(mini, trained), self._micro_batches(mini, others)
         for number, micro in enumerate(parts, start=1):
             set_no_sync(self.module, number < len(parts))
-            self.micro_batching.ranks.backward(self.loss(micro, report) * self.optimizer.scale.value)
+            self.backward(self.loss(micro, report) * self.optimizer.scale.value)
         with torch.no_grad():
             for micro in frozen:
                 self.loss(micro, report)
 
     def _halve_passes(self, mini: Batch, sequences: list[int]) -> None:
-        """Forget the gradients so far; the passes from now on are smaller. Raises UserError where they cannot be."""
-        self.optimizer.clear()
-        clear_copies(self.module)
+        """The passes from now on are smaller. Raises UserError where they cannot be."""
         smaller = self.micro_batching.halved(mini, sequences)
-        if smaller is None and getattr(self.score, "keep", 0):
+        if smaller is None and getattr(self.score, "keep", 0) > 0:
             self.score.keep = 0
             return
         if smaller is None:

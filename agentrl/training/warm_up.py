@@ -1,10 +1,15 @@
 """Compile a model's blocks before their first pass that counts: while the engine's server starts.
 
+A compilation that fails, or for which memory is short, ends no run.
+
 Invariants: weights, gradients, optimizer and random generators are afterwards as before, so a run takes the same steps
 with and without it; the passes are those of an update in all that compiled code depends on: modes, packing, autocast.
 """
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +17,9 @@ from torch import Tensor
 
 from agentrl.training.batch import Batch, bounds_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
+from agentrl.training.micro_batches import fits
 from agentrl.training.model.compute_copies import computing
+from agentrl.training.perf.compiled_block import BackwardFailed
 from agentrl.training.perf.compiling import PER_KIND, compiled_blocks, representative
 from agentrl.training.trainable import Trainable
 
@@ -24,13 +31,20 @@ SCORED = 256
 SHARE = 1 / 32
 """Largest part of a GPU's memory for the activations of these passes: the server takes its own part meanwhile."""
 
+log = logging.getLogger(__name__)
+
 Score = Callable[[Batch], tuple[Tensor, ...]]
 
 
-def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: bool) -> None:
+Enough = Callable[[], bool]
+"""Whether the rest is left to the passes that need it: nothing waits for a longer warm-up."""
+
+
+def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: bool, enough: Enough) -> None:
     """Compile the blocks of a trained model; returns at once where none are compiled.
 
-    `longest`: tokens of the longest sequence. `scores_apart`: it also scores batches outside of an update.
+    `longest`: tokens of the longest sequence. `scores_apart`: it also scores batches outside of an update. `enough` is
+    asked before each kind of passes.
     """
     blocks, module = compiled_blocks(trainable.module), trainable.module
     if not blocks:
@@ -38,17 +52,31 @@ def warm_up(trainable: Trainable, score: Score, *, longest: int, scores_apart: b
     random = rng_state()
     tokens = min(trainable.micro_batching.max_tokens or MOST_TOKENS, _room(module, trainable.device))
     batch = dummy_batch(tokens, longest).to(trainable.device)
-    with representative(blocks), computing(module):
-        module.train()
-        trainable.micro_batching.ranks.backward(score(batch)[0].sum())
-        _without_gradient(score, batch)  # sequences of advantage 0
-        module.eval()
-        if scores_apart:
-            _without_gradient(score, batch)
-    trainable.optimizer.adamw.zero_grad(set_to_none=True)
+    with suppress(BackwardFailed), representative(blocks), computing(module):  # it has said so
+        passes = partial(_passes, trainable, score, batch, scores_apart, enough)
+        if not fits(passes, trainable.micro_batching.ranks):
+            log.warning("no GPU memory to compile beside the server: the first update compiles")
+    module.eval()
+    trainable.clear_gradients()
     set_rng_state(random)
     if trainable.device.type == "cuda":
         torch.cuda.empty_cache()  # the server on this GPU sizes its cache by the free memory
+
+
+def _passes(trainable: Trainable, score: Score, batch: Batch, scores_apart: bool, enough: Enough) -> None:
+    """The kinds of passes that a step has, those that every step has first."""
+    if enough():
+        return
+    trainable.module.train()
+    trainable.backward(score(batch)[0].sum())
+    if scores_apart:
+        if enough():
+            return
+        trainable.module.eval()
+        _without_gradient(score, batch)
+    if not enough():
+        trainable.module.train()
+        _without_gradient(score, batch)  # sequences of advantage 0
 
 
 def _room(module: Any, device: torch.device) -> int:

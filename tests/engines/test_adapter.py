@@ -2,6 +2,7 @@
 such is refused; and what the servers are told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from agentrl.core.errors import UserError
 from agentrl.engines.backends import server_backend
 from agentrl.engines.engine import Sampling
 from agentrl.engines.servers import Http, Replica
+from agentrl.engines.servers.host import Host
 from agentrl.engines.servers.settings import AdapterSpec, ServerSettings
 from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
 from agentrl.engines.sglang import SGLang
+from agentrl.engines.sglang import backend as sglang_backend
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.vllm import VLLM
 from tests.engines import tiny
@@ -165,6 +168,17 @@ async def test_sglangs_calls(tmp_path: Path) -> None:
     ]
     await backend.generate(http, "r", [1], Sampling(1), None)
     assert http.asked[-1][1]["lora_path"] == "adapter"
+
+
+@pytest.mark.parametrize(("memory", "stay"), [(80, True), (79, False), (0, False)])
+async def test_weights_that_are_small_beside_the_gpu_stay_there_in_sleep(memory, stay, monkeypatch) -> None:
+    monkeypatch.setattr(sglang_backend, "ask", lambda *given: Host(memory=memory << 30))
+    backend, http = SGLang(replace(OURS, adapter=None, weight_bytes=float(4 << 30))), Recorder({})
+    await backend.sleep(http)
+    await backend.wake(http, "weights")
+    slept = ["kv_cache"] if stay else ["kv_cache", "weights"]
+    woken = [] if stay else [("/resume_memory_occupation", {"tags": ["weights"]})]
+    assert http.asked == [("/flush_cache", {}), ("/release_memory_occupation", {"tags": slept}), *woken]
 
 
 async def test_vllms_calls(tmp_path: Path) -> None:

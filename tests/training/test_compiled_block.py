@@ -4,11 +4,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounter
+from torch._functorch.compilers import nop
 
 from agentrl.config.schema import Actor, Optim
 from agentrl.training import PolicyActor
-from agentrl.training.perf.compiled_block import compile_blocks, compiles
+from agentrl.training.parallel.ranks import ALONE
+from agentrl.training.perf.compiled_block import backward, compile_blocks, compiles
 from agentrl.training.perf.compiling import uncompiled
 from tests.training.tiny import CPU, random_batch, tiny
 
@@ -55,6 +58,30 @@ def test_a_block_that_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog) -> N
     assert found == pytest.approx(policy_of(tiny()).update(BATCHES[0]))
     assert not module.compiled.works
     assert caplog.text.count("runs uncompiled") == 1
+
+
+def test_a_backward_pass_that_cannot_be_compiled_is_taken_again(monkeypatch, caplog) -> None:
+    torch._dynamo.reset()
+
+    def broken(graph, inputs):
+        raise RuntimeError("no compiler for gradients")
+
+    backend = aot_autograd(fw_compiler=nop, bw_compiler=broken)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    module = compile_blocks(tiny())
+    policy, plain = policy_of(module), policy_of(tiny())
+    found = policy.update(BATCHES[0])
+    assert found == pytest.approx(plain.update(BATCHES[0]))
+    assert caplog.text.count("runs uncompiled: no compiler for gradients") == 1
+    for mine, theirs in zip(module.parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_another_error_of_a_backward_pass_is_raised() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        backward(tiny(), weight.sum(), ALONE)
 
 
 def test_a_gpu_compiles_by_default() -> None:

@@ -13,12 +13,17 @@ from torch import Tensor, nn
 from agentrl.training.checkpoint.rng import rng_state
 from agentrl.training.model import attention
 from agentrl.training.model.logprobs import TokenLogprobs, score_tokens
+from agentrl.training.perf.compiled_block import Compiled
 from agentrl.training.perf.compiling import compiled_blocks, representative, uncompiled
 from agentrl.training.warm_up import MOST_TOKENS, dummy_batch, tokens_within, warm_up
 from tests.training.test_actor import actor_of
 from tests.training.tiny import CPU, lora, random_batch, tiny
 
 LAYERS = 3
+
+
+def never() -> bool:
+    return False
 
 
 class Compiler:
@@ -64,7 +69,7 @@ def test_an_update_after_it_compiles_nothing_and_takes_the_same_step(wrap: Calla
     plain = actor_of(copy.deepcopy(module))
     warm = actor_of(compiled(module, compiler), ppo_max_token_len_per_gpu=40)
     before, random = copy.deepcopy(warm.state_dict()), rng_state()
-    warm_up(warm, warm.score, longest=8, scores_apart=True)
+    warm_up(warm, warm.score, longest=8, scores_apart=True, enough=never)
     graphs = compiler.graphs
     assert graphs > 0
     assert not module.training
@@ -81,13 +86,50 @@ def test_an_update_after_it_compiles_nothing_and_takes_the_same_step(wrap: Calla
     assert compiler.graphs == graphs
 
 
+@pytest.mark.parametrize("kinds", [0, 1, 2])
+def test_it_ends_when_nothing_waits_for_it(kinds: int) -> None:
+    compiler = Compiler()
+    module = compiled(tiny(num_hidden_layers=LAYERS), compiler)
+    actor, graphs = actor_of(module), []
+
+    def enough() -> bool:
+        graphs.append(compiler.graphs)
+        return len(graphs) > kinds
+
+    warm_up(actor, actor.score, longest=8, scores_apart=True, enough=enough)
+    assert len(graphs) == kinds + 1
+    assert graphs == sorted(set(graphs))
+    assert compiler.graphs == graphs[-1]
+    assert not module.training
+
+
 def test_without_compiled_blocks_it_does_nothing() -> None:
     actor = actor_of(tiny())
 
     def score(batch: Any) -> tuple[Tensor, ...]:
         raise AssertionError("it ran")
 
-    warm_up(actor, score, longest=8, scores_apart=True)
+    warm_up(actor, score, longest=8, scores_apart=True, enough=never)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_it_ends_no_run(error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Out of memory beside a server, or a backward pass that cannot be compiled."""
+    module = compiled(tiny(num_hidden_layers=LAYERS), Compiler())
+    module.compiled = Compiled()
+    actor, random = actor_of(module), rng_state()
+
+    def fails(loss: Tensor) -> None:
+        torch.Tensor.backward(loss)
+        raise error("no room")
+
+    monkeypatch.setattr(type(actor.micro_batching.ranks), "backward", lambda ranks, loss: fails(loss))
+    warm_up(actor, actor.score, longest=8, scores_apart=True, enough=never)
+    assert not module.training
+    assert all(p.grad is None for p in module.parameters())
+    assert torch.equal(rng_state()["torch"], random["torch"])
+    assert module.compiled.works == (error is torch.OutOfMemoryError)
+    assert ("first update compiles" if module.compiled.works else "runs uncompiled: no room") in caplog.text
 
 
 def test_only_the_first_blocks_run() -> None:

@@ -54,6 +54,10 @@ class RemoteEngine(ServerClient):
         for replica in self.pool.replicas:
             replica.serving = True
 
+    async def answers(self) -> bool:
+        """Whether all servers are ready now: `start` would return at once."""
+        return all(await asyncio.gather(*(replica.answers() for replica in self.pool.replicas)))
+
     async def close(self) -> None:
         await self.gate.close()
         await self.transport.close()  # before its servers end

@@ -1,8 +1,9 @@
 """Log-probs and entropies of given tokens from hidden states, without the logits of all tokens at once.
 
-The [N, V] logits exist for one chunk of tokens at a time. Those of as many tokens as the caller says stay for the backward
-pass, in the dtype of the head; backward computes the others again. On a GPU one kernel reads a chunk, and another computes
-its gradient. The KL to another model needs the logits of both for the same tokens, so its chunks are smaller.
+The [N, V] logits exist for one chunk of tokens at a time. Those of as many tokens as the caller says stay for the
+backward pass, in the dtype of the head; backward computes the others again. On a GPU one kernel reads a chunk, and
+another computes its gradient. The KL to another model needs the logits of both for the same tokens, so its chunks are
+smaller.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,9 +80,7 @@ class ChunkedLogprobs(torch.autograd.Function):
         _, logits_gradient = _kernels(hidden, ctx.kernels)
         times = product if ctx.wide else torch.matmul
         for rows in _chunks(hidden, weight, other, ctx.wide):
-            logits = ctx.kept.pop(rows.start, None)  # its memory is free after this chunk
-            if logits is None:
-                logits = _logits(rows, hidden, weight, bias, wide=ctx.wide)
+            logits = _once_more(ctx, rows, hidden, weight, bias)
             # Before `logits_gradient`, which overwrites the logits.
             kl_gradient = None
             if grad_kl is not None:
@@ -106,6 +105,12 @@ class ChunkedLogprobs(torch.autograd.Function):
             None if d_bias is None else d_bias.to(bias.dtype),
             *no_gradients,
         )
+
+
+def _once_more(ctx: Any, rows: slice, *head: Any) -> Tensor:
+    """The logits of a chunk in the backward pass: kept, which are then forgotten, or computed again."""
+    kept: Tensor | None = ctx.kept.pop(rows.start, None)
+    return _logits(rows, *head, wide=ctx.wide) if kept is None else kept
 
 
 def _weight_gradient(weight: Tensor, sink: Sink | None) -> Tensor:

@@ -2,8 +2,8 @@
 
 Invariants:
 - a token's values depend on its own sequence only: packing changes them by float rounding only;
-- where the model is a backbone with a linear head, full logits exist for one chunk of tokens, and until the backward pass
-  for `keep` tokens;
+- where the model is a backbone with a linear head, full logits exist for one chunk of tokens at most, and those of
+  `keep` tokens until the backward pass;
 - softmax runs in float32, at the sampling temperature.
 """
 

@@ -4,8 +4,10 @@ import logging
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+
+from agentrl.training.parallel.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +15,15 @@ log = logging.getLogger(__name__)
 def compiles(chosen: bool | None, device: torch.device, *, fused: bool = False) -> bool:
     """Whether blocks are compiled on `device`: as chosen; None: on a GPU, unless another package has `fused` them."""
     return device.type == "cuda" and not fused if chosen is None else chosen
+
+
+def start_workers() -> None:
+    """Start the processes that compile kernels for a GPU; that takes seconds, in which the model loads."""
+    from torch._inductor import async_compile
+
+    start = getattr(async_compile, "maybe_warm_pool", None)  # older versions start them at this import
+    if start is not None:
+        start()
 
 
 def compile_blocks(module: Any) -> Any:
@@ -24,6 +35,32 @@ def compile_blocks(module: Any) -> Any:
         block._compiled_call_impl = CompiledBlock(block, compiled)
     module.compiled = compiled
     return module
+
+
+def compiled_state(module: Any) -> "Compiled | None":
+    """Of a model with compiled blocks, sharded or not; None for another."""
+    from agentrl.training.parallel.shards import unwrapped
+
+    state: Compiled | None = getattr(unwrapped(module), "compiled", None)
+    return state
+
+
+class BackwardFailed(Exception):
+    """A backward pass of compiled blocks fails: torch.compile may compile it as late as there."""
+
+
+def backward(module: Any, loss: Tensor, ranks: Ranks) -> None:
+    """Backpropagate a rank's part of a loss. Raises BackwardFailed where the pass may succeed uncompiled."""
+    compiled = compiled_state(module)
+    try:
+        ranks.backward(loss)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if compiled is None or not compiled.works or ranks.world > 1:  # other ranks would not take it again
+            raise
+        compiled.give_up(error)
+        raise BackwardFailed from error
 
 
 class Compiled:
