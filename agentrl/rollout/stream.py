@@ -18,7 +18,7 @@ one batch of groups has reached the bound: in any other order the trainer would 
 trajectory delays a step only when it takes longer than bound + 1 steps.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -199,5 +199,5 @@ class Stream:
 
 def _whole(batch: AdmittedBatch, n: int) -> int:
     """Groups of which every trajectory is finished."""
-    finished = list(batch.finished)
-    return sum(sum(i // n == group for i in finished) == n for group in range(len(batch.places)))
+    finished = Counter(i // n for i in list(batch.finished))
+    return sum(count == n for count in finished.values())

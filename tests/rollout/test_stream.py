@@ -20,6 +20,7 @@ from agentrl.data import Loader
 from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.staleness import staleness_metrics
+from agentrl.rollout.window import Window
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.medium import Medium
 from agentrl.trajectory.plain import MediaTable, from_plain, media_from_plain, to_plain
@@ -94,7 +95,9 @@ def sampler(bound, *overrides, rows=23, batch=3, workers=None, steps=1000):
     config.data.train_batch_size = batch
     loader = Loader([Row(f"r{i}", []) for i in range(rows)], batch, shuffle=True, seed=0)
     workers = workers or Workers()
-    return Sampler(config, workers, stream_of(config, Splits(loader, [], steps)), Quiet()), workers
+    stream = stream_of(config, Splits(loader, [], steps))
+    stream.window = Window(bound + 1, batch, bound + 1)  # as far ahead as the bound allows
+    return Sampler(config, workers, stream, Quiet()), workers
 
 
 def train(sample, workers, steps):
@@ -191,6 +194,14 @@ def test_a_resumed_run_loses_nothing_and_trains_on_nothing_twice(extra):
         sample = other
     assert set(trained.values()) == {1}
     assert set(workers.made.values()) == {1}  # what was finished is not made again
+
+
+def test_a_run_samples_one_batch_ahead_until_the_trainer_waits_for_a_few():
+    sample, workers = sampler(4)
+    sample.stream.window = Window(5, 3)
+    ages = [groups.metrics["staleness/max"] for _, groups in train(sample, workers, range(1, 9))]
+    assert ages == [0, *[1] * 7]
+    assert sample.stream.state_dict()["window"] == 2
 
 
 def test_what_was_under_way_starts_over_under_the_same_key():
