@@ -1,6 +1,5 @@
 """Facts that follow from several keys: processes of a run, its critic, its groups, whether it repeats bit by bit."""
 
-from agentrl.algorithms import reads
 from agentrl.config.checks.algorithm import needs_critic
 from agentrl.config.schema import Config, Rollout, Trainer
 
@@ -30,6 +29,8 @@ def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
 
 def has_baselines(config: Config) -> bool:
     """Whether the estimator reads the scores of greedy answers, as ReMax does."""
+    from agentrl.algorithms import reads  # imports PyTorch
+
     return "baselines" in reads(config.algorithm.adv_estimator)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.config.schema import Config
+from agentrl.config.schema import Config, Rollout
 from agentrl.engines.backends import server_backend
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.flags import LAUNCHER, command
@@ -95,9 +95,9 @@ def test_a_surprise_makes_it_spawn(tmp_path: Path, surprise: dict) -> None:
 def test_the_setting_chooses_the_launcher(tmp_path: Path) -> None:
     config = Config()
     config.model.path = str(tmp_path)
-    config.rollout.engine_python = sys.executable
     found = []
-    for config.rollout.fork_server in (False, True):
+    for forked in (False, True):
+        config.rollout = Rollout(engine_python=sys.executable, fork_server=forked)
         backend = server_backend("sglang", config, torch.device("cpu"), Sharing())
         found.append(backend.command(1)[1:3])
     assert found == [["-m", "sglang.launch_server"], [str(LAUNCHER), "--host"]]
