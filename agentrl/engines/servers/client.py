@@ -41,7 +41,7 @@ class ServerClient:
         self.backend, self.pool, self.max_model_len = backend, pool, max_model_len
         self.gate = RequestGate(backend, pool, timeout=request_timeout, router=router)
         self.version = 0
-        self._in_flight: set[InFlightRequest] = set()
+        self._in_flight: dict[str, set[InFlightRequest]] = {}  # by key
 
     async def close(self) -> None:
         """Close all connections; servers that the run started end too."""
@@ -53,8 +53,8 @@ class ServerClient:
 
     def release(self, key: str) -> None:
         self.pool.forget(key)
-        if self._in_flight:
-            self.gate.end_soon([request for request in self._in_flight if request.key == key])
+        if key in self._in_flight:
+            self.gate.end_soon(list(self._in_flight[key]))
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
@@ -62,14 +62,17 @@ class ServerClient:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
         sampling = within(sampling, len(token_ids), self.max_model_len)
         request = InFlightRequest(key, tuple(media))
-        self._in_flight.add(request)
+        alike = self._in_flight.setdefault(key, set())
+        alike.add(request)
         try:
             return await self._finish(request, token_ids, sampling)
         finally:
-            self._in_flight.discard(request)
+            alike.discard(request)
+            if not alike:
+                self._in_flight.pop(key, None)
 
     async def abort(self) -> None:
-        await self.gate.end(list(self._in_flight))
+        await self.gate.end([request for alike in self._in_flight.values() for request in alike])
         await self.gate.settled()
 
     async def pause(self) -> None:

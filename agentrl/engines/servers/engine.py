@@ -99,7 +99,7 @@ class RemoteEngine(ServerClient):
         if not loads:
             raise InfraError("no engine serves")
         totals = {name: sum(load[name] for load in loads) for name in loads[0]}
-        return totals | {"replicas": float(len(loads)), "in_flight": float(len(self._in_flight))}
+        return totals | {"replicas": float(len(loads)), "in_flight": float(sum(map(len, self._in_flight.values())))}
 
     async def _send(self, replicas: Sequence[Replica], version: int) -> None:
         """Send the weights. Memory for the cache is allocated after them: so the peak is lowest."""
