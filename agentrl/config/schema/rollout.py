@@ -154,8 +154,8 @@ class Rollout:
     """Server engines: GPUs that share one copy of the model."""
     gpu_memory_utilization: float | None = None
     """Server engines: share of the free GPU memory for weights and KV cache; the trainer uses the rest. null: as much
-    as all trajectories under way (or `max_num_seqs`) need at full length, at most 0.85 less what the trainer keeps there
-    meanwhile; 0.5 if that is unknown, or with free_cache_engine=false."""
+    as all trajectories under way (or `max_num_seqs`) need at full length, at most 0.85 less what the trainer keeps
+    there meanwhile; 0.5 if that is unknown, or with free_cache_engine=false."""
     dtype: str = "auto"
     """Server engines: bfloat16, float16, float32, or auto: bfloat16 on a GPU, model.dtype on a CPU."""
     enforce_eager: bool = False
