@@ -23,6 +23,7 @@ from agentrl.engines.hf import HFEngine
 from agentrl.interactions import load_interactions
 from agentrl.rollout.limits import Limits
 from agentrl.rollout.loops import Environment, ToolAgent
+from agentrl.rollout.window import Window
 from agentrl.tools import ToolResponse, function_tool, load_tools
 from agentrl.tracking.dumps import load_trajectories, write_trajectories
 from agentrl.train import train
@@ -229,8 +230,9 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
     assert isinstance(processor.medium("image", {"image": vision_model.picture()}), Medium)
 
 
-def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path) -> None:
+def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three batches are begun with the first step and finished before the second: the resumed run samples none."""
+    monkeypatch.setattr("agentrl.rollout.stream.Window", lambda most, groups, _=0: Window(most, groups, most))
     scored: list[str] = []
 
     def reward(data_source: str, solution_str: str, ground_truth: str) -> float:
@@ -252,7 +254,8 @@ def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path) -
     ]
     with agentrl.training(settings, rows=rows, reward=reward) as run:
         for step in run:
-            while len(scored) < 6:
+            deadline = time.monotonic() + 60
+            while len(scored) < 6 and time.monotonic() < deadline:
                 time.sleep(0.01)
             if step.number == 2:
                 break
