@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config.md").read_text()
 SECTIONS = "data|model|actor|rollout|reward|algorithm|trainer"
 KEY = re.compile(rf"(?<![\w./])(?:{SECTIONS})(?:\.[a-z_]+)+(?==)")
-TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("tools/*"), *ROOT.glob("interactions/*")])
+TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("tools/*.*"), *ROOT.glob("interactions/*.*")])
 
 
 def test_the_example_experiment_composes(tmp_path: Path) -> None:

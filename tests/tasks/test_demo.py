@@ -32,7 +32,8 @@ def demos(folder: Path) -> list[dict[str, Any]]:
 
 
 def digest(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes().replace(str(folder).encode(), b"") for file in sorted(folder.iterdir())}
+    files = [file for file in sorted(folder.iterdir()) if file.is_file()]  # a tool's bytecode may be beside them
+    return {file.name: file.read_bytes().replace(str(folder).encode(), b"") for file in files}
 
 
 def stage(task: Task, folder: Path) -> Stage:
