@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config.md").read_text()
 SECTIONS = "data|model|actor|rollout|reward|algorithm|trainer"
 KEY = re.compile(rf"(?<![\w./])(?:{SECTIONS})(?:\.[a-z_]+)+(?==)")
-TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("tools/*.*"), *ROOT.glob("interactions/*.*")])
+PLACES = ("*.md", "docs/*.md", "tools/*.*", "interactions/*.*")
+TEXTS = sorted(file for place in PLACES for file in ROOT.glob(place))
 
 
 def test_the_example_experiment_composes(tmp_path: Path) -> None:
