@@ -196,7 +196,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _ended(task: "asyncio.Future[Any]") -> None:
-    """End a task, whatever its result."""
+    """End a task; its result is not used."""
     if task.done() and not task.cancelled():
         task.exception()  # which marks it as seen
         return

@@ -16,7 +16,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -118,21 +118,15 @@ class Scheduler:
 
         Raises TooManyDrops when all failed.
         """
-        jobs = jobs_of(rows, n, tag)
-        places = {job.key: i for i, job in enumerate(jobs)}
-        missing = [job for i, job in enumerate(jobs) if i not in finished]
-        self.scorer.expect([job.key for job in missing])
 
-        def finish(trajectory: Trajectory) -> None:
-            finished[places[trajectory.key]] = trajectory
+        async def make(missing: list[Trajectory], finish: OnDone) -> None:
+            self.scorer.expect([job.key for job in missing])
+            with self.watch.watching() as pulse:
+                await ConcurrentJobs(self, missing, sampling, finish, None, self.shared_slots()).run()
+            for job in missing:
+                job.loop_lag = pulse.longest
 
-        with self.watch.watching() as pulse:
-            await ConcurrentJobs(self, missing, sampling, finish, None, self.shared_slots()).run()
-        for job in missing:
-            job.loop_lag = pulse.longest
-        made = [finished[i] for i in range(len(jobs))]
-        check_drops(made, 1.0)
-        return made
+        return await completed(jobs_of(rows, n, tag), finished, make)
 
     def shared_slots(self) -> asyncio.Semaphore:
         """Those of trajectories that run beside other batches."""
@@ -289,6 +283,24 @@ class ConcurrentJobs:
             await asyncio.sleep(0)
         on_done(trajectory)
         return trajectory
+
+
+async def completed(
+    jobs: list[Trajectory],
+    finished: dict[int, Trajectory],
+    make: Callable[[list[Trajectory], OnDone], Awaitable[object]],
+) -> list[Trajectory]:
+    """All `jobs` finished, in order. `make` gets those whose index is not in `finished`, and calls its second argument
+    with each that ends, which puts it there. Raises TooManyDrops when all failed."""
+    places = {job.key: i for i, job in enumerate(jobs)}
+
+    def finish(trajectory: Trajectory) -> None:
+        finished[places[trajectory.key]] = trajectory
+
+    await make([job for i, job in enumerate(jobs) if i not in finished], finish)
+    made = [finished[i] for i in range(len(jobs))]
+    check_drops(made, 1.0)
+    return made
 
 
 def jobs_of(rows: Sequence[Row], n: int, tag: str) -> list[Trajectory]:

@@ -22,7 +22,7 @@ from typing import Protocol
 from agentrl.core.plurals import plural
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.group_jobs import GroupJob, failed
-from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, jobs_of
+from agentrl.rollout.scheduler import OnDone, SamplingOf, TrajectoryScorer, completed, jobs_of
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -87,16 +87,11 @@ class Spread:
         self, rows: Sequence[Row], *, n: int, sampling: SamplingOf, tag: str, finished: dict[int, Trajectory]
     ) -> list[Trajectory]:
         """As `Scheduler.run_beside`."""
-        jobs = jobs_of(rows, n, tag)
-        places = {job.key: i for i, job in enumerate(jobs)}
 
-        def finish(trajectory: Trajectory) -> None:
-            finished[places[trajectory.key]] = trajectory
+        async def make(missing: list[Trajectory], finish: OnDone) -> None:
+            await self._made(missing, sampling, finish, scored=True)
 
-        await self._made([job for i, job in enumerate(jobs) if i not in finished], sampling, finish, scored=True)
-        made = [finished[i] for i in range(len(jobs))]
-        check_drops(made, 1.0)
-        return made
+        return await completed(jobs_of(rows, n, tag), finished, make)
 
     async def settle(self) -> None:
         """As `Scheduler.settle`."""
@@ -144,7 +139,7 @@ class Spread:
     async def _group(
         self, jobs: list[Trajectory], sampling: SamplingOf, take: Callable[[Trajectory], None], *, scored: bool
     ) -> None:
-        """Make the trajectories of one row, whatever happens to workers."""
+        """Make the trajectories of one row, also where workers die."""
         missing = {job.key: job for job in jobs}
 
         def taken(trajectory: Trajectory) -> None:

@@ -54,10 +54,8 @@ class LocalRuntime:
             self.engine = self._engine(config, servers)
             undo.callback(lambda: self.runner.run(self.engine.close()))
             if isinstance(self.runner, LoopThread):
-                remote, partial = self._starting[0] if self._starting else None, config.rollout.partial_rollout
-                self.ahead = SamplingAhead(
-                    self.runner, self.engine, shares_parameters=not remote, servers=remote, partial=partial
-                )
+                remote = self._starting[0] if self._starting else None
+                self.ahead = SamplingAhead(self.runner, self.engine, remote, partial=config.rollout.partial_rollout)
                 self.engine = self.ahead.engine
                 undo.callback(self.ahead.close)
             self.rollouts = Rollouts(config, self.tokenizer, self.engine, self.runner.run, parts=parts)

@@ -26,17 +26,11 @@ class SamplingAhead:
     """Pauses an engine for updates, and begins batches beside them."""
 
     def __init__(
-        self,
-        runner: LoopThread,
-        engine: Engine,
-        *,
-        shares_parameters: bool,
-        servers: RemoteEngine | None = None,
-        partial: bool = True,
+        self, runner: LoopThread, engine: Engine, servers: RemoteEngine | None, *, partial: bool = True
     ) -> None:
-        """`shares_parameters`: the engine samples from the tensors that are trained. `servers`: those behind it.
-        `partial`: an update interrupts requests; otherwise it waits for those that have begun."""
-        self.runner, self.shares_parameters = runner, shares_parameters
+        """`servers`: those behind `engine`; None: it samples from the tensors that are trained. `partial`: an update
+        interrupts requests; otherwise it waits for those that have begun."""
+        self.runner, self.shares_parameters = runner, servers is None
         self.engine = MeteredEngine(engine, partial=partial)
         self._weights = asyncio.Lock()
         self._paused = False

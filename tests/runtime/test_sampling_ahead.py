@@ -19,7 +19,7 @@ class Pool:
 
 
 def ahead_of(runner: LoopThread, engine: RemoteEngine) -> SamplingAhead:
-    return SamplingAhead(runner, engine, shares_parameters=False, servers=engine)
+    return SamplingAhead(runner, engine, engine)
 
 
 def test_weights_are_not_read_while_they_change() -> None:

@@ -156,10 +156,7 @@ class RayRuntime:
             if config.rollout.agent.num_workers:
                 engine = self.spread = start_workers(config, own, link_to(own), parts, stack)
             if isinstance(self.runner, LoopThread):
-                partial = config.rollout.partial_rollout
-                self.ahead = SamplingAhead(
-                    self.runner, engine, shares_parameters=servers is None, servers=servers, partial=partial
-                )
+                self.ahead = SamplingAhead(self.runner, engine, servers, partial=config.rollout.partial_rollout)
                 engine = self.ahead.engine
             waiting("the policy is loaded")
             with self.start_times.phase("model"):
