@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.gateway.containers import OWNER, _with_tag
+from agentrl.gateway.containers import OWNER, _with_tag, owner
 from agentrl.trajectory.trajectory import Outcome
 from tests.gateway.test_programs import play, written
 from tests.rollout.scripted import says
@@ -89,9 +89,11 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path, engine: Engine, clien
     trainer = get_context("fork").Process(target=lambda: asyncio.run(play(path, says("Yes"))))
     trainer.start()
     assert _comes(lambda: left(client))
+    its = {"label": f"{OWNER}={owner(trainer.pid or 0)}"}  # this process has networks of its own
+    assert client.networks.list(filters=its)
     trainer.kill()
     trainer.join()
-    assert _comes(lambda: not left(client) and not client.networks.list(filters={"label": OWNER}))
+    assert _comes(lambda: not left(client) and not client.networks.list(filters=its))
 
 
 @pytest.mark.docker
