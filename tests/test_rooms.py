@@ -7,8 +7,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "agentrl"
 
 ORDER = """
-core trajectory algorithms config chat tools interactions data tracking rewards tasks training engines rollout gateway
-runtime train sft evaluation doctor view verl api cli
+core trajectory algorithms config chat tools interactions containers data tracking rewards tasks training engines
+rollout gateway environments runtime train sft evaluation doctor view verl api cli
 """
 """Each room may import those before it."""
 ROOMS = ORDER.split()

@@ -97,6 +97,9 @@ class Trajectory:
     """For the user's agent loops and tools; the reward function gets it in `extra_info`."""
     loop_lag: float = 0.0
     """The longest time in seconds that the event loop was blocked while the batch ran."""
+    container: Any = field(default=None, repr=False, compare=False)
+    """The row's container (`agentrl.containers.Container`) while the trajectory runs; None before, after and for rows
+    without one."""
     templated: bool = True
     """Whether the chat template rendered the prompt tokens; false for a loop that writes tokens itself."""
 

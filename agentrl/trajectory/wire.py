@@ -21,7 +21,8 @@ Packed = tuple[bytes, bytes]
 def pack(trajectory: Trajectory) -> Packed:
     """The trajectory as bytes. Raises InfraError for one with an object that cannot be pickled."""
     try:
-        return pickle.dumps(replace(trajectory, row=NOBODY, schemas=[]), 5), pickle.dumps(trajectory.schemas, 5)
+        rest = replace(trajectory, row=NOBODY, schemas=[], container=None)
+        return pickle.dumps(rest, 5), pickle.dumps(trajectory.schemas, 5)
     except Exception as error:  # any object may be in a message or in `extra`, with a __reduce__ of its own
         raise InfraError(f"trajectory {trajectory.key} cannot leave its rollout worker: {error}") from error
 

@@ -1,0 +1,104 @@
+"""What a row's container is described by, and what it can do.
+
+Invariants, for every provider:
+- a container belongs to one try of one trajectory, and is removed at its end, after failures too;
+- `InfraError` means that the container or its host failed, never that a command did;
+- no method blocks the event loop.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+Network = str
+"""none: no way out; full: as Docker's bridge; gateway: this machine's gateway alone; allow: `allowed` alone."""
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """A container as its row or task describes it. Equal specs may share an image, never a container."""
+
+    image: str | None = None
+    """Name of an image; None: built from `build`, or a provider's own where it needs no image."""
+    build: Path | None = None
+    """Folder with a Dockerfile; its image is cached by content."""
+    workdir: str | None = None
+    """Working folder of commands; None: the image's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of all commands."""
+    cpus: float = 1.0
+    memory_mb: int = 2048
+    storage_mb: int | None = None
+    """Most MiB written to its disk; None: no limit."""
+    processes: int = 512
+    """Most processes at once."""
+    network: Network = "none"
+    allowed: tuple[str, ...] = ()
+    """Hosts that `allow` lets through."""
+    build_timeout: float = 600.0
+    """Seconds for the image."""
+    start_timeout: float = 60.0
+    """Seconds from the image to a container that runs commands."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command in a container ended."""
+
+    code: int | None
+    """Its exit code; None: it took longer than its timeout and was killed with all its children."""
+    stdout: str
+    stderr: str
+    """Text of both, each with head and tail of what was too long; bytes that are no UTF-8 are replaced."""
+    seconds: float
+
+    @property
+    def output(self) -> str:
+        """Both, stdout first."""
+        return self.stdout + self.stderr
+
+
+class Container(Protocol):
+    """A container of a row's own."""
+
+    @property
+    def name(self) -> str:
+        """The name or id by which others reach it, for example `docker exec NAME`."""
+
+    async def start(self) -> None:
+        """Make it and have it run commands. Raises InfraError."""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | None = None,
+    ) -> Done:
+        """Run a command, text as `bash -c` (`sh -c` without bash), for at most `timeout` seconds. Raises InfraError."""
+
+    async def upload(self, source: Path, to: str) -> None:
+        """Copy a file, or the content of a folder, to the path `to`, whose parents are made. Raises InfraError."""
+
+    async def download(self, path: str, to: Path) -> None:
+        """Copy a file, or the content of a folder, to `to` on this host. Raises InfraError; nothing leaves `to`."""
+
+    async def stop(self) -> None:
+        """Remove it with all its processes, its disk and its network. Safe to call twice. Never raises."""
+
+
+class ContainerProvider(Protocol):
+    """Makes containers. One object serves a run."""
+
+    async def prepare(self, spec: ContainerSpec) -> None:
+        """Have the image: pulled or built, at most once. Raises UserError with the last lines of a failed build."""
+
+    def container(self, spec: ContainerSpec) -> Container:
+        """A container that is still to be started."""
+
+    async def close(self) -> None:
+        """Remove all that the run made and does not share with the next one. Never raises."""

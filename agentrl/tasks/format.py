@@ -1,0 +1,45 @@
+"""What a task format is: how a row's task prepares its container, and how it is scored there.
+
+Invariants: the verifier's files come into the container only after the agent has ended; a failure of the container
+or of the verifier's set-up is an InfraError and masks the trajectory; a test that fails is a reward of 0.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentrl.containers import Container, ContainerSpec
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a task's verification."""
+
+    reward: float
+    scores: dict[str, float] = field(default_factory=dict)
+    """Its parts, where the task has several."""
+    output: str = ""
+    """The end of what the verifier wrote."""
+
+
+class TaskFormat(Protocol):
+    """A row's task, made from the mapping `extra_info["task"]` of the row."""
+
+    @property
+    def spec(self) -> ContainerSpec:
+        """The container that it needs."""
+
+    @property
+    def agent_timeout(self) -> float | None:
+        """Seconds for the agent; None: `rollout.trajectory_timeout`."""
+
+    async def set_up(self, container: Container) -> None:
+        """Prepare a started container, before the agent. Raises InfraError."""
+
+    async def verify(self, container: Container, logs: Path) -> Verdict | None:
+        """Score the container after the agent's end; `logs` is an empty folder that is kept. None: the run's reward
+        function scores it. Raises InfraError."""
+
+
+TaskArguments = dict[str, Any]
+"""`extra_info["task"]`: `format`, and what else the format reads."""
