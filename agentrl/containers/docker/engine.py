@@ -53,7 +53,7 @@ class Engine:
             try:
                 return function(*args, **kwargs)
             except (DockerException, HTTPError, OSError) as error:
-                raise InfraError(f"Docker: {one_line(error)}") from error
+                raise InfraError(f"Docker: {described(one_line(error))}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, checked)
 
@@ -91,6 +91,13 @@ class Engine:
         """End the reaper: nothing is left for it."""
         assert self._reaper is not None
         self._reaper.communicate(b".")
+
+
+def described(error: str) -> str:
+    """An error of the engine, with a way out where there is one."""
+    if "no space left on device" in error:
+        return "its disk is full; see `docker system df`, and run `agentrl tasks clean --images`"
+    return error
 
 
 def require_docker() -> None:

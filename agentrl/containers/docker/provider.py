@@ -29,7 +29,7 @@ class DockerProvider:
         """Have the image and the network. Raises UserError without an engine, an image or a network; InfraError."""
         await self._engine.ready()
         await self._images.have(spec)
-        await self._networks.name(spec)
+        await self._networks.prepare(spec)
 
     def container(self, spec: ContainerSpec) -> DockerContainer:
         """A container that is still to be started."""
@@ -37,10 +37,12 @@ class DockerProvider:
 
     async def close(self) -> None:
         """Remove all containers and networks of the run. Never raises."""
+        await self._images.close()
+        self._networks.close()
         await self._engine.close()
 
     async def address(self, spec: ContainerSpec) -> str:
-        """The address by which a container reaches this host. Raises UserError where it has none."""
+        """This host's address in the network of a prepared spec. Raises UserError where it has none."""
         return await self._networks.address(spec)
 
     async def words(self, spec: ContainerSpec, words: Sequence[str]) -> list[str]:
