@@ -51,13 +51,12 @@ def function_for(data_source: str) -> str | None:
 
 def known_source(data: Data) -> bool:
     """Whether the first row comes from one of those data sets; one that cannot be read does not."""
-    from agentrl.data import read_rows
+    from agentrl.data.dataset import plain_parts
 
     files = data.train_files or data.val_files
     if not files or data.custom_cls.path:
         return False
     try:
-        rows = read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key)
-        return len(rows) > 0 and function_for(rows[0].data_source) is not None
+        return function_for(plain_parts(data, files, "data.train_files")[0][0].data_source) is not None
     except UserError:
         return False  # told where the rows are read in earnest
