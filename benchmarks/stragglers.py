@@ -69,6 +69,9 @@ class World:
     version: int = 0
     paused: bool = False
     """Whether the engine waits for the update."""
+    busy: float = 0.0
+    """Seconds of all requests, and those in which the engine was not paused."""
+    open: float = 0.0
     _each: float = 0.0
     """Tokens that a request has got which was there all the time."""
     _requests: list[tuple[float, int, Conversation]] = field(default_factory=list)
@@ -90,11 +93,18 @@ class World:
             over = self.now + left / rate if rate else math.inf
             ready = self._waits[0][0] if self._waits else math.inf
             now = min(over, ready, until)
-            self.now, self._each = now, self._each + rate * (now - self.now)
+            self._pass(now - self.now, rate)
+            self.now = now
             if now == over:
                 self._turn_ends()
             elif now == ready:
                 self._turn_begins()
+
+    def _pass(self, seconds: float, rate: float) -> None:
+        self._each += rate * seconds
+        if not self.paused:
+            self.open += seconds
+            self.busy += seconds * len(self._requests)
 
     def _turn_begins(self) -> None:
         _, number, one = heapq.heappop(self._waits)
@@ -153,7 +163,10 @@ class Workers:
         return self.begin(AdmittedBatch(step, [], list(rows))).result()
 
     def activity(self) -> dict[str, float]:
-        return {}
+        """As `MeteredEngine.activity`."""
+        mean = self.world.busy / self.world.open if self.world.open else 0.0
+        self.world.busy = self.world.open = 0.0
+        return {"perf/running_requests": mean}
 
     def _begin(self, place: int, job: Trajectory, unfinished: set[int], finished: dict[int, Trajectory]) -> None:
         turns = random.Random(job.key).choice(self.sessions)
@@ -214,7 +227,8 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
     workers = Workers(world, sessions, config.rollout.n, ideal_step(sessions, args) / LOOKS)
     rows = [Row(f"r{i}", []) for i in range(args.rows * 4)]
     loader = Loader(rows, args.rows, shuffle=True, seed=0)
-    sample = Sampler(config, workers, stream_of(config, Splits(loader, [], args.steps)), Quiet())  # type: ignore[arg-type]
+    stream = stream_of(config, Splits(loader, [], args.steps))
+    sample = Sampler(config, workers, stream, Quiet(), lambda: world.now)  # type: ignore[arg-type]
     trained: list[int] = []
     metrics: list[dict[str, float]] = []
     started, first, distance = 0.0, 0, 0.0
@@ -222,7 +236,7 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
         groups = sample(step)
         lengths = [t.extra["tokens"] for t in groups.kept]
         world.paused = args.shared
-        world.advance(world.now + sum(lengths) / args.speed)
+        world.advance(world.now + sum(lengths) / args.speed / args.faster)
         world.paused, world.version = False, step
         trained += lengths
         metrics.append(groups.metrics)
@@ -270,11 +284,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--bounds", type=int, nargs="+", default=[0, 1, 2, 4, 8])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--warm-up", type=int, default=10, help="first steps that are not measured")
     parser.add_argument("--rows", type=int, default=32, help="prompts of a step")
     parser.add_argument("--n", type=int, default=8, help="trajectories of a prompt")
-    parser.add_argument("--speed", type=float, default=2000.0, help="tokens/s of the engine, and of the trainer")
+    parser.add_argument("--speed", type=float, default=2000.0, help="tokens/s of the engine")
+    parser.add_argument("--faster", type=float, default=1.0, help="speed of the trainer over that of the engine")
     parser.add_argument("--fastest", type=float, default=60.0, help="tokens/s of one request at most")
     parser.add_argument("--longest-wait", type=float, default=120.0)
     parser.add_argument("--most-turns", type=int, default=100)
