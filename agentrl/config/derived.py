@@ -21,7 +21,7 @@ def has_critic(config: Config) -> bool:
 
 
 def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:
-    """Whether processes of their own run the conversations: a run of one process ignores `rollout.agent.num_workers`."""
+    """Whether processes of their own run the conversations; a run of one process ignores the workers it asks for."""
     return rollout.agent.num_workers > 0 and processes(trainer, rollout) > 1
 
 

@@ -30,7 +30,7 @@ class MeteredEngine:
         self._marked = self._begun = time.perf_counter()
 
     async def activity(self) -> dict[str, float]:
-        """Of the time since the last call: the share without sampling, mean number of requests, interrupted requests."""
+        """Since the last call: share of the time without sampling, mean number of requests, interrupted requests."""
         self._mark()
         spent, self._begun = self._marked - self._begun, self._marked
         figures = {
