@@ -52,7 +52,7 @@ def folder(
     std: float = 0.1,
     size: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
 ) -> Path:
-    """A model with tokenizer and image processor; its logits are far from uniform. `size`: of its text model, of its vision tower."""
+    """A model with tokenizer and image processor; its logits are far from uniform. `size`: of its two parts."""
     tokenizer = tokenizer or small_tokenizer()
     vision = VISION | OF_KIND[kind] | size[1]
     text = TEXT | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None} | size[0]
