@@ -14,10 +14,13 @@ from pathlib import Path
 import docker
 import pytest
 
+from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.build import pack
+from agentrl.containers.docker.clean import clean
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.images import with_tag
+from agentrl.containers.docker.owners import OWNER
 from agentrl.containers.docker.provider import DockerProvider
 from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance, sleeping
@@ -51,7 +54,7 @@ class TestContract(Conformance):
 def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image with busybox and nothing else: no bash, no `timeout` that others have, no /tmp."""
     found = shutil.which("busybox")
-    if found is None or b"ld-linux" in Path(found).read_bytes():
+    if found is None or subprocess.run(["ldd", found], capture_output=True).returncode == 0:
         pytest.skip("no static busybox here: install busybox-static")
     root = tmp_path_factory.mktemp("busybox")
     (root / "bin").mkdir()
@@ -213,6 +216,37 @@ async def test_builds_that_fail(provider: DockerProvider, spec: ContainerSpec, e
         await asyncio.sleep(0.1)
     with pytest.raises(UserError, match="none: it has no Dockerfile"):
         await provider.prepare(replace(spec, image=None, build=tmp_path / "none"))
+
+
+@pytest.mark.docker
+def test_clean_removes_what_a_crash_left(
+    engine: Engine, docker_host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = docker.from_env()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    run = f"old-{ended.pid}"
+    labels = {OWNER: f"{os.uname().nodename} {ended.pid} 1", "agentrl.run": run}
+    client.containers.create(engine.base(), ["true"], name=f"agentrl-{run}", labels=labels)
+    client.networks.create(f"agentrl-{run}", labels=labels)
+    assert main(["tasks", "clean"]) == 0
+    assert {f"removed container agentrl-{run}", f"removed network agentrl-{run}"} <= set(
+        capsys.readouterr().out.split("\n")
+    )
+    assert not client.containers.list(all=True, filters={"label": f"agentrl.run={run}"})
+
+
+@pytest.mark.docker
+async def test_clean_removes_built_images(
+    provider: DockerProvider, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("build", "clean"):  # others use this engine
+        monkeypatch.setattr(f"agentrl.containers.docker.{module}.LABEL", f"agentrl.test.{os.getpid()}")
+    spec = ContainerSpec(build=folder(tmp_path / "one", "RUN true"))
+    async with started(provider, spec):
+        tag = tag_of(tmp_path / "one")
+        assert f"image {tag}" not in await asyncio.to_thread(clean, images=True)
+    assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
 
 
 def folder(path: Path, line: str, left_out: str = "") -> Path:

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -58,7 +59,7 @@ def _ignored(folder: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-async def build(folder: Path, tag: str, context: IO[bytes], timeout: float) -> None:
+async def build(folder: Path, tag: str, context: IO[bytes], timeout: float, env: Mapping[str, str]) -> None:
     """Build the image of a packed folder. Raises UserError where its Dockerfile fails, InfraError."""
     from agentrl.containers.docker import builder
 
@@ -67,6 +68,7 @@ async def build(folder: Path, tag: str, context: IO[bytes], timeout: float) -> N
         stdin=context,
         stdout=PIPE,
         stderr=STDOUT,
+        env=env,
         limit=LONGEST_LINE,
         start_new_session=True,  # Ctrl-C is for us
     )

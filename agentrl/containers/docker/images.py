@@ -59,7 +59,7 @@ class Images:
             found = await self._engine.call(_found, self._engine.client, tag)
             if found is None:
                 async with self._builds:
-                    await build(spec.build, tag, context, spec.build_timeout)
+                    await build(spec.build, tag, context, spec.build_timeout, self._engine.env)
                 found = await self._engine.call(_found, self._engine.client, tag)
         if found is None:
             raise InfraError(f"{spec.build}: its image {tag} was removed")

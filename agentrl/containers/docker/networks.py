@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.engine import Engine
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 
 DOCKER_NAMES = {"none": "none", "full": "bridge"}
 OWN = ("gateway", "allow")
@@ -90,16 +90,18 @@ class Networks:
         from agentrl.containers.docker import proxy
 
         words = [sys.executable, "-S", "-E", "-P", proxy.__file__, _host_address(self._engine.client, self._own)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._proxy = subprocess.Popen(words, **pipes, start_new_session=True)
+        self._proxy = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._proxy.stdout is not None
         self._port = int(self._proxy.stdout.readline() or 0)
         if not self._port:
             self._proxy = None
-            raise UserError("network=allow: the engine's networks are not on this machine; use one that runs here")
+            raise InfraError("network=allow: its proxy does not start")
 
 
 def _make(engine: Engine) -> str:
+    rootless = "name=rootless" in (engine.client.info().get("SecurityOptions") or ())
+    if rootless or not engine.env.get("DOCKER_HOST", "unix:").startswith("unix:"):
+        raise UserError("network: gateway and allow need an engine of root on this machine; use none or full")
     name = f"agentrl-{engine.run}"
     engine.client.networks.create(
         name, driver="bridge", internal=True, labels=engine.labels, options=NO_TRAFFIC_BETWEEN

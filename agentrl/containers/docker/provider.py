@@ -1,12 +1,11 @@
 """Containers by the Docker engine of this host."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.engine import Engine
-from agentrl.containers.docker.images import Images
+from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import Networks
 from agentrl.core.points import container_provider
 
@@ -45,7 +44,6 @@ class DockerProvider:
         """This host's address in the network of a prepared spec. Raises UserError where it has none."""
         return await self._networks.address(spec)
 
-    async def words(self, spec: ContainerSpec, words: Sequence[str]) -> list[str]:
-        """The command that the image would run with these words: its entrypoint with them, or with its own."""
-        image = await self._images.have(spec)
-        return [*image.entrypoint, *(words or image.command)]
+    async def image(self, spec: ContainerSpec) -> Image:
+        """The image of a prepared spec."""
+        return await self._images.have(spec)

@@ -11,11 +11,14 @@ import asyncio
 import ipaddress
 import json
 import signal
+import socket
 import sys
 from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+IP_FREEBIND = 15
+"""Of Linux; Python has no name for it before 3.13."""
 HEAD_SECONDS, CONNECT_SECONDS = 30.0, 20.0
 PER_REQUEST = ("connection:", "proxy-connection:", "proxy-authorization:", "keep-alive:")
 Lists = dict[str, tuple[str, ...]]
@@ -36,7 +39,10 @@ async def main(address: str) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     lists: Lists = {}
-    server = await asyncio.start_server(lambda *streams: serve(lists, *streams), address, 0)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)  # podman makes the network with its first container
+    listener.bind((address, 0))
+    server = await asyncio.start_server(lambda *streams: serve(lists, *streams), sock=listener)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
     orders = StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
@@ -89,7 +95,7 @@ async def connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
-            address = found[0][4][0]
+            address = str(found[0][4][0])
             if address != host and not _abroad(address):
                 raise Refused(f"403 {host} is an address of this machine")
             return await asyncio.open_connection(address, port)
