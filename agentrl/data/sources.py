@@ -55,3 +55,10 @@ def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
     if not len(rows):
         raise UserError(f"{what}: {source} has no rows")
     return rows
+
+
+def scored_by_rollout(data: Data) -> bool:
+    """Whether the rollout itself sets the reward of rows of the run."""
+    sources = [*split_files(data.train_files)[1], *split_files(data.val_files)[1]]
+    names = [(split_source(source) or (source, ""))[0] for source in sources]
+    return any(ROW_SOURCES.mark(name, "scored", "data.train_files") for name in names)
