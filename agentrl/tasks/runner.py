@@ -20,12 +20,11 @@ from pathlib import Path
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import Container, ContainerProvider, ContainerSpec
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.points import CONTAINER_PROVIDERS
+from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
 from agentrl.core.shares import share_of
 from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
 from agentrl.tasks.images import Images
 from agentrl.tasks.phases import TookTooLong, phase
-from agentrl.tasks.rows import arguments_of, has_container, task_for
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -66,7 +65,7 @@ class TaskRunner:
 
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
-        for row in {row.uid: row for row in rows if has_container(row)}.values():
+        for row in {row.uid: row for row in rows if row.task}.values():
             self._images.expect(task_for(row).spec)
 
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
@@ -74,7 +73,7 @@ class TaskRunner:
 
         A failure becomes the trajectory's outcome; raises UserError alone.
         """
-        trajectory.extra["task"] = {**arguments_of(trajectory.row), "seconds": {}}
+        trajectory.extra["task"] = {**(trajectory.row.task or {}), "seconds": {}}
         task, kept = task_for(trajectory.row), False
         try:
             await self._start(trajectory, task, adapt(task.spec))
@@ -154,6 +153,16 @@ class TaskRunner:
             self._running[id(container)] = container, stop
             stop.add_done_callback(lambda _: self._running.pop(id(container), None))
         return stop
+
+
+def task_for(row: Row) -> TaskFormat:
+    """The task of a row that has one. Raises UserError, which begins with the row's uid."""
+    arguments = row.task or {}
+    try:
+        task: TaskFormat = TASK_FORMATS.make(arguments["format"], "extra_info.task.format", arguments)
+    except UserError as error:
+        raise UserError(f"{row.uid}: {error}") from None
+    return task
 
 
 def kept_folder(trajectory: Trajectory) -> Path:
