@@ -68,6 +68,10 @@ class TaskRunner:
         for row in {row.uid: row for row in rows if row.task}.values():
             self._images.expect(task_for(row).spec)
 
+    async def prepared(self, spec: ContainerSpec) -> None:
+        """Wait for an image. Raises InfraError."""
+        await self._images.ready(spec)
+
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
         """Run the agent in a container and verify its work. `adapt`: what the agent changes of the container.
 
@@ -116,7 +120,7 @@ class TaskRunner:
     async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
         """Give the trajectory a container that is ready for the agent."""
         async with phase(trajectory, "build"):
-            await self._images.ready(spec)
+            await self.prepared(spec)
         async with self._starting:
             container = trajectory.container = self.provider.container(spec)
             self._running[id(container)] = container, None
