@@ -159,7 +159,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("container", "failed", "finish", "error", "starts"),
     [
-        ({"image": "hang-build", "build_timeout": 0.1}, "build", "timeout", "the container's image: it took longer", 0),
+        ({"image": "hang-build", "build_timeout": 0.1}, "build", "timeout", "image: image hang-build took longer", 0),
         ({"image": "broken-build"}, "build", "error", "the container's image: image broken-build is not there", 0),
         ({"image": "hang-start", "start_timeout": 0.1}, "start", "timeout", "start: it took longer than its 0.1 s", 1),
         ({"image": "broken-start"}, "start", "error", "the container's start: no space left", 2),
