@@ -89,7 +89,7 @@ test-slow: $(VENV)/.test
 # Builds the sandbox's image and attacks it, and runs agents in containers. As root on Debian it installs and starts a Docker engine if none runs; other
 # obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
 test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/gateway tests/docs
+	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
 
 # Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them.
 test-agents: $(VENV)/.test
