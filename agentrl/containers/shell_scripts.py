@@ -73,7 +73,7 @@ exec 3<>"$dir/done"
 $(command -v setsid) sh -c '"$1" -c "$2" "${1##*/}" "$3" "$4" "$5"; echo "gone $?" 1<>"$3/done"' \
   sh "$shell" "$loop" "$dir" "$old" "$prepare" </dev/null >/dev/null 2>&1 3>&-
 """
-"""Starts a shell. Arguments: a name for its folder, the folder of the shell before, LOOP, PREPARE, and shells to choose from.
+"""Starts a shell. Arguments: a name for its folder, the folder of the shell before, LOOP, PREPARE, names of shells.
 
 Prints "ready PID RESTORED FOLDER", then kills itself: a shell that it started with & would ignore SIGINT forever.
 /dev/shm comes first: a command that fills the disk does not silence the shell."""
