@@ -48,7 +48,7 @@ class TurnReward:
     source: Literal["tool", "interaction"]
 
 
-SpanKind = Literal["generate", "tool", "interaction", "wait", "score"]
+SpanKind = Literal["generate", "tool", "interaction", "wait", "score", "build", "start", "set_up", "verify"]
 
 
 @dataclass
