@@ -61,6 +61,9 @@ class Task(ABC):
     REWARD: ClassVar[str | None] = None
     """Ready-made reward function, "module:function"; None if tools or interaction give the score."""
 
+    DEMOS_AT_ONCE: ClassVar[int] = 1
+    """Demonstrations that are played at the same time. Above 1, `demonstrate` draws before the script's first turn."""
+
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:
         """A random problem; it may repeat an earlier one."""
