@@ -1,50 +1,41 @@
 """A shell in a container: its state, its time limits, its output; in bash and in sh, in processes of this machine."""
 
 import asyncio
-import os
 import shutil
-import signal
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from agentrl.containers import ContainerSpec, Done
 from agentrl.containers import shell as shells
-from agentrl.containers.contract import Done
 from agentrl.containers.shell import Answer, Shell
 from agentrl.core.errors import InfraError
+from tests.tasks.local_provider import LocalContainer, LocalProvider
 
 
-class Local:
-    """`exec` of the contract, on this machine."""
-
-    name = "local"
+class Local(LocalContainer):
+    """Gives commands that are text to one shell."""
 
     def __init__(self, shell: str) -> None:
+        super().__init__(LocalProvider(), ContainerSpec())
         self.shell = shell
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        stdin: bytes | None = None,
-    ) -> Done:
-        argv = [self.shell, "-c", command] if isinstance(command, str) else list(command)
-        begin, pipe = time.perf_counter(), asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
-        try:
-            parts = await asyncio.wait_for(process.communicate(stdin or b""), timeout)
-        except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
-            return Done(None, "", "", time.perf_counter() - begin)
-        stdout, stderr = (part.decode(errors="replace") for part in parts)
-        return Done(process.returncode, stdout, stderr, time.perf_counter() - begin)
+    async def exec(self, command: str | Sequence[str], **options: Any) -> Done:
+        return await super().exec([self.shell, "-c", command] if isinstance(command, str) else command, **options)
+
+
+@asynccontextmanager
+async def shell_in(name: str, **options: Any) -> AsyncIterator[Shell]:
+    container = Local(name)
+    await container.start()
+    try:
+        shell = Shell(container, **{"shells": (name,), **options})
+        yield shell
+        await shell.restart()
+    finally:
+        await container.stop()
 
 
 NO_DASH = pytest.mark.skipif(not shutil.which("dash"), reason="dash is not installed")
@@ -54,9 +45,8 @@ KINDS = ["bash", pytest.param("dash", marks=[pytest.mark.slow, NO_DASH])]
 @pytest.fixture(params=KINDS)
 async def shell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shell]:
     monkeypatch.setattr(shells, "GRACE", 0.3)
-    shell = Shell(Local(request.param), output=200, shells=(request.param,))  # type: ignore[arg-type]
-    yield shell
-    await shell.restart()
+    async with shell_in(request.param, output=200) as shell:
+        yield shell
 
 
 async def test_state_stays(shell: Shell) -> None:
@@ -109,12 +99,11 @@ async def test_long_output_keeps_head_and_tail(shell: Shell) -> None:
 
 @pytest.mark.slow
 async def test_a_flood_is_stopped() -> None:
-    shell = Shell(Local("bash"), output=100, shells=("bash",))  # type: ignore[arg-type]
-    await shell.run("cd /usr", 30)
-    answer = await shell.run("yes", 60)
-    assert (answer.end, answer.lost) == ("flood", False)
-    assert (await shell.run("pwd", 30)).output == "/usr\n"
-    await shell.restart()
+    async with shell_in("bash", output=100) as shell:
+        await shell.run("cd /usr", 30)
+        answer = await shell.run("yes", 60)
+        assert (answer.end, answer.lost) == ("flood", False)
+        assert (await shell.run("pwd", 30)).output == "/usr\n"
 
 
 async def test_broken_commands_leave_a_shell(shell: Shell) -> None:
@@ -148,6 +137,6 @@ async def test_calls_at_once_wait_for_each_other(shell: Shell) -> None:
 
 
 async def test_a_container_without_what_it_needs() -> None:
-    shell = Shell(Local("bash"), shells=("no-such-shell",))  # type: ignore[arg-type]
-    with pytest.raises(InfraError, match="no shell started in container local"):
-        await shell.run("true", 30)
+    async with shell_in("bash", shells=("no-such-shell",)) as shell:
+        with pytest.raises(InfraError, match="no shell started in container container-"):
+            await shell.run("true", 30)

@@ -61,6 +61,7 @@ class Terminal(Task):
     DATA_SOURCE = "agentrl/terminal"
     ABILITY = "terminal"
     TOOLS = "tools/terminal.yaml"
+    CONTAINERS = "embedded"
     DEMOS_AT_ONCE = 8
 
     def __init__(self, *, mistakes: float) -> None:
