@@ -5,6 +5,7 @@
 #   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
 #   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
+#   make terminal  a tiny model learns chores with a shell in containers
 #   make test-agents  agent programs of the registries behind the gateway
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
