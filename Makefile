@@ -120,7 +120,7 @@ SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
 CODE_TASK := programs --train 256 --val 48 --demos 200
 TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
-TERMINAL_TASK := terminal --train 400 --val 64 --demos 600
+TERMINAL_TASK := terminal --train 300 --val 64 --demos 500
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run

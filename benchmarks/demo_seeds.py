@@ -29,7 +29,7 @@ DATA = {
     "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY} 0.75",
     "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY} 0.5",
     "code": "programs --train 256 --val 48 --demos 200",
-    "terminal": "terminal --train 400 --val 64 --demos 600",
+    "terminal": "terminal --train 300 --val 64 --demos 500",
 }
 """What `make demo`, `make tiny`, `make code` and `make terminal` say to `agentrl data`."""
 FROM_SCRATCH = ("tiny", "terminal")

@@ -36,6 +36,30 @@ served = 0.0
 """Seconds of all cells before this one."""
 
 
+class Ends:
+    """Head and tail of an output."""
+
+    def __init__(self) -> None:
+        self.head, self.tail, self.left_out = bytearray(), bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        """The next bytes."""
+        room = HALF - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        over = len(self.tail) - HALF
+        if over > 0:
+            self.left_out += over
+            del self.tail[:over]
+
+    def text(self) -> str:
+        """Both, with a line between them that says how much is left out."""
+        if not self.left_out:
+            return (self.head + self.tail).decode(errors="replace")
+        first, last = (bytes(part).decode(errors="replace") for part in (self.head, self.tail))
+        return f"{first}\n[... {self.left_out} bytes left out ...]\n{last}"
+
+
 class Command:
     """A command that runs below a process of its own, which adopts what the command leaves behind."""
 
@@ -54,7 +78,7 @@ class Command:
         for _, writer in pairs:
             os.close(writer)
         self.stdout, self.stderr, self.status = (reader for reader, _ in pairs)
-        self.outputs = {self.stdout: [bytearray(), bytearray(), 0], self.stderr: [bytearray(), bytearray(), 0]}
+        self.outputs = {self.stdout: Ends(), self.stderr: Ends()}
         for handle in self.outputs:
             os.set_blocking(handle, False)
 
@@ -64,14 +88,7 @@ class Command:
             data = os.read(handle, CHUNK)
         except BlockingIOError:
             return False
-        kept = self.outputs[handle]
-        room = HALF - len(kept[0])
-        kept[0] += data[:room]
-        kept[1] += data[room:]
-        over = len(kept[1]) - HALF
-        if over > 0:
-            kept[2] += over
-            del kept[1][:over]
+        self.outputs[handle].add(data)
         return bool(data)
 
     def end(self) -> None:
@@ -85,16 +102,8 @@ class Command:
         os.close(self.status)
         del running[self.number]
         seconds = time.perf_counter() - self.begun
-        texts = {"stdout": self.text(self.stdout), "stderr": self.text(self.stderr)}
+        texts = {"stdout": self.outputs[self.stdout].text(), "stderr": self.outputs[self.stderr].text()}
         answers.append({"number": self.number, "code": None if self.late else int(code), "seconds": seconds, **texts})
-
-    def text(self, handle: int) -> str:
-        """Head and tail."""
-        head, tail, left_out = self.outputs[handle]
-        if not left_out:
-            return (head + tail).decode(errors="replace")
-        first, last = (bytes(part).decode(errors="replace") for part in (head, tail))
-        return f"{first}\n[... {left_out} bytes left out ...]\n{last}"
 
     def kill(self) -> None:
         """End the command and all its children, which then are children of its parent."""

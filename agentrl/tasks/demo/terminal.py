@@ -1,7 +1,7 @@
 """Chores with files in a container: one command of a shell does each, and the container is checked afterwards.
 
-Each row has a container of its own with a file of numbers. The commands of all chores take the same two files, so
-another chore's command runs just as well, and only the check tells them apart.
+Each row has a container of its own with numbers in in.txt. The command of every chore runs on that file, so only the
+check tells another chore's command from the right one.
 """
 
 import random
@@ -15,33 +15,66 @@ from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
-NAMES = ("apple", "bread", "chair", "cloud", "crown", "eagle", "field", "flame", "grape", "honey", "house", "lemon",
-         "ocean", "piano", "plant", "river", "stone", "table", "tiger", "train")  # fmt: skip
 Numbers = list[int]
-DEFAULT_SLOPPINESS = 0.6
+DEFAULT_MISTAKES = 0.6
 
 
 @dataclass(frozen=True)
 class Chore:
-    """What to do with the file `a`, in words and as a command, and the numbers that `b` then holds."""
+    """Something to do with in.txt: wordings, the command, and the numbers that out.txt then holds."""
 
-    text: str
+    wordings: tuple[str, ...]
     command: str
     result: Callable[[Numbers], Numbers]
     moves: bool = False
-    """Whether `a` is gone afterwards."""
+    """Whether in.txt is gone afterwards."""
 
 
 CHORES = (
-    Chore("Copy {a} to {b}.", "cp {a} {b}", lambda a: a),
-    Chore("Rename {a} to {b}.", "mv {a} {b}", lambda a: a, moves=True),
-    Chore("Write the first line of {a} to {b}.", "head -n 1 {a} >{b}", lambda a: a[:1]),
-    Chore("Write the last line of {a} to {b}.", "tail -n 1 {a} >{b}", lambda a: a[-1:]),
-    Chore("Count the lines of {a}, and write the number to {b}.", "wc -l <{a} >{b}", lambda a: [len(a)]),
-    Chore("Sort the numbers in {a}, and write them to {b}.", "sort -n {a} >{b}", sorted),
-    Chore("Write the lines of {a} in reverse to {b}.", "tac {a} >{b}", lambda a: a[::-1]),
-    Chore("Write the largest number in {a} to {b}.", "sort -n {a} | tail -n 1 >{b}", lambda a: [max(a)]),
+    Chore(
+        ("copy in.txt to out.txt.", "make a copy of in.txt called out.txt.", "duplicate in.txt as out.txt."),
+        "cp in.txt out.txt",
+        lambda numbers: numbers,
+    ),
+    Chore(
+        ("rename in.txt to out.txt.", "move in.txt to out.txt.", "change the name of in.txt to out.txt."),
+        "mv in.txt out.txt",
+        lambda numbers: numbers,
+        moves=True,
+    ),
+    Chore(
+        ("write the first line of in.txt to out.txt.", "put the top line of in.txt into out.txt."),
+        "head -n 1 in.txt > out.txt",
+        lambda numbers: numbers[:1],
+    ),
+    Chore(
+        ("write the last line of in.txt to out.txt.", "put the bottom line of in.txt into out.txt."),
+        "tail -n 1 in.txt > out.txt",
+        lambda numbers: numbers[-1:],
+    ),
+    Chore(
+        ("count the lines of in.txt into out.txt.", "write how many lines in.txt has to out.txt."),
+        "wc -l < in.txt > out.txt",
+        lambda numbers: [len(numbers)],
+    ),
+    Chore(
+        ("sort in.txt into out.txt.", "write the numbers of in.txt in order to out.txt."),
+        "sort -n in.txt > out.txt",
+        sorted,
+    ),
+    Chore(
+        ("reverse in.txt into out.txt.", "write the lines of in.txt backwards to out.txt."),
+        "tac in.txt > out.txt",
+        lambda numbers: numbers[::-1],
+    ),
+    Chore(
+        ("write the largest number in in.txt to out.txt.", "find the maximum of in.txt and put it into out.txt."),
+        "sort -n in.txt | tail -n 1 > out.txt",
+        lambda numbers: [max(numbers)],
+    ),
 )
+OPENINGS = ("Please ", "Now ", "Next, ", "Your task: ", "In this folder, ", "With the shell, ")
+ENDINGS = ("", " Thanks.", " Do only that.", " Then stop.", " One command is enough.", " I need it soon.")
 
 
 @task("terminal")
@@ -53,7 +86,7 @@ class Terminal(Task):
         "mistakes": Option(
             "demonstrations: share of those that run the command of another chore; a warm-up on them shows the form "
             "of a call and only part of the skill",
-            default=DEFAULT_SLOPPINESS,
+            default=DEFAULT_MISTAKES,
             type=float,
             metavar="P",
         ),
@@ -70,24 +103,24 @@ class Terminal(Task):
         self.mistakes = mistakes
 
     def draw(self, rng: random.Random) -> Problem:
-        """A chore with two files; the numbers are such that each command leaves another result."""
-        chore, (a, b) = rng.choice(CHORES), (f"{name}.txt" for name in rng.sample(NAMES, 2))
+        """A chore in one of many wordings; the numbers are such that each command leaves another result."""
+        chore = rng.choice(CHORES)
+        question = rng.choice(OPENINGS) + rng.choice(chore.wordings) + rng.choice(ENDINGS)
         numbers = rng.sample(range(10, 100), rng.randint(3, 5))
         while not _distinct(numbers):
             rng.shuffle(numbers)
         extra_info = {
-            "container": {"set_up": _written(numbers, a), "verify": _check(chore, numbers, a, b), "memory_mb": 512},
+            "container": {"set_up": _written(numbers), "verify": _check(chore, numbers), "memory_mb": 512},
             "tool_selection": ["bash"],
         }
-        command = chore.command.format(a=a, b=b)
-        return Problem(chore.text.format(a=a, b=b), command, extra_info, solution=(chore, a, b))
+        return Problem(question, chore.command, extra_info, solution=chore)
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> Script:
         """One command, then a word; by chance the command of another chore."""
-        chore, a, b = problem.solution
+        chore = problem.solution
         if rng.random() < self.mistakes:
             chore = rng.choice([other for other in CHORES if other is not chore])
-        return _script(chore.command.format(a=a, b=b))
+        return _script(chore.command)
 
 
 def _script(command: str) -> Script:
@@ -100,10 +133,10 @@ def _distinct(numbers: Numbers) -> bool:
     return len(results) == len(CHORES)
 
 
-def _written(numbers: Numbers, file: str) -> str:
-    return f"printf '%s\\n' {' '.join(map(str, numbers))} >{file}"
+def _written(numbers: Numbers) -> str:
+    return f"printf '%s\\n' {' '.join(map(str, numbers))} > in.txt"
 
 
-def _check(chore: Chore, numbers: Numbers, a: str, b: str) -> str:
+def _check(chore: Chore, numbers: Numbers) -> str:
     wanted = shlex.quote("\n".join(map(str, chore.result(numbers))))
-    return f'test {"! " if chore.moves else ""}-e {a} && test "$(cat {b})" = {wanted}'
+    return f'test {"! " if chore.moves else ""}-e in.txt && test "$(cat out.txt)" = {wanted}'
