@@ -9,9 +9,12 @@ which still write to its output, the next one has another file: NEXT.
 PREPARE = r"""
 __dir=$1 __output=0 __restored=0 __newline='
 '
-__save() {
+__dump() {
   if [ "${BASH_VERSION-}" ]; then declare -p; declare -f; alias -p; else set; export -p; fi >|"$__dir/state" &&
     echo __complete=1 >>"$__dir/state"
+}
+__save() {
+  __dump || { true >|"$__file"; __dump; }  # what fills the disk is probably the output
 }
 __next() {
   {
@@ -45,7 +48,7 @@ Its functions call no program, as a command may have changed PATH. SIGINT ends t
 of commands; the next shell takes over its state. Background jobs ignore SIGINT, as they do without job control."""
 
 LOOP = (
-    r"""eval "$3"; set --; while __next; do { command eval "$__command"; } >>"$__file" 2>&1 </dev/null 9>&-; """
+    r""". "$1/prepare"; set --; while __next; do { command eval "$__command"; } >>"$__file" 2>&1 </dev/null 9>&-; """
     '__answer "$?"; done'
 )
 """Runs commands one after another. One line, as messages of bash name the line."""
@@ -63,6 +66,7 @@ for base in /dev/shm /tmp /var/tmp "$HOME" "$PWD"; do
   dir=
 done
 [ "$dir" ] || { echo "no folder of it can be written to, or it has no mkfifo" >&2; exit 1; }
+printf '%s\n' "$prepare" >"$dir/prepare"
 exec 3<>"$dir/done"
 {
   read -r word pid restored <&3
@@ -70,8 +74,8 @@ exec 3<>"$dir/done"
   echo "$word $pid $restored $dir"
   kill -KILL $$
 } &
-$(command -v setsid) sh -c '"$1" -c "$2" "${1##*/}" "$3" "$4" "$5"; echo "gone $?" 1<>"$3/done"' \
-  sh "$shell" "$loop" "$dir" "$old" "$prepare" </dev/null >/dev/null 2>&1 3>&-
+$(command -v setsid) sh -c '"$1" -c "$2" "${1##*/}" "$3" "$4"; echo "gone $?" 1<>"$3/done"' \
+  sh "$shell" "$loop" "$dir" "$old" </dev/null >/dev/null 2>&1 3>&-
 """
 """Starts a shell. Arguments: a name for its folder, the folder of the shell before, LOOP, PREPARE, names of shells.
 
