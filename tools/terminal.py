@@ -164,6 +164,8 @@ def describe(answer: Answer, timeout: float) -> str:
         )
     elif answer.end == "flood":
         notes.append(f"interrupted: more than {FLOOD >> 20} MiB of output")
+    elif answer.end == "memory":
+        notes.append("killed: the container is over its memory limit")
     elif answer.end == "shell":
         notes.append(f"the shell ended with exit code {answer.code}")
     elif answer.code:

@@ -28,8 +28,14 @@ LONGEST = 32 << 10
 FLOOD = 16 << 20
 """Bytes of output after which a command is interrupted."""
 
-End = Literal["exit", "timeout", "flood", "shell"]
-"""exit: by itself; timeout, flood: interrupted after its time limit or FLOOD; shell: the shell ended with it."""
+KILLED = 137
+"""Exit code of what got a SIGKILL: in a container mostly for its limit of memory."""
+
+End = Literal["exit", "timeout", "flood", "memory", "shell"]
+"""exit: by itself; timeout, flood: interrupted after its time limit or FLOOD; memory: interrupted because something in
+the container was killed; shell: the shell ended with it."""
+ENDS: dict[int | None, End] = {None: "timeout", KILLED: "memory"}
+"""By the code of the script that waited for the command."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,17 @@ class Answer:
     """The state of the shell is lost: the next command runs in a new shell."""
 
 
+OVER = Answer("The container kills every command: it has ended, or is over its memory limit.\n", KILLED, "shell", True)
+
+
 @dataclass(frozen=True)
 class Running:
     """A shell that runs in the container."""
 
     folder: str
     pid: str
+    restored: bool
+    """Whether it took over the state of the shell before."""
     output: str = "0"
     """Number of the file for the output of the next command."""
 
@@ -72,14 +83,18 @@ class Shell:
         """Run a command for at most `timeout` seconds. Raises InfraError."""
         async with self.lock:
             running = self.running or await self._start()
+            if running is None:
+                return OVER
             self.count += 1
             limits = (str(self.output - self.output // 2), str(self.output // 2))
             words = (running.folder, running.pid, str(self.count), running.output, *limits)
             done = await self._exec(CALL, (*words, str(FLOOD), await self._short(command, running)), timeout)
-            if done.code is None or done.stderr.startswith("flood"):
-                end: End = "flood" if done.code == 0 else "timeout"
-                return await self._interrupt(words, end)
-            return await self._answer(done, "exit")
+            end = ENDS.get(done.code, "exit")
+            if done.stderr.startswith("flood"):
+                end = "flood"
+            if end != "exit":
+                done = await self._exec(INTERRUPT, (*words, f"{GRACE:g}", end), START_TIMEOUT)
+            return await self._answer(done, end)
 
     async def restart(self) -> None:
         """End the shell with all that it started; the next command runs in a new one. Raises InfraError."""
@@ -88,21 +103,22 @@ class Shell:
             if running is not None:
                 await self._exec(END, (running.folder, running.pid), START_TIMEOUT)
 
-    async def _start(self) -> Running:
+    async def _start(self) -> Running | None:
+        """None where it is killed at once."""
         words = (f".shell-{uuid4().hex[:12]}", self.ended, LOOP, PREPARE, *self.shells)
         done = await self._exec(START, words, START_TIMEOUT)
         answer = done.stdout.strip().split(" ", 3)
+        if done.code == KILLED and not done.stdout:
+            return None
         if answer[0] != "ready":
             raise InfraError(f"no shell started in container {self.container.name}: {_last_line(done)}")
-        self.running, self.ended = Running(answer[3], answer[1]), ""
-        self.restored = answer[2] == "1"
+        self.running, self.ended = Running(answer[3], answer[1], answer[2] == "1"), ""
         return self.running
 
-    async def _interrupt(self, words: Sequence[str], end: End) -> Answer:
-        done = await self._exec(INTERRUPT, (*words, f"{GRACE:g}", end), START_TIMEOUT)
-        return await self._answer(done, end)
-
     async def _answer(self, done: Done, end: End) -> Answer:
+        if done.code == KILLED:
+            self.running = None
+            return OVER
         word, code, *rest = (*done.stderr.strip().rpartition("\n")[2].split(), "", "")
         if done.code != 0 or not code.isdigit() or self.running is None:
             raise InfraError(f"the shell in container {self.container.name} gave no answer: {_last_line(done)}")
@@ -110,8 +126,9 @@ class Shell:
             self.running = replace(self.running, output=rest[0])
             return Answer(done.stdout, int(code), end)
         self.ended, self.running = self.running.folder, None
-        await self._start()
-        return Answer(done.stdout, int(code), "shell" if end == "exit" else end, lost=not self.restored)
+        started = await self._start()
+        lost = started is None or not started.restored
+        return Answer(done.stdout, int(code), "shell" if end == "exit" else end, lost)
 
     async def _short(self, command: str, running: Running) -> str:
         """The command, or one that reads it from a file: the kernel limits the length of an argument."""

@@ -171,7 +171,7 @@ end() {
   kill -KILL "$pid"
   answered 3
 }
-[ "$cause" = timeout ] || show
+[ "$cause" != flood ] || show
 end 2>/dev/null
 report
 """
