@@ -5,8 +5,8 @@
 A shell task: the model has bash add some numbers, reads the sum and submits it. Demonstrations in the agent's own
 format submit a number of the question in most cases, so the warm model does, and the reward has to correct it. All runs
 start from one warm model and train on as many trajectories. Both policies play held-out rows through the built-in loop,
-and the agent's some once more through mini-swe-agent, which `make test-agents` installs. The warm model and runs that have ended
-are kept in --out. Costs: 3.3 s of CPU for each process of mini-swe-agent.
+and the agent's some once more through mini-swe-agent, which `make test-agents` installs. The warm model and runs that
+have ended are kept in --out. Costs: 3.3 s of CPU for each process of mini-swe-agent.
 """
 
 import argparse
