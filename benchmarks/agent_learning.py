@@ -24,6 +24,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -145,7 +146,7 @@ def write_agents(folder: Path, mini: str) -> None:
     }
     tool = {"class_name": "bash.Bash", "config": {"type": "native", "timeout": 15}, "tool_schema": BASH}
     files = {"mini.yaml": MINI, "bash.py": TOOL, "reward.py": REWARD, "bash.yaml": json.dumps({"tools": [tool]})}
-    for name, text in {**files, "agents.yaml": json.dumps([entry])}.items():
+    for name, text in {**files, "agents.yaml": yaml.safe_dump([entry])}.items():
         (folder / name).write_text(text)
 
 
@@ -217,7 +218,7 @@ def trained(args: argparse.Namespace, seed: int, loop: str) -> Ended:
         "data.train_batch_size=2",
         "actor.ppo_mini_batch_size=2",
         f"trainer.total_training_steps={args.steps}",
-        f"trainer.test_freq={args.steps}",
+        f"trainer.test_freq={max(1, args.steps // 2)}",
         f"trainer.val_before_train={str(loop == BUILT_IN).lower()}",
         "trainer.save_freq=-1",
         "trainer.device=cpu",

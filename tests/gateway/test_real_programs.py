@@ -36,22 +36,26 @@ def entries(page: str, folder: Path) -> str:
 
 
 async def ended(page: str, name: str, script: Script, folder: Path) -> Trajectory:
-    """The trajectory of an agent that answers 17 in two turns."""
+    """The trajectory of an agent that answers 17."""
     trajectory = await play(entries(page, folder), script, name=name, turn=256, model_length=32768)
     about = trajectory.extra["program"]
     assert (trajectory.outcome, about["exit_code"]) == (Outcome.OK, 0), about["output"]
-    assert trajectory.turns == 2
     assert "17" in about["output"].split()
     for ledger in trajectory.ledgers:
         ledger.check()
     return trajectory
 
 
-@pytest.mark.parametrize("name", ["openai-agents", "langgraph"])
-async def test_a_conversation_is_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [("openai-agents", [ADD, "17"]), ("langgraph", [ADD, "17"]), ("pydantic-ai", [ADD, "17", '{"total": 17}'])],
+)
+async def test_a_conversation_is_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, turns: list[str]
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    trajectory = await ended("agent-frameworks.md", name, says(ADD, "17"), tmp_path)
-    assert len(trajectory.ledgers) == 1
+    trajectory = await ended("agent-frameworks.md", name, says(*turns), tmp_path)
+    assert (len(trajectory.ledgers), trajectory.turns) == (1, len(turns))
 
 
 async def test_smolagents_retells_its_calls_in_a_new_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
