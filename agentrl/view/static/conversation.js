@@ -77,7 +77,7 @@ export class Conversation {
 
   sample(sample, i) {
     const { samples } = this.record;
-    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record)}`));
+    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record, i)}`));
     const calls = i === samples.length - 1 || samples.length === 1 ? this.record.tool_calls : [];
     const lastOf = new Map(sample.segments.map((segment, at) => [`${segment.source} ${segment.turn}`, at]));
     let at = 0;
@@ -196,8 +196,12 @@ export class Conversation {
   }
 }
 
-// Why it has several samples.
-const why = (record) => record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
+// Why a sample is one of several.
+const why = (record, i) => {
+  if (!record.extra?.gateway) return "the template rewrote history";
+  const shared = record.extra.gateway.shared?.[i];
+  return shared ? `its first ${shared} tokens are another sample's` : "a history of its own";
+};
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {
