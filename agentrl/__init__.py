@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from agentrl.core.errors import UserError as UserError
     from agentrl.core.points import advantage_estimator as advantage_estimator
     from agentrl.core.points import agent_loop as agent_loop
+    from agentrl.core.points import container_provider as container_provider
     from agentrl.core.points import engine as engine
     from agentrl.core.points import group_filter as group_filter
     from agentrl.core.points import kl_estimator as kl_estimator
     from agentrl.core.points import lr_schedule as lr_schedule
     from agentrl.core.points import policy_loss as policy_loss
     from agentrl.core.points import row_sampler as row_sampler
+    from agentrl.core.points import row_source as row_source
     from agentrl.core.points import run_logger as run_logger
     from agentrl.core.points import task as task
+    from agentrl.core.points import task_format as task_format
     from agentrl.core.points import tool_parser as tool_parser
     from agentrl.core.points import weight_transport as weight_transport
     from agentrl.engines.engine import Engine as Engine
@@ -85,6 +88,7 @@ NAMES = FUNCTIONS | {
     "UserError": "agentrl.core.errors",
     "advantage_estimator": "agentrl.core.points",
     "agent_loop": "agentrl.core.points",
+    "container_provider": "agentrl.core.points",
     "compose": "agentrl.config",
     "engine": "agentrl.core.points",
     "function_tool": "agentrl.tools",
@@ -93,8 +97,10 @@ NAMES = FUNCTIONS | {
     "lr_schedule": "agentrl.core.points",
     "policy_loss": "agentrl.core.points",
     "row_sampler": "agentrl.core.points",
+    "row_source": "agentrl.core.points",
     "run_logger": "agentrl.core.points",
     "task": "agentrl.core.points",
+    "task_format": "agentrl.core.points",
     "tool_parser": "agentrl.core.points",
     "weight_transport": "agentrl.core.points",
 }

@@ -112,17 +112,19 @@ def watch(command: Sequence[str], env: Mapping[str, str], log: Path, metrics: Pa
             command, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=log.parent, start_new_session=True
         )
         try:
-            while process.poll() is None:
+            while process.poll() is None and not _over(run, steps, limit):
                 _see(run, metrics)
-                late = STOPPED.is_set() or time.time() - run.begun > limit
-                if late or (len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE):
-                    kill(process)  # SIGTERM would have it write a checkpoint; its servers end with it
                 time.sleep(0.02)
         finally:
-            kill(process)
+            kill(process)  # SIGTERM would have it write a checkpoint; its servers end with it
     _see(run, metrics)
     run.ended, run.code = time.time(), process.returncode
     return run
+
+
+def _over(run: Run, steps: int, limit: float) -> bool:
+    late = STOPPED.is_set() or time.time() - run.begun > limit
+    return late or (len(run.step_ends) >= steps and time.time() - run.step_ends[-1] > GRACE)
 
 
 def _see(run: Run, metrics: Path) -> None:

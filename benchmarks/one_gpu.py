@@ -15,6 +15,7 @@ import argparse
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,12 @@ def tiny(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
+def planned(parts: Sequence[str], columns: Sequence[Column]) -> list[tuple[str, Column]]:
+    """Each part with each column, or with the one that it names."""
+    named = [word.partition(":") for word in parts]
+    return [(part, column) for part, _, only in named for column in columns if only in ("", column.name)]
+
+
 def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: STOPPED.set())
@@ -128,10 +135,8 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         bench = Bench(args, out)
         try:
-            for part, _, only in (word.partition(":") for word in args.parts):
-                for column in bench.columns:
-                    if only in ("", column.name):
-                        bench.run(part, column)
+            for part, column in planned(args.parts, bench.columns):
+                bench.run(part, column)
             bench.finish()
         finally:
             console.print(table_of(bench))

@@ -167,16 +167,20 @@ def stop(row: Row) -> None:
 async def ready(session: aiohttp.ClientSession, row: Row, limit: float) -> bool:
     """Wait for it; False when it ended or the limit has passed."""
     assert row.process is not None
-    while time.monotonic() - row.started < limit:
-        if row.process.poll() is not None:
-            return False
-        with suppress(aiohttp.ClientError, asyncio.TimeoutError):
-            async with session.get(f"http://127.0.0.1:{row.port}/health", timeout=aiohttp.ClientTimeout(5)) as answer:
-                if answer.status == 200:
-                    row.found["start s"] = f"{time.monotonic() - row.started:.0f}"
-                    return True
+    while row.process.poll() is None and time.monotonic() - row.started < limit:
+        if await healthy(session, row.port):
+            row.found["start s"] = f"{time.monotonic() - row.started:.0f}"
+            return True
         await asyncio.sleep(0.25)
     return False
+
+
+async def healthy(session: aiohttp.ClientSession, port: int) -> bool:
+    try:
+        async with session.get(f"http://127.0.0.1:{port}/health", timeout=aiohttp.ClientTimeout(5)) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 class Client:

@@ -36,7 +36,7 @@ def declared(decorator: str, places: tuple[str, ...]) -> Mapping[str, Declared]:
 
 def _files(place: str) -> list[Path]:
     path = PACKAGE / place
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return [path] if path.suffix else sorted(path.rglob("*.py"))
 
 
 def _declared_in(file: Path, decorator: str) -> Iterator[Declared]:

@@ -163,6 +163,32 @@ LOOPS: Registry[Any] = Registry(
 )
 """`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
 
+CONTAINER_PROVIDERS: Registry[Any] = Registry(
+    "a container provider",
+    decorator="container_provider",
+    places=("containers",),
+    contract=ClassContract("settings", ("async prepare(spec)", "container(spec)", "async close()")),
+)
+"""`rollout.containers.provider`: see `agentrl.containers.contract`."""
+
+TASK_FORMATS: Registry[Any] = Registry(
+    "a task format",
+    decorator="task_format",
+    places=("tasks",),
+    contract=ClassContract("arguments", ("async set_up(container)", "async verify(container, logs)"), functions=False),
+)
+"""`format` in a row's `extra_info.task`: see `agentrl.tasks.format`."""
+
+ROW_SOURCES: Registry[Any] = Registry(
+    "a row source",
+    decorator="row_source",
+    places=("tasks", "environments"),
+    contract=FunctionContract(("argument",), ("data",)),
+    marks=("scored",),
+)
+"""`data.train_files=NAME:ARGUMENT` and `data.val_files`. It gives the rows, each with a `uid` of its own; `data` is the
+section `data`. Mark `scored`: the rollout itself sets the reward of these rows, so no reward function is needed."""
+
 REGISTRIES: tuple[Registry[Any], ...] = (
     ADVANTAGES,
     POLICY_LOSSES,
@@ -176,6 +202,9 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     WEIGHT_TRANSPORTS,
     TASKS,
     LOOPS,
+    CONTAINER_PROVIDERS,
+    TASK_FORMATS,
+    ROW_SOURCES,
 )
 
 advantage_estimator = ADVANTAGES.register
@@ -190,3 +219,6 @@ engine = ENGINES.register
 weight_transport = WEIGHT_TRANSPORTS.register
 task = TASKS.register
 agent_loop = LOOPS.register
+container_provider = CONTAINER_PROVIDERS.register
+task_format = TASK_FORMATS.register
+row_source = ROW_SOURCES.register

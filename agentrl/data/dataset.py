@@ -1,4 +1,4 @@
-"""Loads the rows of the `data` section: from files, or with a user's dataset class.
+"""Loads the rows of the `data` section: from files, with a user's dataset class, or from row sources.
 
 A class of the user's own is called as verl calls it, by keyword: data_files, tokenizer, config, and processor where it
 asks for one; `config` answers both to `config.key` and to `config.get("key")`. Its items are mappings in the layout of
@@ -7,6 +7,7 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,8 @@ from agentrl.core.remote_files import in_shared_memory
 from agentrl.data.files import paths
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MediaKeys
-from agentrl.data.rows import make_row, read_rows
+from agentrl.data.rows import Rows, make_row, read_rows
+from agentrl.data.sources import from_scored_source, joined, source_rows, split_files
 from agentrl.trajectory.row import Row
 
 SECTION = "data.custom_cls"
@@ -26,21 +28,51 @@ SECTION = "data.custom_cls"
 def load_dataset(
     data: Data, files: Any, tokenizer: Any, *, processor: Any = None, what: str = "data.train_files"
 ) -> Sequence[Row]:
-    """The rows of `files` (a path or a list of them); `what` names the config key they come from.
+    """The rows of `files` (a path or a source, or a list of them); `what` names the config key they come from.
 
     `tokenizer` and transformers' `processor` are for a class of the user's own.
 
     Raises UserError in one line on missing files, wrong columns, or a class that cannot be used.
     """
+    named, sources = split_files(files)
+    parts = [_file_rows(data, named, tokenizer, processor, what)] if named or not sources else []
+    return joined([*parts, *(source_rows(source, data, what) for source in sources)])
+
+
+def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
+    """The rows of `files`, without a dataset class: those of the files, then those of each source. Raises UserError."""
+    named, sources = split_files(files)
+    parts: list[Sequence[Row]] = [_plain_rows(data, named, what)] if named or not sources else []
+    return [*parts, *(source_rows(source, data, what) for source in sources)]
+
+
+def first_row(data: Data) -> Row | None:
+    """The first row of the run; None where it cannot be read, which is told where all rows are read."""
+    files = data.train_files or data.val_files
+    if not files or data.custom_cls.path:
+        return None
+    with suppress(UserError):
+        return plain_parts(data, files, "data.train_files")[0][0]
+    return None
+
+
+def scored_by_rollout(data: Data) -> bool:
+    """Whether the rollout itself sets the reward of rows of the run."""
+    return from_scored_source(data) or ((row := first_row(data)) is not None and row.scores_itself)
+
+
+def _plain_rows(data: Data, files: Any, what: str) -> Rows:
+    keys = _media_keys(data)
+    return read_rows(files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, media_keys=keys, what=what)
+
+
+def _file_rows(data: Data, files: Any, tokenizer: Any, processor: Any, what: str) -> Sequence[Row]:
     if data.use_shm:
         files = [in_shared_memory(str(file), "data.use_shm") for file in paths(files, what)]
         files = files if len(files) > 1 else files[0]
     custom_cls = data.custom_cls
     if custom_cls.path is None:
-        keys = _media_keys(data)
-        return read_rows(
-            files, prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, media_keys=keys, what=what
-        )
+        return _plain_rows(data, files, what)
     cls = load_attribute(custom_cls.path, custom_cls.name, what=SECTION)
     local = [str(path) for path in paths(files, what)]
     dataset = _call(

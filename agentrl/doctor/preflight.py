@@ -115,18 +115,22 @@ def check_conversations(files: Any, what: str) -> None:
 
 
 def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
-    from agentrl.data.rows import read_rows
+    from agentrl.data.dataset import plain_parts
+    from agentrl.data.rows import Rows
+    from agentrl.doctor.containers import check_containers
     from agentrl.rollout.loops.registry import loop_class
 
     data, agent = config.data, config.rollout.agent
-    rows = read_rows(list(files), prompt_key=data.prompt_key, reward_fn_key=data.reward_fn_key, what=what)
-    for place in range(min(len(rows), WHOLE_ROWS)):
-        rows[place]
+    parts = plain_parts(data, list(files), what)
     if trains and what == "data.train_files":
-        check_enough_rows(config, len(rows))
-    silent = [uid for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
-    for name in rows.agent_names() if config.model.external_lib is None else ():
+        check_enough_rows(config, sum(len(rows) for rows in parts))
+    read = [rows for rows in parts if isinstance(rows, Rows)]
+    first = [row for rows in parts for row in rows[:WHOLE_ROWS]]
+    silent = [uid for rows in read for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
+    names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))
+    for name in sorted(names) if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path)
+    check_containers(config, first)
     some = f"{plural(len(silent), 'row')} {'has' if len(silent) == 1 else 'have'}"
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
 

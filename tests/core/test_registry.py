@@ -17,7 +17,12 @@ from agentrl.core.points import LR_SCHEDULES, PARSERS, POLICY_LOSSES, REGISTRIES
 from agentrl.core.registry import Registry
 
 BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIES for name in r.names]
-ELSEWHERE = {"task": "agentrl data NAME", "agent_loop": "rollout.agent.default_agent_loop"}
+ELSEWHERE = {
+    "task": "agentrl data NAME",
+    "agent_loop": "rollout.agent.default_agent_loop",
+    "task_format": "extra_info.task.format",
+    "row_source": "data.train_files",
+}
 EACH = [pytest.param(registry, id=registry.decorator) for registry in REGISTRIES]
 
 
@@ -48,7 +53,10 @@ def test_one_of_the_users_keeps_it_too(registry: Registry[object], tmp_path: Pat
 
 @pytest.mark.parametrize("registry", EACH)
 def test_what_is_not_there_is_one_line(registry: Registry[object]) -> None:
-    for name, says in (("nowhere.py:f", "nowhere.py does not exist"), ("nosuch", f"choose {registry.words[0]}")):
+    for name, says in (
+        ("nowhere.py:f", "nowhere.py does not exist"),
+        ("nosuch", f"choose {''.join(registry.words[:1])}"),
+    ):
         with pytest.raises(UserError, match=rf"^the\.key.*{says}"):
             registry.get(name, "the.key")
 

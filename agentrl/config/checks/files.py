@@ -10,6 +10,7 @@ from agentrl.config.schema.sft import SftData
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote, known_scheme
 from agentrl.core.resources import find
+from agentrl.core.row_sources import split_source
 
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -42,7 +43,7 @@ def row_file(key: str, path: Any) -> None:
     """Raises UserError when a file of rows cannot be there."""
     if not isinstance(path, str):
         raise UserError(f"{key}: {path!r} is not a path; give a file or a list of files")
-    if is_given(path):
+    if is_given(path) or split_source(path):
         return None
     if is_remote(path):
         return known_scheme(path, key)

@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
+from agentrl.config.checks.files import as_list
 from agentrl.config.choices import OPEN, OpenChoice
+from agentrl.core import points
 from agentrl.core.plugins import import_external
+from agentrl.core.row_sources import split_source
+
+SOURCES = OpenChoice(points.ROW_SOURCES)
 
 
 def own_objects(config: Any) -> None:
@@ -26,6 +31,9 @@ def _named(config: Any) -> Iterator[tuple[OpenChoice, str, str]]:
         for word in value if isinstance(value, list) else [value]:
             if word is not None:
                 yield choice, key, word
+    for key in ("data.train_files", "data.val_files", "data.path"):
+        for source in filter(None, map(split_source, as_list(_get(config, key)))):
+            yield SOURCES, key, source[0]
 
 
 def _get(config: Any, path: str) -> Any:

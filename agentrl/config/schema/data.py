@@ -19,7 +19,7 @@ class Data:
     """Rows for training and validation."""
 
     train_files: Any = None
-    """A parquet or jsonl file, or a list of them."""
+    """A parquet or jsonl file, a row source such as `tasks:FOLDER`, or a list of them."""
     val_files: Any = None
     """The same for validation; null: no validation."""
     prompt_key: str = "prompt"

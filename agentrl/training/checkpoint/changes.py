@@ -18,6 +18,7 @@ from agentrl.config.keys import schema_keys
 from agentrl.config.names import written
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
+from agentrl.core.row_sources import split_source
 from agentrl.tracking.loggers import CONFIG_FILE
 from agentrl.training.checkpoint.folders import latest
 
@@ -159,6 +160,9 @@ def _same(old: Any, new: Any) -> bool:
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return all(map(_same, old, new))
     if isinstance(old, str) and isinstance(new, str) and "\n" not in old + new:
+        sources = split_source(old), split_source(new)
+        if sources[0] and sources[1] and sources[0][0] == sources[1][0]:
+            old, new = sources[0][1], sources[1][1]
         return old == new or (os.path.exists(new) and os.path.realpath(old) == os.path.realpath(new))
     return bool(old == new)
 
