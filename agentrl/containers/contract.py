@@ -33,6 +33,8 @@ class ContainerSpec:
     """Most MiB written to its disk; None: no limit."""
     processes: int = 512
     """Most processes at once."""
+    entrypoint: bool = True
+    """Whether its image's entrypoint runs beside the commands, from the start on: it may start services."""
     network: Network = "none"
     allowed: tuple[str, ...] = ()
     """Hosts that `allow` lets through."""
@@ -87,8 +89,12 @@ class Container(Protocol):
     async def download(self, path: str, to: Path) -> None:
         """Copy a file, or the content of a folder, to `to` on this host. Raises InfraError; nothing leaves `to`."""
 
+    async def host(self) -> str:
+        """The address at which the started container reaches this machine. Raises InfraError where it reaches none."""
+
     async def stop(self) -> None:
-        """Remove it with all its processes, its disk and its network. Safe to call twice. Never raises."""
+        """Remove it with all its processes, its disk and its network. Safe to call twice, and after a start that failed
+        or was cancelled. Never raises."""
 
 
 class ContainerProvider(Protocol):
