@@ -28,7 +28,7 @@ TAIL = 4000
 
 @task_format("harbor")
 class HarborTask:
-    """A row's task folder: `path`; `processes`, what becomes of the agent's before the tests: `stop` (default), `keep`."""
+    """A row's task folder: `path`; `processes`: whether to `stop` (default) or `keep` the agent's before the tests."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         if unknown := arguments.keys() - ARGUMENTS:
@@ -51,6 +51,18 @@ class HarborTask:
     def agent_timeout(self) -> float | None:
         """Seconds for the agent, as the task says."""
         return self.task.agent_timeout
+
+    @property
+    def set_up_timeout(self) -> float:
+        """Seconds for the set-up, as long as the health check may take."""
+        check = self.task.healthcheck
+        waits = 0 if check is None else check.start_period + check.retries * (check.interval + check.timeout)
+        return 5 * STEP + waits
+
+    @property
+    def verify_timeout(self) -> float:
+        """Seconds for the verification, with the copies around the tests."""
+        return 5 * STEP + (self.task.tests.timeout or 0)
 
     async def set_up(self, container: Container) -> None:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""

@@ -1,0 +1,66 @@
+"""Work with task folders before a run.
+
+agentrl tasks check FOLDER                 run each task's solution, and nothing at all: 1 and 0 are right
+agentrl tasks check FOLDER --task fix-git  one of them
+"""
+
+import argparse
+import asyncio
+import tempfile
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.tasks.harbor.table import CheckTable
+
+HELP = "check task folders before a run"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="check")
+    check = actions.add_parser("check", help="build each task, run its solution and a no-op in it, verify both")
+    check.add_argument("folder", help="a task folder, or a folder with task folders in it")
+    check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
+    check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
+    check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
+    check.add_argument("--provider", metavar="NAME", default="docker", help="of containers (default: docker)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action; returns 1 if a task is broken."""
+    return check(args)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Check the tasks of a folder. Raises UserError for a folder without one, and without an engine."""
+    from rich.console import Console
+
+    from agentrl.tasks.harbor import find_tasks
+    from agentrl.tasks.harbor.table import CheckTable
+
+    if args.jobs < 1:
+        raise UserError("--jobs must be 1 or more")
+    tasks = find_tasks(Path(args.folder).expanduser())
+    chosen = {name: tasks[name] for name in tasks if any(fnmatch(name, wanted) for wanted in args.task or ["*"])}
+    if not chosen:
+        raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
+    table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
+    with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
+        asyncio.run(_check(chosen, args.provider, Path(args.logs or unkept), args.jobs, table))
+    return table.close()
+
+
+async def _check(tasks: dict[str, Path], provider: str, logs: Path, jobs: int, table: "CheckTable") -> None:
+    from agentrl.core.points import CONTAINER_PROVIDERS
+    from agentrl.tasks.harbor.check import check_tasks
+
+    containers = CONTAINER_PROVIDERS.make(provider, "--provider", None)
+    try:
+        async for report in check_tasks(tasks, containers, logs, jobs=jobs):
+            table.add(report)
+    finally:
+        await containers.close()
