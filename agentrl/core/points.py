@@ -184,9 +184,10 @@ ROW_SOURCES: Registry[Any] = Registry(
     decorator="row_source",
     places=("tasks", "environments"),
     contract=FunctionContract(("argument",), ("data",)),
+    marks=("scored",),
 )
 """`data.train_files=NAME:ARGUMENT` and `data.val_files`. It gives the rows, each with a `uid` of its own; `data` is the
-section `data`."""
+section `data`. Mark `scored`: the rollout itself sets the reward of these rows, so no reward function is needed."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (
     ADVANTAGES,

@@ -40,7 +40,7 @@ def joined(parts: Sequence[Sequence[Row]]) -> Sequence[Row]:
 
 def split_files(files: Any) -> tuple[Any, list[str]]:
     """(files, sources) among `files`, a path or a list of paths; None for no files."""
-    values = [files] if isinstance(files, str | Path) else list(files or [])
+    values: list[Any] = [files] if isinstance(files, str | Path) else list(files or [])
     sources = [value for value in values if split_source(value)]
     named = [value for value in values if value not in sources]
     return (named or None, sources) if sources else (files, [])
@@ -55,3 +55,10 @@ def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
     if not len(rows):
         raise UserError(f"{what}: {source} has no rows")
     return rows
+
+
+def scored_by_rollout(data: Data) -> bool:
+    """Whether the rollout itself sets the reward of rows of the run."""
+    sources = [*split_files(data.train_files)[1], *split_files(data.val_files)[1]]
+    names = [(split_source(source) or (source, ""))[0] for source in sources]
+    return any(ROW_SOURCES.mark(name, "scored", "data.train_files") for name in names)

@@ -3,6 +3,7 @@
 from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.config.validate import TRAINING, Check
 from agentrl.core.errors import UserError
+from agentrl.data.sources import scored_by_rollout
 from agentrl.rewards.ready_made import known_source
 
 
@@ -15,7 +16,7 @@ def something_scores(reward: Reward, rollout: Rollout, data: Data) -> None:
     tools = multi_turn.tool_config_path and reward.tool_weight != 0
     acting = multi_turn.enable and (tools or (multi_turn.interaction_config_path and reward.interaction_weight != 0))
     judged = reward.reward_model.enable
-    if not (scorer or judged or acting or own_loop or known_source(data)):
+    if not (scorer or judged or acting or own_loop or scored_by_rollout(data) or known_source(data)):
         raise UserError(
             "nothing scores the answers: set reward.custom_reward_function.path or reward.reward_model, or let tools "
             "or an interaction do it (rollout.multi_turn.enable=true with tool_config_path or interaction_config_path, "

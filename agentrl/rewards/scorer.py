@@ -37,7 +37,7 @@ class ScoreSources:
     tools: bool = True
     interactions: bool = True
     loops: bool = False
-    """Agent loops of the user's own."""
+    """Agent loops of the user's own, and rollouts of rows that score themselves."""
 
 
 TOOLS_AND_INTERACTIONS = ScoreSources()

@@ -16,6 +16,7 @@ from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
+from agentrl.data.sources import scored_by_rollout
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
@@ -145,7 +146,7 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, 
         sources=ScoreSources(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            loops=own_loops(config.rollout),
+            loops=own_loops(config.rollout) or scored_by_rollout(config.data),
         ),
     )
 

@@ -8,12 +8,13 @@ import pytest
 
 from agentrl.config.checks.files import row_file
 from agentrl.config.checks.own import own_objects
-from agentrl.config.schema import Data
+from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES, row_source
 from agentrl.core.row_sources import split_source
 from agentrl.data import load_dataset
 from agentrl.doctor.preflight import check_rows
+from agentrl.rewards.checks import something_scores
 from agentrl.rewards.ready_made import known_source
 from agentrl.training.checkpoint.changes import changes
 from agentrl.trajectory.row import Row
@@ -122,3 +123,13 @@ def test_the_same_folder_written_otherwise_is_no_change(tmp_path: Path, monkeypa
     assert not changed("tasks:some", f"tasks:{tmp_path}/some")
     assert changed("tasks:some", "env:some")
     assert changed("tasks:some", "tasks:other")
+
+
+def test_rows_that_score_themselves_need_no_reward_function() -> None:
+    @row_source("judged", scored=True)
+    def judged(argument: str) -> list[Row]:
+        return [Row("judged:0", [{"role": "user", "content": "x"}])]
+
+    something_scores(Reward(), Rollout(), Data(train_files=["judged:", "count:1"], prompt_key="mine"))
+    with pytest.raises(UserError, match="nothing scores"):
+        something_scores(Reward(), Rollout(), Data(train_files="count:1", prompt_key="mine"))
