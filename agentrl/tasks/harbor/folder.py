@@ -42,7 +42,7 @@ def read_task(folder: Path) -> Task:
     raise UserError(f"{folder} is no task folder: it has neither {' nor '.join(READERS)}")
 
 
-@row_source("tasks")
+@row_source("tasks", scored=True)
 def task_rows(argument: str) -> list[Row]:
     """A row for each task of a folder, by name. Raises UserError for tasks that cannot be run."""
     place, _, query = argument.partition("?")

@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
@@ -43,7 +44,7 @@ def read_toml(folder: Path) -> Task:
         agent_timeout=timeout,
         healthcheck=_healthcheck(environment),
         files=_loose_files(folder, spec),
-        metadata=dict(top.sub("metadata").values) | {"keywords": top.sub("task").values.get("keywords")},
+        metadata=_metadata(top),
     )
     return _noted(task, [*notes, *_unused(top, environment)])
 
@@ -164,6 +165,12 @@ def _loose_files(folder: Path, spec: ContainerSpec) -> Path | None:
     place = folder / "environment"
     described = any((place / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
     return place if spec.image and place.is_dir() and any(place.iterdir()) and not described else None
+
+
+def _metadata(top: Fields) -> dict[str, Any]:
+    found = [top.get(key) or {} for key in ("metadata", "task")]
+    told, named = (one if isinstance(one, dict) else {} for one in found)
+    return {**told, "keywords": named.get("keywords")}
 
 
 def _unused(top: Fields, environment: Fields) -> list[str]:
