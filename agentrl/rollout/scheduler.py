@@ -182,6 +182,7 @@ class Scheduler:
         """
         last = ledger.turns[-1]
         messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
+        messages = [message for message in messages if message.get("side", ledger.side) == ledger.side]
         trace = trajectory.sample == 0
         ids, prompt = ledger.ids, ledger.prompt_length
         mismatch = self.env.chat.check_trajectory(messages, ids, trajectory.schemas, trace=trace, prompt=prompt)

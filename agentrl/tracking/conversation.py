@@ -59,7 +59,7 @@ def conversation(
     body: list[RenderableType] = [_header(record)]
     for number, sample in enumerate(samples, start=1):
         if len(samples) > 1:
-            body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record)})", style="bold"))
+            body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record, number - 1)})", style="bold"))
         body += [Text(""), _stream(sample, max_prompt)]
     body += [Text(""), *_calls(record), *_program(record), *_trouble(record), legend()]
     name = title or str(record["key"])
@@ -162,8 +162,10 @@ def _calls(record: Record) -> Iterator[Text]:
         yield text.append(f"  {duration(call['seconds'])}  reward {figure(call['reward'])}")
 
 
-def _why(record: Record) -> str:
+def _why(record: Record, sample: int) -> str:
     """Why a trajectory has several samples."""
+    if sides := record.get("sides"):
+        return f"side {sides[sample]}, final reward {figure(record['side_rewards'][sides[sample]])}"
     return (
         "the program's history did not continue"
         if "gateway" in record.get("extra", {})

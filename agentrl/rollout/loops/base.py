@@ -47,8 +47,10 @@ class AgentLoop(ABC):
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         """Fill `trajectory`. May raise InfraError; asyncio.CancelledError must pass."""
 
-    def episode(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> Episode:
-        """An episode, which keeps tokens, messages and limits in step."""
+    def episode(
+        self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]], *, side: int | None = None
+    ) -> Episode:
+        """An episode, which keeps tokens, messages and limits in step; with several of them each has its `side`."""
         env = self.env
         return Episode(
             trajectory,
@@ -59,4 +61,5 @@ class AgentLoop(ABC):
             schemas,
             inference_template=env.inference_template,
             on_turn=env.on_turn,
+            side=side,
         )

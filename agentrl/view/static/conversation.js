@@ -77,8 +77,8 @@ export class Conversation {
 
   sample(sample, i) {
     const { samples } = this.record;
-    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record)}`));
-    const calls = i === samples.length - 1 || samples.length === 1 ? this.record.tool_calls : [];
+    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record, i)}`));
+    const calls = i === samples.length - 1 || this.record.sides ? this.record.tool_calls : [];
     const lastOf = new Map(sample.segments.map((segment, at) => [`${segment.source} ${segment.turn}`, at]));
     let at = 0;
     sample.segments.forEach((segment, number) => {
@@ -197,7 +197,8 @@ export class Conversation {
 }
 
 // Why it has several samples.
-const why = (record) => record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
+const why = (record, i) => record.sides ? `side ${record.sides[i]}, final reward ${record.side_rewards[record.sides[i]]}`
+  : record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {
