@@ -57,6 +57,7 @@ class DockerContainer:
     ) -> Done:
         """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
         running = Command(self._engine.client, self.name, command)
+        user = self._spec.user if user is None else user
         start = time.monotonic()
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
         try:

@@ -34,7 +34,7 @@ class Script:
     command: str
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None
-    """None: the image's."""
+    """None: the agent's; empty: the image's."""
     timeout: float | None = None
     """Seconds; None: no limit of its own."""
 

@@ -40,7 +40,7 @@ def read_toml(folder: Path) -> Task:
         instruction=read_instruction(folder / "instruction.md"),
         spec=spec,
         tests=_tests(folder, verifier),
-        solution=_solution(folder, top.sub("solution"), agent, timeout),
+        solution=_solution(folder, top.sub("solution"), timeout),
         agent_timeout=timeout,
         healthcheck=_healthcheck(environment),
         files=_loose_files(folder, spec),
@@ -93,6 +93,7 @@ def _spec(folder: Path, environment: Fields, agent: Fields, verifier: Fields, no
         build=None if image else build,
         workdir=environment.text("workdir") or service.workdir,
         env=service.env | environment.texts("env"),
+        user=_user(agent),
         cpus=environment.number("cpus", defaults.cpus) or defaults.cpus,
         memory_mb=environment.megabytes("memory_mb", "memory") or defaults.memory_mb,
         storage_mb=environment.megabytes("storage_mb", "storage"),
@@ -127,14 +128,14 @@ def _tests(folder: Path, verifier: Fields) -> Script:
     if not (tests / "test.sh").is_file():
         raise UserError(f"{tests}/test.sh is missing: it writes the reward to /logs/verifier/reward.txt")
     timeout = verifier.number("timeout_sec", 600)
-    return Script((tests,), TESTS, f"{TESTS}/test.sh", verifier.texts("env"), _user(verifier), timeout)
+    return Script((tests,), TESTS, f"{TESTS}/test.sh", verifier.texts("env"), _user(verifier) or "", timeout)
 
 
-def _solution(folder: Path, solution: Fields, agent: Fields, timeout: float | None) -> Script | None:
-    env, user = solution.texts("env"), _user(agent)
+def _solution(folder: Path, solution: Fields, timeout: float | None) -> Script | None:
+    env = solution.texts("env")
     if not (folder / "solution" / "solve.sh").is_file():
         return None
-    return Script((folder / "solution",), SOLUTION, f"{SOLUTION}/solve.sh", env, user, timeout)
+    return Script((folder / "solution",), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout)
 
 
 def _user(table: Fields) -> str | None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.sandbox.docker.engine import Engine
+
 HERE = Path(__file__).parent
 IMAGE = "agentrl-test-tasks"
 DOCKERFILE = """\
@@ -26,6 +28,15 @@ def unpack(kind: str, to: Path, *names: str, image: str = IMAGE) -> Path:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(re.sub(r'^(FROM |docker_image = ")BASE\b', rf"\g<1>{image}", text, flags=re.MULTILINE))
     return to
+
+
+def have_image(engine: Engine, folder: Path) -> str:
+    """The image that all tasks can run in; built in a minute, once, with files in `folder`."""
+    if not engine.docker("images", "--quiet", IMAGE).strip():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "Dockerfile").write_text(DOCKERFILE)
+        engine.docker("build", "-t", IMAGE, "--build-arg", f"BASE={engine.base()}", str(folder), timeout=600)
+    return IMAGE
 
 
 def files_of(text: str) -> Iterator[tuple[str, str]]:
