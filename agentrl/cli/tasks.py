@@ -60,6 +60,8 @@ async def _check(tasks: dict[str, Path], provider: str, logs: Path, jobs: int, t
 
     containers = CONTAINER_PROVIDERS.make(provider, "--provider", None)
     try:
+        if hasattr(containers, "ready"):
+            await containers.ready()
         async for report in check_tasks(tasks, containers, logs, jobs=jobs):
             table.add(report)
     finally:

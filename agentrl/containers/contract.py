@@ -102,7 +102,10 @@ class Container(Protocol):
 
 
 class ContainerProvider(Protocol):
-    """Makes containers. One object serves a run."""
+    """Makes containers. One object serves a run.
+
+    It may have `async ready()`, which raises UserError where it can make none at all.
+    """
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image: pulled or built, at most once. Raises UserError with the last lines of a failed build."""

@@ -9,12 +9,12 @@ import pytest
 
 from agentrl.tasks.harbor.processes import LISTED, Process, parse
 
-SERVER = """
+SERVER = r"""
 import os, socket, time
 server = socket.create_server(("127.0.0.1", 0))
 if os.fork() == 0:
     server.close()
-print(os.getpid(), flush=True)
+os.write(1, b"%d\n" % os.getpid())
 time.sleep(100)
 """
 
