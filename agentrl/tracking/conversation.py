@@ -61,7 +61,7 @@ def conversation(
         if len(samples) > 1:
             body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record, number - 1)})", style="bold"))
         body += [Text(""), _stream(sample, max_prompt)]
-    body += [Text(""), *_calls(record), *_program(record), *_trouble(record), legend()]
+    body += [Text(""), *_calls(record), *_program(record), *_task(record), *_trouble(record), legend()]
     name = title or str(record["key"])
     return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
 
@@ -182,6 +182,17 @@ def _program(record: Record) -> Iterator[Text]:
     ended = "was stopped" if code is None else f"ended with code {code}"
     yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}", style="dim")
     for line in str(program["output"]).rstrip().splitlines()[-LAST_LINES:]:
+        yield Text(f"  {line.translate(CONTROL)}", style="dim")
+
+
+def _task(record: Record) -> Iterator[Text]:
+    """The phases of its container, and the last lines of the verification."""
+    task = record.get("extra", {}).get("task")
+    if not isinstance(task, dict) or "seconds" not in task:
+        return
+    phases = ", ".join(f"{phase} {duration(seconds)}" for phase, seconds in task["seconds"].items())
+    yield Text(f"container {task.get('container', '')}: {phases}", style="dim")
+    for line in str(task.get("output", "")).rstrip().splitlines()[-LAST_LINES:]:
         yield Text(f"  {line.translate(CONTROL)}", style="dim")
 
 

@@ -82,6 +82,10 @@ class DockerContainer:
         except InfraError as error:
             raise InfraError(f"{self.name}: {path}: {error}") from error
 
+    async def host(self) -> str:
+        """This machine's address in its network. Raises InfraError where it has none."""
+        return await self._networks.address(self._spec)
+
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
         if self._made is None:
