@@ -64,7 +64,10 @@ class Done:
 
 
 class Container(Protocol):
-    """A container of a row's own."""
+    """A container of a row's own.
+
+    It may have `sibling(spec)`: a further container of the same provider, still to be started, for tasks with two.
+    """
 
     @property
     def name(self) -> str:

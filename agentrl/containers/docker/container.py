@@ -86,6 +86,10 @@ class DockerContainer:
         """This machine's address in its network. Raises InfraError where it has none."""
         return await self._networks.address(self._spec)
 
+    def sibling(self, spec: ContainerSpec) -> "DockerContainer":
+        """A further container of the same run, still to be started; its image is made by then."""
+        return DockerContainer(self._engine, self._images, self._networks, spec)
+
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
         if self._made is None:

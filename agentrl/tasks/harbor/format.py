@@ -17,6 +17,7 @@ from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.folder import read_task
 from agentrl.tasks.harbor.processes import Process, look, stop_left
 from agentrl.tasks.harbor.rewards import read_reward
+from agentrl.tasks.harbor.separate import verifier_container
 from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script
 
 STEP = 120.0
@@ -62,7 +63,9 @@ class HarborTask:
     @property
     def verify_timeout(self) -> float:
         """Seconds for the verification, with the copies around the tests."""
-        return 5 * STEP + (self.task.tests.timeout or 0)
+        own = self.task.separate.spec if self.task.separate else None
+        ready = own.build_timeout + own.start_timeout if own else 0
+        return 5 * STEP + ready + (self.task.tests.timeout or 0)
 
     async def set_up(self, container: Container) -> None:
         """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
@@ -85,9 +88,15 @@ class HarborTask:
 
     async def verify(self, container: Container, logs: Path) -> Verdict:
         """Run the tests; their files in /logs/verifier and their output go to `logs`. Raises InfraError."""
+        if self.task.separate is not None:
+            async with verifier_container(container, self.task.separate, logs / "artifacts") as own:
+                return await self._test(own, logs)
         if self._before is not None and self.processes == "stop":
             await stop_left(container, self._before)
         await self._clear(container)
+        return await self._test(container, logs)
+
+    async def _test(self, container: Container, logs: Path) -> Verdict:
         done = await _run(container, self.task.tests, {})
         await asyncio.to_thread(_keep, logs, done)
         output = done.output[-TAIL:]
@@ -130,7 +139,7 @@ async def _run(container: Container, script: Script, env: dict[str, str]) -> Don
     """Copy a script's files and run it. Raises InfraError."""
     for source in script.files:
         await container.upload(source, script.folder if source.is_dir() else f"{script.folder}/{source.name}")
-    if script.files:
+    if "\n" not in script.command:
         await _root(container, f"chmod +x {quote(script.command)}")
     timeout = script.timeout or 24 * 3600.0
     return await container.exec(script.command, timeout=timeout, env=env | script.env, user=script.user)

@@ -40,6 +40,25 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Collect:
+    """A command in the agent's container before files are copied out of it."""
+
+    command: str
+    timeout: float = 60.0
+    user: str | None = None
+
+
+@dataclass(frozen=True)
+class Separate:
+    """A container of the verifier's own."""
+
+    spec: ContainerSpec
+    artifacts: tuple[str, ...] = ()
+    """Files and folders that it gets from the agent's container, at the same paths."""
+    collect: tuple[Collect, ...] = ()
+
+
+@dataclass(frozen=True)
 class Task:
     """One task. All that is read from its folder."""
 
@@ -52,6 +71,8 @@ class Task:
     healthcheck: Healthcheck | None = None
     files: Path | None = None
     """A folder whose content is copied to the working folder, as there is no Dockerfile that does so."""
+    separate: Separate | None = None
+    """None: the tests run in the agent's container."""
     by_exit_code: bool = False
     """Whether the exit code of the tests is the reward, without a file."""
     metadata: dict[str, Any] = field(default_factory=dict)

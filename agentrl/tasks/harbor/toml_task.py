@@ -12,10 +12,11 @@ from typing import Any
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.tasks.harbor.environment import limits, network, policy, user_of
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Healthcheck, Script, Task
+from agentrl.tasks.harbor.toml_separate import is_separate, read_separate
 
-NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 CANARY = re.compile(r"(?:(?:<!--.*canary.*-->|#.*canary.*)\s*\n|\s*\n)+", re.IGNORECASE)
 IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts", "multi_step_reward_strategy")
 """Fields that change nothing in how a task of one step runs."""
@@ -31,15 +32,17 @@ def read_toml(folder: Path) -> Task:
     for key in IGNORED:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
-    _refuse(top, verifier, environment)
+    _refuse(top, environment)
     notes: list[str] = []
     spec = _spec(folder, environment, agent, verifier, notes)
     timeout = agent.number("timeout_sec", 0) or None
+    separate, bundled = read_separate(folder, top, verifier, spec)
     task = Task(
         folder=folder,
         instruction=read_instruction(folder / "instruction.md"),
         spec=spec,
-        tests=_tests(folder, verifier),
+        tests=_tests(folder, verifier, bundled),
+        separate=separate,
         solution=_solution(folder, top.sub("solution"), timeout),
         agent_timeout=timeout,
         healthcheck=_healthcheck(environment),
@@ -61,7 +64,7 @@ def read_instruction(file: Path) -> str:
     return text
 
 
-def _refuse(top: Fields, verifier: Fields, environment: Fields) -> None:
+def _refuse(top: Fields, environment: Fields) -> None:
     """Raises UserError for a task that needs something that is not here."""
     system = str(environment.get("os") or "linux").lower()
     reasons = {
@@ -69,9 +72,6 @@ def _refuse(top: Fields, verifier: Fields, environment: Fields) -> None:
         f"environment.os is {system}: only linux is supported": system != "linux",
         "environment.gpus: containers with a GPU are not supported": bool(environment.number("gpus", 0)),
         "environment.tpu: containers with a TPU are not supported": environment.get("tpu") is not None,
-        "verifier.environment: a verifier in a container of its own is not supported": (
-            verifier.get("environment") is not None or verifier.get("environment_mode") == "separate"
-        ),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -80,55 +80,35 @@ def _refuse(top: Fields, verifier: Fields, environment: Fields) -> None:
 
 def _spec(folder: Path, environment: Fields, agent: Fields, verifier: Fields, notes: list[str]) -> ContainerSpec:
     place = folder / "environment"
+    image, build = environment.text("docker_image"), place if (place / "Dockerfile").is_file() else None
     compose = place / "docker-compose.yaml"
     service = read_compose(compose, "main") if compose.is_file() else Service()
-    image = environment.text("docker_image") or service.image
-    build = service.build or (place if (place / "Dockerfile").is_file() else None)
+    image, build = image or service.image, service.build or build
     if image is None and build is None:
         raise UserError(f"{place}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
-    network, allowed = _network(environment, agent, verifier, notes)
-    defaults = ContainerSpec()
-    return ContainerSpec(
-        image=image,
-        build=None if image else build,
-        workdir=environment.text("workdir") or service.workdir,
-        env=service.env | environment.texts("env"),
-        user=_user(agent),
-        cpus=environment.number("cpus", defaults.cpus) or defaults.cpus,
-        memory_mb=environment.megabytes("memory_mb", "memory") or defaults.memory_mb,
-        storage_mb=environment.megabytes("storage_mb", "storage"),
-        network=network,
-        allowed=allowed,
-        build_timeout=environment.number("build_timeout_sec", defaults.build_timeout),
-        start_timeout=defaults.start_timeout,
-    )
+    spec = limits(environment, image, build)
+    access, allowed = _network(environment, agent, verifier, notes)
+    workdir = spec.workdir or service.workdir
+    env = {**service.env, **spec.env}
+    return replace(spec, network=access, allowed=allowed, workdir=workdir, env=env, user=user_of(agent))
 
 
 def _network(environment: Fields, agent: Fields, verifier: Fields, notes: list[str]) -> tuple[str, tuple[str, ...]]:
     """The network of the container: the agent's, where the task gives agent and tests different ones."""
-    old = environment.get("allow_internet")
-    own = _policy(environment) or ("none" if old is False else "full", ())
-    agents, tests = _policy(agent) or own, _policy(verifier) or own
-    if agents != tests:
+    own = network(environment)
+    agents, tests = policy(agent) or own, policy(verifier) or own
+    if agents != tests and not is_separate(verifier):
         notes.append("agent.network_mode holds for the tests too")
     return agents
 
 
-def _policy(table: Fields) -> tuple[str, tuple[str, ...]] | None:
-    mode, hosts = table.text("network_mode"), table.names("allowed_hosts")
-    if mode is None:
-        return None
-    if mode not in NETWORKS:
-        raise table.wrong("network_mode", mode, f"one of {', '.join(NETWORKS)}")
-    return NETWORKS[mode], hosts
-
-
-def _tests(folder: Path, verifier: Fields) -> Script:
+def _tests(folder: Path, verifier: Fields, bundled: bool) -> Script:
     tests = folder / "tests"
-    if not (tests / "test.sh").is_file():
+    if not bundled and not (tests / "test.sh").is_file():
         raise UserError(f"{tests}/test.sh is missing: it writes the reward to /logs/verifier/reward.txt")
     timeout = verifier.number("timeout_sec", 600)
-    return Script((tests,), TESTS, f"{TESTS}/test.sh", verifier.texts("env"), _user(verifier) or "", timeout)
+    files = () if bundled else (tests,)
+    return Script(files, TESTS, f"{TESTS}/test.sh", verifier.texts("env"), user_of(verifier) or "", timeout)
 
 
 def _solution(folder: Path, solution: Fields, timeout: float | None) -> Script | None:
@@ -136,14 +116,6 @@ def _solution(folder: Path, solution: Fields, timeout: float | None) -> Script |
     if not (folder / "solution" / "solve.sh").is_file():
         return None
     return Script((folder / "solution",), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout)
-
-
-def _user(table: Fields) -> str | None:
-    """A user's name or number."""
-    value = table.get("user")
-    if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise table.wrong("user", value, "a name or a number")
-    return None if value is None else str(value)
 
 
 def _healthcheck(environment: Fields) -> Healthcheck | None:

@@ -74,6 +74,32 @@ def test_users_health_check_and_compose(folders: Path) -> None:
     assert read_task(folders / "one-service-compose").spec.env == {"GREETING": "good morning"}
 
 
+def test_a_verifier_in_a_container_of_its_own(tmp_path: Path) -> None:
+    toml = """
+    artifacts = ["/app/out.txt", {source = "/data"}]
+    [environment]
+    memory_mb = 512
+    [verifier]
+    environment_mode = "separate"
+    network_mode = "no-network"
+    [[verifier.collect]]
+    command = "sync"
+    """
+    task = read_task(write(tmp_path / "copy", PLAIN | {"task.toml": toml}))
+    assert task.separate is not None
+    assert (task.separate.spec.build, task.separate.spec.memory_mb) == (tmp_path / "copy/environment", 512)
+    assert (task.separate.spec.network, task.spec.network) == ("none", "full")
+    assert task.separate.artifacts == ("/app/out.txt", "/data")
+    assert [hook.command for hook in task.separate.collect] == ["sync"]
+    assert task.tests.files == (tmp_path / "copy/tests",)
+    toml = "[verifier.environment]\nmemory_mb = 256"
+    task = read_task(write(tmp_path / "own", PLAIN | {"task.toml": toml, "tests/Dockerfile": "FROM debian"}))
+    assert task.separate is not None
+    assert (task.separate.spec.build, task.separate.spec.memory_mb) == (tmp_path / "own/tests", 256)
+    assert task.tests.files == ()
+    assert not task.notes
+
+
 def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
     special = unpack("special", tmp_path)
     task = read_task(special / "first-format")
@@ -95,7 +121,10 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"task.toml": "[environment]\ngpus = 1"}, "environment.gpus: containers with a GPU are not supported"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "environment.os is windows: only linux"),
         ({"task.toml": "[[steps]]\nname = 'a'"}, "steps: a task of several steps"),
-        ({"task.toml": "[verifier]\nenvironment_mode = 'separate'"}, "a verifier in a container of its own"),
+        (
+            {"task.toml": "artifacts = ['out']\n[verifier.environment]\ncpus = 1"},
+            "artifacts is 'out': write full paths",
+        ),
         ({"task.toml": "[environment]\nnetwork_mode = 'some'"}, "network_mode is 'some': write one of public"),
         ({"task.toml": "[environment.env]\nA = '${AGENTRL_NOT_SET}'"}, "environment.env.A needs the environment"),
         ({"instruction.md": " \n"}, "instruction.md is empty"),
