@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def main() -> int:
     if folder is None:
         have_image(engine, args.out / "image")
         folder = unpack("folders", args.out / "tasks")
+        shutil.rmtree(folder / "no-network")  # for it Harbor pulls an image of a hub
     env = os.environ | engine.env | {"PATH": f"{Path(engine.program).parent}:{os.environ['PATH']}"}
     theirs = {agent: harbor_rewards(args.harbor, folder, agent, args.out, env, args.jobs) for agent in AGENTS}
     ours = asyncio.run(own_rewards(folder, args.out / "logs", args.jobs))
