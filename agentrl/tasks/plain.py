@@ -26,7 +26,6 @@ SPARE = 30.0
 """Seconds between a command's own limit and that of its phase."""
 TAIL = 8000
 """Characters of the verifier's output that are kept."""
-NETWORKS = ("none", "full", "gateway", "allow")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ TEXTS = Kind(
     lambda value: isinstance(value, Mapping),
     lambda value: {str(key): str(each) for key, each in value.items()},
 )
-NETWORK = Kind(f"{', '.join(NETWORKS[:-1])} or {NETWORKS[-1]}", lambda value: value in NETWORKS, str)
+SWITCH = Kind("true or false", lambda value: isinstance(value, bool), bool)
 
 FIELDS: dict[str, Kind] = {
     "image": TEXT,
@@ -63,7 +62,8 @@ FIELDS: dict[str, Kind] = {
     "memory_mb": WHOLE,
     "storage_mb": WHOLE,
     "processes": WHOLE,
-    "network": NETWORK,
+    "entrypoint": SWITCH,
+    "network": TEXT,
     "allowed": NAMES,
     "build_timeout": NUMBER,
     "start_timeout": NUMBER,

@@ -20,12 +20,11 @@ from pathlib import Path
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import Container, ContainerProvider, ContainerSpec
 from agentrl.core.errors import InfraError, UserError
-from agentrl.core.points import CONTAINER_PROVIDERS
+from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
 from agentrl.core.shares import share_of
 from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
 from agentrl.tasks.images import Images
 from agentrl.tasks.phases import TookTooLong, phase
-from agentrl.tasks.rows import arguments_of, has_container, task_for
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -53,28 +52,32 @@ class TaskRunner:
     """The containers of a run's trajectories. Belongs to one event loop; without rows that ask for it, it does
     nothing."""
 
-    def __init__(self, settings: Containers | None = None) -> None:
-        self._settings = settings or Containers()
+    def __init__(self, containers: Containers | None = None) -> None:
+        self.containers = containers or Containers()
         self._running: dict[int, tuple[Container, asyncio.Task[None] | None]] = {}
         """By id, each container that may exist, with the task that stops it."""
 
     @cached_property
     def provider(self) -> ContainerProvider:
         """Made when a row first asks for a container. Raises UserError."""
-        made: ContainerProvider = CONTAINER_PROVIDERS.make(self._settings.provider, KEY, self._settings)
+        made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
         return made
 
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
-        for row in {row.uid: row for row in rows if has_container(row)}.values():
+        for row in {row.uid: row for row in rows if row.task}.values():
             self._images.expect(task_for(row).spec)
+
+    async def prepared(self, spec: ContainerSpec) -> None:
+        """Wait for an image. Raises InfraError."""
+        await self._images.ready(spec)
 
     async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
         """Run the agent in a container and verify its work. `adapt`: what the agent changes of the container.
 
         A failure becomes the trajectory's outcome; raises UserError alone.
         """
-        trajectory.extra["task"] = {**arguments_of(trajectory.row), "seconds": {}}
+        trajectory.extra["task"] = {**(trajectory.row.task or {}), "seconds": {}}
         task, kept = task_for(trajectory.row), False
         try:
             await self._start(trajectory, task, adapt(task.spec))
@@ -112,12 +115,12 @@ class TaskRunner:
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(share_of(self._settings.max_starting, "rollout.containers.max_starting"))
+        return asyncio.Semaphore(share_of(self.containers.max_starting, "rollout.containers.max_starting"))
 
     async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
         """Give the trajectory a container that is ready for the agent."""
         async with phase(trajectory, "build"):
-            await self._images.ready(spec)
+            await self.prepared(spec)
         async with self._starting:
             container = trajectory.container = self.provider.container(spec)
             self._running[id(container)] = container, None
@@ -154,6 +157,16 @@ class TaskRunner:
             self._running[id(container)] = container, stop
             stop.add_done_callback(lambda _: self._running.pop(id(container), None))
         return stop
+
+
+def task_for(row: Row) -> TaskFormat:
+    """The task of a row that has one. Raises UserError, which begins with the row's uid."""
+    arguments = row.task or {}
+    try:
+        task: TaskFormat = TASK_FORMATS.make(arguments["format"], "extra_info.task.format", arguments)
+    except UserError as error:
+        raise UserError(f"{row.uid}: {error}") from None
+    return task
 
 
 def kept_folder(trajectory: Trajectory) -> Path:

@@ -1,22 +1,27 @@
 """A container around every loop: prepared, set up, verified, stopped, whatever happens in between."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrl.config.schema import Reward
+from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.config.schema.rollout import Containers
+from agentrl.containers import ContainerSpec
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS, container_provider, task_format
 from agentrl.engines.engine import Sampling
 from agentrl.rewards import RewardFn, Scorer, ScoreSources
+from agentrl.rewards.checks import something_scores
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import UNSCORED, Scheduler
+from agentrl.tasks.plain import FIELDS, PlainContainer
 from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
@@ -154,7 +159,7 @@ async def test_at_most_so_many_start_and_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("container", "failed", "finish", "error", "starts"),
     [
-        ({"image": "hang-build", "build_timeout": 0.1}, "build", "timeout", "the container's image: it took longer", 0),
+        ({"image": "hang-build", "build_timeout": 0.1}, "build", "timeout", "image: image hang-build took longer", 0),
         ({"image": "broken-build"}, "build", "error", "the container's image: image broken-build is not there", 0),
         ({"image": "hang-start", "start_timeout": 0.1}, "start", "timeout", "start: it took longer than its 0.1 s", 1),
         ({"image": "broken-start"}, "start", "error", "the container's start: no space left", 2),
@@ -270,7 +275,7 @@ async def test_a_format_of_the_users() -> None:
 
         def __init__(self, arguments: dict[str, Any]) -> None:
             self.broken = arguments.get("broken")
-            self.spec = contained_spec()
+            self.spec = ContainerSpec(image="base")
 
         async def set_up(self, container: Any) -> None:
             if self.broken:
@@ -284,18 +289,12 @@ async def test_a_format_of_the_users() -> None:
     assert (broken.error, fine.reward) == ("the task's set-up: ZeroDivisionError: oh", 0.5)
 
 
-def contained_spec() -> Any:
-    from agentrl.containers import ContainerSpec
-
-    return ContainerSpec(image="base")
-
-
 @pytest.mark.parametrize(
     ("extra_info", "says"),
     [
         ({"container": {"imag": "x"}}, "r:0: extra_info.container: unknown field 'imag'; did you mean image?"),
         ({"container": {"cpus": "2"}}, "r:0: extra_info.container: cpus='2': write a number above 0"),
-        ({"container": {"network": "host"}}, "network='host': write none, full, gateway or allow"),
+        ({"container": {"entrypoint": "yes"}}, "entrypoint='yes': write true or false"),
         ({"container": {"allowed": "a.org"}}, "allowed='a.org': write a list of text"),
         ({"task": {"format": "habor"}}, "r:0: extra_info.task.format=habor: "),
     ],
@@ -305,3 +304,18 @@ async def test_a_row_that_describes_no_container_ends_the_run(extra_info: dict[s
         await run(scheduler(lambda key, turn: "x"), row(**extra_info))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_may_say_all_that_a_container_has() -> None:
+    assert FIELDS.keys() > {field.name for field in fields(ContainerSpec)}
+    given = {"build": "here", "env": {"A": 1}, "memory_mb": 512, "allowed": ["a.org"], "network": None}
+    spec = PlainContainer({"format": "container", **given}).spec
+    assert spec == ContainerSpec(build=Path("here").absolute(), env={"A": "1"}, memory_mb=512, allowed=("a.org",))
+
+
+def test_a_row_that_scores_itself_needs_no_reward_function(tmp_path: Path) -> None:
+    for container, fine in (({"verify": "true"}, True), ({"image": "x"}, False)):
+        record = {"prompt": "x", "extra_info": {"container": container}}
+        (tmp_path / "rows.jsonl").write_text(json.dumps(record) + "\n")
+        with nullcontext() if fine else pytest.raises(UserError, match="nothing scores"):
+            something_scores(Reward(), Rollout(), Data(train_files=str(tmp_path / "rows.jsonl")))
