@@ -5,6 +5,7 @@
 #   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
 #   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
+#   make terminal  a tiny model learns chores with a shell in containers
 #   make test-agents  agent programs of the registries behind the gateway
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
@@ -39,7 +40,7 @@ UV := uv==0.13.9
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code terminal test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -127,6 +128,7 @@ SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
 CODE_TASK := programs --train 256 --val 48 --demos 200
 TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
+TERMINAL_TASK := terminal --train 300 --val 64 --demos 500
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run
@@ -147,6 +149,13 @@ code: $(VENV)/.run
 	$(BIN)/agentrl data $(CODE_TASK) --out .cache/data/code
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
+
+# A model from scratch learns chores with a shell, each trajectory in a container of agentrl's own sandbox.
+terminal: $(VENV)/.run
+	$(BIN)/agentrl data $(TERMINAL_TASK) --out .cache/data/terminal
+	$(BIN)/agentrl model tiny .cache/models/terminal --tokenizer-data .cache/data/terminal/sft.jsonl
+	$(BIN)/agentrl sft --config-name terminal_sft
+	$(BIN)/agentrl train --config-name terminal
 
 # The pages of docs/ that are generated: run it after a new key or a new algorithm.
 reference: $(VENV)/.run

@@ -52,15 +52,15 @@ class TaskRunner:
     """The containers of a run's trajectories. Belongs to one event loop; without rows that ask for it, it does
     nothing."""
 
-    def __init__(self, settings: Containers | None = None) -> None:
-        self._settings = settings or Containers()
+    def __init__(self, containers: Containers | None = None) -> None:
+        self.containers = containers or Containers()
         self._running: dict[int, tuple[Container, asyncio.Task[None] | None]] = {}
         """By id, each container that may exist, with the task that stops it."""
 
     @cached_property
     def provider(self) -> ContainerProvider:
         """Made when a row first asks for a container. Raises UserError."""
-        made: ContainerProvider = CONTAINER_PROVIDERS.make(self._settings.provider, KEY, self._settings)
+        made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
         return made
 
     def expect(self, rows: Iterable[Row]) -> None:
@@ -115,7 +115,7 @@ class TaskRunner:
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(share_of(self._settings.max_starting, "rollout.containers.max_starting"))
+        return asyncio.Semaphore(share_of(self.containers.max_starting, "rollout.containers.max_starting"))
 
     async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
         """Give the trajectory a container that is ready for the agent."""
