@@ -87,8 +87,12 @@ class Container(Protocol):
     async def download(self, path: str, to: Path) -> None:
         """Copy a file, or the content of a folder, to `to` on this host. Raises InfraError; nothing leaves `to`."""
 
+    async def host(self) -> str:
+        """The address at which the started container reaches this machine. Raises InfraError where it reaches none."""
+
     async def stop(self) -> None:
-        """Remove it with all its processes, its disk and its network. Safe to call twice. Never raises."""
+        """Remove it with all its processes, its disk and its network. Safe to call twice, and after a start that failed
+        or was cancelled. Never raises."""
 
 
 class ContainerProvider(Protocol):

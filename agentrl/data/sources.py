@@ -40,7 +40,7 @@ def joined(parts: Sequence[Sequence[Row]]) -> Sequence[Row]:
 
 def split_files(files: Any) -> tuple[Any, list[str]]:
     """(files, sources) among `files`, a path or a list of paths; None for no files."""
-    values = [files] if isinstance(files, str | Path) else list(files or [])
+    values: list[Any] = [files] if isinstance(files, str | Path) else list(files or [])
     sources = [value for value in values if split_source(value)]
     named = [value for value in values if value not in sources]
     return (named or None, sources) if sources else (files, [])

@@ -22,8 +22,15 @@ class Verdict:
     """The end of what the verifier wrote."""
 
 
+SET_UP_TIMEOUT = 600.0
+VERIFY_TIMEOUT = 3600.0
+
+
 class TaskFormat(Protocol):
-    """A row's task, made from the mapping `extra_info["task"]` of the row."""
+    """A row's task, made from the mapping `extra_info["task"]` of the row; one object for each try of a trajectory.
+
+    It may have `set_up_timeout` and `verify_timeout`, in seconds: more than that is an infrastructure error.
+    """
 
     @property
     def spec(self) -> ContainerSpec:
