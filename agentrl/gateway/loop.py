@@ -32,8 +32,7 @@ from agentrl.core.points import agent_loop
 from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.container import run_container
-from agentrl.gateway.containers import Containers
+from agentrl.gateway.containers import ProgramContainers
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import Program, filled, read_program
 from agentrl.gateway.session import Session
@@ -62,7 +61,7 @@ class Shared:
     slots: asyncio.Semaphore | nullcontext[None]
     starts: asyncio.Semaphore
     """Held by programs between their start and their first request."""
-    containers: Containers | None
+    containers: ProgramContainers | None
 
 
 @agent_loop("program")
@@ -80,7 +79,7 @@ class ProgramAgent(AgentLoop):
 
         program = read_program(entry, file)
         slots = _slots(program)
-        containers = None if program.container is None else Containers(program.container)
+        containers = None if program.container is None else ProgramContainers(program.container)
         gateway = Gateway(MODEL, program.host or LOCAL)
         shared = Shared(program, gateway, slots, asyncio.Semaphore(program.max_starting), containers)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
@@ -141,7 +140,7 @@ class ProgramAgent(AgentLoop):
         env = defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
         if self.shared is not None and self.shared.containers is not None:
             words = program.words(values)
-            return await run_container(self.shared.containers, words, env, folder, program.timeout, session.over.wait)
+            return await self.shared.containers.run(words, env, folder, program.timeout, session.over.wait)
         log = folder.parent / "output.log"
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
 

@@ -11,10 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.docker.engine import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
-from agentrl.gateway.containers import ContainerSettings, require_docker
+from agentrl.gateway.containers import ContainerSettings
 from agentrl.trajectory.trajectory import Outcome
 
 TIMEOUT = 600.0
@@ -23,7 +25,9 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
 KEYS = ("name", *STARTED, "env", "timeout", "exit_codes", "max_concurrent", "max_starting", "sampling", "host")
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
-MEMORY = re.compile(r"\d+[bkmg]", re.IGNORECASE)
+MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
+CPUS, MEMORY_MB = 2.0, 4096
+OWN_NETWORK = "gateway"
 
 
 @dataclass(frozen=True)
@@ -118,23 +122,27 @@ def _command(command: Any, where: str, beside: Path | None) -> tuple[str, ...]:
 
 def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
     require_docker()
-    memory = str(entry.get("memory", ContainerSettings.memory))
-    if not MEMORY.fullmatch(memory):
-        raise UserError(f"{where}: memory={memory!r}: write a number and a unit, such as 4g or 512m")
     folder = str(entry.get("folder", ContainerSettings.folder)).rstrip("/")
     if not folder.startswith("/"):
         raise UserError(
             f"{where}: folder={folder!r}: write the path of a folder in the container, but not of all of it"
         )
-    return ContainerSettings(
+    spec = ContainerSpec(
         str(entry["image"]),
-        network=str(entry.get("network", ContainerSettings.network)),
-        memory=memory,
-        cpus=_number(entry, "cpus", where) or ContainerSettings.cpus,
-        processes=int(_number(entry, "processes", where)) or ContainerSettings.processes,
-        folder=folder,
-        host=str(entry["host"]) if "host" in entry else None,
+        cpus=_number(entry, "cpus", where) or CPUS,
+        memory_mb=_memory_mb(entry["memory"], where) if "memory" in entry else MEMORY_MB,
+        processes=int(_number(entry, "processes", where)) or ContainerSpec.processes,
+        entrypoint=False,  # it runs the program
+        network=str(entry.get("network", OWN_NETWORK)),
     )
+    return ContainerSettings(spec, folder, str(entry["host"]) if "host" in entry else None)
+
+
+def _memory_mb(text: Any, where: str) -> int:
+    match = MEMORY.fullmatch(str(text))
+    if match is None:
+        raise UserError(f"{where}: memory={text!r}: write a number and a unit, such as 4g or 512m")
+    return int(match[1]) * (1024 if match[2] in "gG" else 1)
 
 
 def _function(path: Any, where: str, beside: Path) -> UserFunction:

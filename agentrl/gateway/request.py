@@ -1,4 +1,4 @@
-"""One request and its answer, whatever the protocol, and the error that each protocol puts into its own form."""
+"""One request and its answer in any protocol, and the error that each protocol puts into its own form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
