@@ -4,13 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.contract import Container, ContainerSpec
 from agentrl.gateway.process import TAIL, Ended
-
-if TYPE_CHECKING:
-    from agentrl.containers.docker.container import DockerContainer
 
 SET_UP_SECONDS = 60.0
 MAKE_FOLDER = ["sh", "-c", 'mkdir -p "$0" && chmod 777 "$0"']
@@ -52,25 +49,27 @@ class ProgramContainers:
         """Run a program until it ends, `until` is done or `timeout` seconds have passed; its files are then in
         `folder`. Raises InfraError."""
         container = self._provider.container(self.settings.spec)
-        words = await self._provider.words(self.settings.spec, words)
+        image = await self._provider.image(self.settings.spec)
+        words = [*image.entrypoint, *(words or image.command)]
         try:
             await container.start()
             await container.exec([*MAKE_FOLDER, self.settings.folder], timeout=SET_UP_SECONDS, user="0")
-            ended = await _run(container, words, env, timeout, until)
+            ended = await run_in(container, words, env, timeout, until)
             await container.download(self.settings.folder, folder)
             return ended
         finally:
             await asyncio.shield(container.stop())
 
 
-async def _run(
-    container: "DockerContainer",
+async def run_in(
+    container: Container,
     words: Sequence[str],
     env: Mapping[str, str],
     timeout: float,
     until: Callable[[], Awaitable[Any]],
 ) -> Ended:
-    """Its exit code is None where it was ended by us."""
+    """Run a program in a started container until it ends, `until` is done or `timeout` seconds have passed. Raises
+    InfraError."""
     command = asyncio.ensure_future(container.exec(words, env=env, timeout=timeout))
     over = asyncio.ensure_future(until())
     try:

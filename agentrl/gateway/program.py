@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.engine import require_docker
+from agentrl.containers.docker.connection import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
@@ -23,7 +23,8 @@ TIMEOUT = 600.0
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
-KEYS = ("name", *STARTED, "env", "timeout", "exit_codes", "max_concurrent", "max_starting", "sampling", "host")
+KEYS = ("name", *STARTED, "container", "env", "timeout", "exit_codes", "max_concurrent", "max_starting")
+KEYS = (*KEYS, "sampling", "host")
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB = 2.0, 4096
@@ -40,6 +41,8 @@ class Program:
     function: UserFunction | None = None
     container: ContainerSettings | None = None
     """Where the command runs, if not beside the trainer."""
+    inside: bool = False
+    """Whether it runs in the row's own container."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
     """Seconds."""
@@ -71,15 +74,17 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
     """The program of an entry in `file`. Raises UserError."""
     where = f"{file}: {entry['name']}"
     _check_keys(entry, where)
-    image = "image" in entry
+    image, inside = "image" in entry, "container" in entry
+    beside = None if image or inside else file.parent
     sampling = entry.get("sampling", "run")
     if sampling not in ("run", "agent"):
         raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
     return Program(
         entry["name"],
-        command=_command(entry["command"], where, None if image else file.parent) if "command" in entry else (),
+        command=_command(entry["command"], where, beside) if "command" in entry else (),
         function=_function(entry["python"], where, file.parent) if "python" in entry else None,
         container=_container(entry, where) if image else None,
+        inside=inside,
         env=_env(entry.get("env") or {}, where),
         timeout=_number(entry, "timeout", where) or TIMEOUT,
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
@@ -93,6 +98,8 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
 def _check_keys(entry: Mapping[str, Any], where: str) -> None:
     if "python" in entry and ("command" in entry or "image" in entry):
         raise UserError(f"{where}: write either command or python; image goes with command")
+    if "container" in entry and (entry["container"] != "task" or "command" not in entry or "image" in entry):
+        raise UserError(f"{where}: container: write `container: task`, and a command that runs in the row's container")
     known = (*KEYS, *CONTAINER_KEYS) if "image" in entry else KEYS
     for key in entry.keys() - set(known):
         if key in CONTAINER_KEYS:

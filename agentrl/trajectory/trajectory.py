@@ -48,7 +48,9 @@ class TurnReward:
     source: Literal["tool", "interaction", "environment"]
 
 
-SpanKind = Literal["generate", "tool", "interaction", "wait", "score", "environment"]
+SpanKind = Literal[
+    "generate", "tool", "interaction", "wait", "score", "environment", "build", "start", "set_up", "verify"
+]
 
 
 @dataclass

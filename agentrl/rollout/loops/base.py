@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentrl.chat import Chat
+from agentrl.containers import ContainerSpec
 from agentrl.core.user_code import UserFunction
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.interactions import InteractionSet
@@ -44,6 +45,11 @@ class AgentLoop(ABC):
 
     def __init__(self, env: Environment) -> None:
         self.env = env
+
+    @classmethod
+    def container_spec(cls, spec: ContainerSpec) -> ContainerSpec:
+        """A row's container as this loop needs it: as the row describes it, unless a loop says otherwise."""
+        return spec
 
     @abstractmethod
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
