@@ -12,6 +12,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import ENVIRONMENT_KINDS
 from agentrl.core.resources import find, read_text
 from agentrl.core.user_errors import reported_as
+from agentrl.environments.own import is_own
 
 KEY = "data.environment_config_path"
 EXAMPLE = "`guess: {textarena: GuessTheNumber-v0}`"
@@ -99,7 +100,7 @@ def _entry(name: str, written: Any, file: Path) -> Entry:
     where = f"{file}: {name}"
     if not isinstance(written, dict):
         raise UserError(f"{where}: write its kind and id, such as {EXAMPLE}")
-    kinds = [key for key in written if key in ENVIRONMENT_KINDS]
+    kinds = [key for key in written if key in ENVIRONMENT_KINDS or is_own(str(key))]
     if len(kinds) != 1:
         known = ", ".join(ENVIRONMENT_KINDS)
         found = f"it has {' and '.join(kinds)}" if kinds else f"it has {', '.join(map(str, written)) or 'nothing'}"

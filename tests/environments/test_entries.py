@@ -7,6 +7,7 @@ import pytest
 
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
+from agentrl.environments import open_entry, read_entry
 from agentrl.environments.kinds.gymnasium import GymnasiumEnvironment
 from agentrl.environments.kinds.textarena import TextArenaGame
 from agentrl.environments.opponents import RandomOpponent
@@ -56,6 +57,18 @@ def test_arguments_that_the_environment_refuses(data: Data) -> None:
 def test_a_seed_that_decides_nothing(data: Data) -> None:
     with pytest.raises(UserError, match="environment unlike: two environments with the same seed begin differently"):
         environment_rows("unlike", data=data)
+
+
+def test_a_kind_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "kind.py").write_text(
+        "from agentrl.environments import Observation\nclass Echo:\n"
+        "    def __init__(self, id, kwargs, *, folder, word='yes'):\n        self.id, self.word = id, word\n"
+        "    def reset(self, seed):\n        return Observation(self.id + self.word)\n"
+        "    def step(self, action):\n        return Observation('', done=True)\n    def close(self):\n        pass\n"
+    )
+    (tmp_path / "e.yaml").write_text(f'quiz: {{"{tmp_path}/kind.py:Echo": "Is it?", word: no}}')
+    assert read_entry(str(tmp_path / "e.yaml"), "quiz").options["word"] is False
+    assert open_entry(str(tmp_path / "e.yaml"), "quiz").id == "Is it?"
 
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,11 @@ async def test_one_side_against_an_opponent() -> None:
     for row in (0, 1):
         trajectory = await play("against", "[4]", "[4]", "[4]", row=row)
         assert f"You are Player {row}" in trajectory.messages[0]["content"]
-        assert [call.outcome for call in trajectory.tool_calls] == [Outcome.OK, Outcome.MODEL_ERROR, Outcome.MODEL_ERROR]
+        assert [call.outcome for call in trajectory.tool_calls] == [
+            Outcome.OK,
+            Outcome.MODEL_ERROR,
+            Outcome.MODEL_ERROR,
+        ]
         assert (trajectory.reward, trajectory.side_rewards, trajectory.finish) == (-1.0, [], "terminated")
 
 
