@@ -18,6 +18,7 @@ from agentrl.chat.template import LEAD
 from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
@@ -56,6 +57,8 @@ class Session:
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
+    bodies: BodyReader = field(default_factory=BodyReader)
+    """Reads the JSON of its requests."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -96,7 +99,8 @@ class Session:
             raise too_long(len(pending.ids), longest)
         pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
         self.requests += 1
-        self.unmet.update(request.unmet)
+        if request.unmet:
+            self.unmet.update(request.unmet)
         return pending
 
     async def answer(self, request: Request, pending: Pending) -> Answer:
@@ -144,7 +148,7 @@ class Session:
         while more > 0:
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                pending.ids + drawn.ids if drawn.ids else pending.ids,
+                [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
                 media=pending.media,
