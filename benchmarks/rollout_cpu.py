@@ -32,7 +32,9 @@ from rich.table import Table
 from agentrl.config import compose
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers import RemoteEngine, Replica
+from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.replica import OWN_KEPT
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.backend import SGLang
 from agentrl.rollout.rollouts import Rollouts
@@ -143,7 +145,7 @@ def remote(port: int) -> RemoteEngine:
     settings = ServerSettings("python", "model", "cpu", "float32", max_model_len=4096, max_num_seqs=4096)
     backend = SGLang(settings)
     replica = Replica(backend, f"http://127.0.0.1:{port}")
-    replica.serving = True
+    replica.http, replica.serving = Http(replica.url, OWN_KEPT), True  # as to a server of the run
     return RemoteEngine(backend, [replica], Unsent(), max_model_len=4096)
 
 
@@ -168,12 +170,12 @@ def main() -> None:
         rollouts = Rollouts(config, tokenizer, Instant(0, []), runner.run)  # type: ignore[arg-type]
         engine_of = Served(args.prompts * args.group) if args.http else Instant
         for i in range(args.rounds + 1):  # the first round fills caches
-            engine = engine_of(args.prompts * args.group, answers(i, args, len(tokenizer)))
+            engine = engine_of(args.prompts * args.group, answers(i, args, tokenizer))
             if args.profile and i:
                 profile.enable()
             found.append(step(runner.run, rollouts, engine, rows_of(args), args.group))
             profile.disable()
-            runner.run(engine.close())
+    runner.run(engine.close())
     runner.close()
     if args.profile:
         profile.dump_stats(args.profile)
@@ -199,10 +201,11 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
     return [Row(f"row:{i}", [{"role": "user", "content": f"Number {i}.{words}"}]) for i in range(args.prompts)]
 
 
-def answers(seed: int, args: argparse.Namespace, vocabulary: int) -> list[Drawn]:
-    """Those of a round, as a server's JSON gives them: fresh Python numbers."""
+def answers(seed: int, args: argparse.Namespace, tokenizer: Any) -> list[Drawn]:
+    """Those of a round, of plain words, as a server's JSON gives them: fresh Python numbers."""
     rng, n = random.Random(seed), args.new_tokens
-    ids = ([rng.randrange(vocabulary) for _ in range(n)] for _ in range(args.prompts * args.group))
+    plain = sorted(set(range(len(tokenizer))) - set(tokenizer.added_tokens_decoder))
+    ids = ([int(str(token)) for token in rng.choices(plain, k=n)] for _ in range(args.prompts * args.group))
     return [(each, [-rng.random() * 10 for _ in range(n)]) for each in ids]
 
 
@@ -212,12 +215,12 @@ class Served:
     def __init__(self, count: int) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, count), daemon=True).start()
-        self.port: int = self.pipe.recv()
+        self.engine = remote(self.pipe.recv())
 
     def __call__(self, count: int, answers: list[Drawn]) -> Passing:
         self.pipe.send(answers)
         self.pipe.recv()
-        return Passing(remote(self.port), count)
+        return Passing(self.engine, count)
 
 
 def tokenizer_of(folder: Path | None) -> Any:
