@@ -4,7 +4,7 @@ The engine answers after a delay and the tool waits. Everything between them is 
 template, tool calls, ledgers and their checks, rewards, and with workers the return of trajectories to the controller.
 
     python benchmarks/rollout_workers.py                                 # all sizes, without and with workers
-    python benchmarks/rollout_workers.py --sizes 256 16384 --workers 0   # some of them
+    python benchmarks/rollout_workers.py --sizes 256 16384 --workers 0 --turns 2   # some of them, and shorter
 
 Each size runs in a process of its own. CPU time is that of all processes, so a busy machine changes it little.
 """
@@ -35,7 +35,7 @@ from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.trajectory.row import Row
 
 SIZES = (256, 1024, 4096, 16384)
-GROUP, TURNS = 8, 4
+GROUP = 8
 CALL = '<tool_call>{{"name": "search", "arguments": {{"query": "{}"}}}}</tool_call><|im_end|>'
 WORDS = " ".join(f"word{i % 50}" for i in range(60))
 TOOL = """
@@ -65,7 +65,8 @@ REWARD = "def compute_score(data_source, solution_str, ground_truth, **_):\n    
 class DelayEngine:
     """Answers with tool calls, after a delay, and says something at the end."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, turns: int) -> None:
+        self.last = turns
         self.call = tokenizer.encode(CALL.format(WORDS), add_special_tokens=False)
         self.answer = tokenizer.encode(f"{WORDS}<|im_end|>", add_special_tokens=False)
         self.turns, self.under_way, self.most = Counter[str](), set[str](), 0
@@ -75,7 +76,7 @@ class DelayEngine:
         self.most = max(self.most, len(self.under_way))
         await asyncio.sleep(random.uniform(0.5, 1.5))
         self.turns[key] += 1
-        ids = self.call if self.turns[key] < TURNS else self.answer
+        ids = self.call if self.turns[key] < self.last else self.answer
         return Generation(ids.copy(), [-0.5] * len(ids), "stop", 1)
 
     def open(self, key: str) -> None:
@@ -103,11 +104,12 @@ class DelayLink:
     """An engine in the worker itself."""
 
     model: str
+    turns: int
 
     def open(self, lost: Any) -> "DelayClient":
         from transformers import AutoTokenizer
 
-        return DelayClient(DelayEngine(AutoTokenizer.from_pretrained(self.model)))
+        return DelayClient(DelayEngine(AutoTokenizer.from_pretrained(self.model), self.turns))
 
 
 @dataclass
@@ -118,7 +120,7 @@ class DelayClient:
         """Requests never wait."""
 
 
-def prepared(folder: Path, conversations: int, workers: int) -> Config:
+def prepared(folder: Path, conversations: int, workers: int, turns: int) -> Config:
     """Settings for a model that is only a tokenizer."""
     template = (share() / "configs/templates/chatml_tools_compact.jinja").read_text()
     train_tokenizer([WORDS, CALL.format(WORDS)], 600, template).save_pretrained(folder)
@@ -130,7 +132,7 @@ def prepared(folder: Path, conversations: int, workers: int) -> Config:
             f"model.path={folder}",
             "rollout.multi_turn.enable=true",
             f"rollout.multi_turn.tool_config_path={folder / 'tools.yaml'}",
-            f"rollout.multi_turn.max_assistant_turns={TURNS + 1}",
+            f"rollout.multi_turn.max_assistant_turns={turns + 1}",
             f"reward.custom_reward_function.path={folder / 'reward.py'}",
             f"rollout.n={GROUP}",
             f"rollout.max_concurrent_trajectories={conversations}",
@@ -150,19 +152,19 @@ def used() -> dict[str, float]:
     return {"cpu": time.process_time(), **memory}
 
 
-def one(conversations: int, workers: int, folder: Path) -> dict[str, float]:
+def one(conversations: int, workers: int, turns: int, folder: Path) -> dict[str, float]:
     """The figures of one size."""
     from transformers import AutoTokenizer
 
-    config = prepared(folder, conversations, workers)
+    config = prepared(folder, conversations, workers, turns)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = [Row(f"r:{i}", [{"role": "user", "content": f"{WORDS} {WORDS} {i}"}]) for i in range(conversations // GROUP)]
     with ExitStack() as stack:
         runner = stack.enter_context(closing(LoopRunner()))
-        engine: Any = DelayEngine(tokenizer)
+        engine: Any = DelayEngine(tokenizer, turns)
         measure: Any = list  # without workers there is nothing else to measure
         if workers:
-            engine, measure = spread(config, engine, folder, stack)
+            engine, measure = spread(config, engine, DelayLink(str(folder), turns), stack)
             runner.run(engine.opened())
         rollouts = Rollouts(config, tokenizer, engine, runner.run)
         stack.callback(rollouts.close)
@@ -174,11 +176,11 @@ def one(conversations: int, workers: int, folder: Path) -> dict[str, float]:
         made = rollouts.train(rows, 2, lambda _: None)
         wall = time.monotonic() - start
         after = [used(), *measure()]
-    assert all(t.turns == TURNS and t.reward is not None for t in made), Counter(t.error for t in made)
-    return figures(before, after, conversations) | {"wall": wall}
+    assert all(t.turns == turns and t.reward is not None for t in made), Counter(t.error for t in made)
+    return figures(before, after, conversations, turns) | {"wall": wall}
 
 
-def spread(config: Config, own: Any, folder: Path, stack: ExitStack) -> Any:
+def spread(config: Config, own: Any, link: DelayLink, stack: ExitStack) -> Any:
     """An engine over workers, and a function that measures them."""
     import ray
 
@@ -188,7 +190,7 @@ def spread(config: Config, own: Any, folder: Path, stack: ExitStack) -> Any:
 
     config.ray_init.address, config.ray_init.num_cpus = "local", 2
     connect(config.ray_init, stack)
-    engine = start_workers(config, own, DelayLink(str(folder)), NO_PARTS, stack)
+    engine = start_workers(config, own, link, NO_PARTS, stack)
 
     def measure() -> list[dict[str, float]]:
         return ray.get([worker.actor.__ray_call__.remote(lambda _: used()) for worker in engine.handles])
@@ -196,9 +198,11 @@ def spread(config: Config, own: Any, folder: Path, stack: ExitStack) -> Any:
     return engine, measure
 
 
-def figures(before: list[dict[str, float]], after: list[dict[str, float]], conversations: int) -> dict[str, float]:
+def figures(
+    before: list[dict[str, float]], after: list[dict[str, float]], conversations: int, turns: int
+) -> dict[str, float]:
     """By turn and by conversation; the controller apart where there are workers."""
-    cpu = [1e3 * (b["cpu"] - a["cpu"]) / conversations / TURNS for a, b in zip(before, after, strict=True)]
+    cpu = [1e3 * (b["cpu"] - a["cpu"]) / conversations / turns for a, b in zip(before, after, strict=True)]
     memory = [(b["VmHWM"] - a["VmRSS"]) / conversations / 1024 for a, b in zip(before, after, strict=True)]
     return {
         "controller_ms": cpu[0],
@@ -208,9 +212,10 @@ def figures(before: list[dict[str, float]], after: list[dict[str, float]], conve
     }
 
 
-def measured(conversations: int, workers: int) -> dict[str, float]:
+def measured(conversations: int, workers: int, turns: int) -> dict[str, float]:
     """The figures of one size, in a process of its own."""
     command = [sys.executable, __file__, "--one", str(conversations), "--workers", str(workers)]
+    command += ["--turns", str(turns)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
@@ -218,13 +223,13 @@ def measured(conversations: int, workers: int) -> dict[str, float]:
     return found
 
 
-def table(sizes: Sequence[int], counts: Sequence[int]) -> None:
+def table(sizes: Sequence[int], counts: Sequence[int], turns: int) -> None:
     """Print a line for each size."""
     sys.stdout.write("CPU ms a turn and KiB a conversation: controller + workers\n")
     sys.stdout.write(f"workers  conversations  {'CPU ms a turn':>16}  {'KiB a conversation':>18}  wall s\n")
     for workers in counts:
         for size in sizes:
-            f = measured(size, workers)
+            f = measured(size, workers, turns)
             cpu, kib = (f"{f[f'controller_{unit}']:.3f} + {f[f'workers_{unit}']:.3f}" for unit in ("ms", "kib"))
             sys.stdout.write(f"{workers:7}  {size:13}  {cpu:>16}  {kib:>18}  {f['wall']:6.1f}\n")
             sys.stdout.flush()
@@ -234,14 +239,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     arguments.add_argument("--workers", type=int, nargs="+", default=[0, 4])
+    arguments.add_argument("--turns", type=int, default=4)
     arguments.add_argument("--one", type=int, help=argparse.SUPPRESS)
     args = arguments.parse_args()
     logging.disable()
     if args.one is None:
-        table(args.sizes, args.workers)
+        table(args.sizes, args.workers, args.turns)
         return
     with tempfile.TemporaryDirectory() as folder:
-        sys.stdout.write(json.dumps(one(args.one, args.workers[0], Path(folder))) + "\n")
+        sys.stdout.write(json.dumps(one(args.one, args.workers[0], args.turns, Path(folder))) + "\n")
 
 
 if __name__ == "__main__":

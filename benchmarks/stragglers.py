@@ -1,8 +1,8 @@
 """How much of the ideal speed a run reaches when a few conversations take much longer than the others.
 
 Recorded sessions of a coding agent are replayed: their turns, sampled tokens and waits between turns. Engine and
-trainer have fixed speeds and no other cost, and a clock that jumps to the next event: hours pass in seconds. agentrl's
-own `Stream` and `Sampler` admit the rows and give out the groups. Ideal: neither engine nor trainer is ever idle; both
+trainer have fixed speeds and no other cost, and time jumps from event to event: a day passes in seconds. agentrl's own
+`Stream` and `Sampler` admit the rows and give out the groups. Ideal: neither engine nor trainer is ever idle; both
 have the same speed, which is the hardest case for a trainer and an engine with GPUs of their own. With --shared they
 take turns on one GPU, and the ideal is half the speed.
 
@@ -12,13 +12,13 @@ A line of the file is {"turns": [[context tokens, sampled tokens, seconds waited
 """
 
 import argparse
-import asyncio
 import gzip
 import heapq
 import itertools
 import json
+import math
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,137 +38,156 @@ from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
-LOOK = 60.0
-"""Seconds between two looks at a batch that the trainer waits for."""
+LOOKS = 50
+"""Looks at a batch that the trainer waits for, in the time of an ideal step."""
 Turns = list[tuple[float, int]]
 """(seconds waited before the turn, tokens sampled in it)."""
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer when nothing else is left to do."""
+@dataclass
+class Conversation:
+    """A session that is replayed."""
 
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        timers = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0]._cancelled:
-            heapq.heappop(timers)._scheduled = False
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-        if not self._ready and timers:  # type: ignore[attr-defined]
-            self.now = max(self.now, timers[0]._when)
-        super()._run_once()  # type: ignore[misc]
+    job: Trajectory
+    turns: Turns
+    end: Callable[[], None]
+    """Called when its last turn ends."""
+    versions: list[int] = field(default_factory=list)
+    """Of the weights at the begin of each turn."""
 
 
-class Engine:
-    """Requests share `speed` tokens/s equally, and none gets more than `fastest`."""
+@dataclass
+class World:
+    """Conversations on an engine; time jumps from event to event.
 
-    def __init__(self, loop: JumpingLoop, speed: float, fastest: float) -> None:
-        self.loop, self.speed, self.fastest = loop, speed, fastest
-        self.paused = False
-        self._done = self._since = 0.0  # tokens that a request has got which was there all the time
-        self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._numbers = itertools.count()
+    Requests share `speed` tokens/s equally, and none gets more than `fastest`.
+    """
 
-    async def generate(self, tokens: int) -> None:
-        """Returns when the tokens are sampled."""
-        self._advance()
-        end: asyncio.Future[None] = self.loop.create_future()
-        heapq.heappush(self._ends, (self._done + tokens, next(self._numbers), end))
-        self._schedule()
-        await end
+    speed: float
+    fastest: float
+    now: float = 0.0
+    version: int = 0
+    paused: bool = False
+    """Whether the engine waits for the update."""
+    busy: float = 0.0
+    """Seconds of all requests, and those in which the engine was not paused."""
+    open: float = 0.0
+    _each: float = 0.0
+    """Tokens that a request has got which was there all the time."""
+    _requests: list[tuple[float, int, Conversation]] = field(default_factory=list)
+    """Each with the value of `_each` at its end."""
+    _waits: list[tuple[float, int, Conversation]] = field(default_factory=list)
+    """Each with its time."""
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def pause(self, paused: bool) -> None:
-        """Stop or continue."""
-        self._advance()
-        self.paused = paused
-        self._schedule()
+    def begin(self, one: Conversation) -> None:
+        """Wait before the next turn."""
+        wait, _ = one.turns[len(one.versions)]
+        heapq.heappush(self._waits, (self.now + wait, next(self._numbers), one))
 
-    def _advance(self) -> None:
-        self._done += self._rate * (self.loop.time() - self._since)
-        self._since = self.loop.time()
+    def advance(self, until: float, unfinished: Sized | None = None) -> None:
+        """Move on to `until`, or to the moment when nothing is `unfinished` any more."""
+        while self.now < until and (unfinished is None or unfinished):
+            rate = 0.0 if self.paused else min(self.fastest, self.speed / max(len(self._requests), 1))
+            left = max(self._requests[0][0] - self._each, 0.0) if self._requests else math.inf
+            over = self.now + left / rate if rate else math.inf
+            ready = self._waits[0][0] if self._waits else math.inf
+            now = min(over, ready, until)
+            self._pass(now - self.now, rate)
+            self.now = now
+            if now == over:
+                self._turn_ends()
+            elif now == ready:
+                self._turn_begins()
 
-    @property
-    def _rate(self) -> float:
-        return min(self.fastest, self.speed / max(len(self._ends), 1)) if not self.paused else 0.0
+    def _pass(self, seconds: float, rate: float) -> None:
+        self._each += rate * seconds
+        if not self.paused:
+            self.open += seconds
+            self.busy += seconds * len(self._requests)
 
-    def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        if self._ends and not self.paused:
-            left = max(self._ends[0][0] - self._done, 0.0)
-            self._timer = self.loop.call_later(left / self._rate, self._end)
+    def _turn_begins(self) -> None:
+        _, number, one = heapq.heappop(self._waits)
+        _, tokens = one.turns[len(one.versions)]
+        one.versions.append(self.version)
+        heapq.heappush(self._requests, (self._each + tokens, number, one))
 
-    def _end(self) -> None:
-        self._advance()
-        while self._ends and self._ends[0][0] <= self._done + 1e-6:
-            heapq.heappop(self._ends)[2].set_result(None)
-        self._schedule()
+    def _turn_ends(self) -> None:
+        one = heapq.heappop(self._requests)[2]
+        if len(one.versions) < len(one.turns):
+            self.begin(one)
+        else:
+            one.end()
 
 
 @dataclass
 class Making:
-    """Trajectories of a batch, as tasks of the jumping loop."""
+    """Trajectories of a batch."""
 
-    loop: JumpingLoop
-    task: "asyncio.Task[list[Trajectory]]"
+    world: World
+    jobs: Sequence[Trajectory]
+    unfinished: set[int]
+    """Places in `jobs`."""
+    look: float
+    """Seconds between two looks."""
 
     def result(self, poll: Callable[[], object] = lambda: None) -> list[Trajectory]:
-        while not self.task.done():
-            self.loop.run_until_complete(asyncio.wait({self.task}, timeout=LOOK))
+        while self.unfinished:
+            self.world.advance(self.world.now + self.look, self.unfinished)
             poll()
-        return self.task.result()
+        return list(self.jobs)
 
     def done(self) -> bool:
-        return self.task.done()
+        return not self.unfinished
 
 
 @dataclass
 class Workers:
     """Replays a session for each trajectory."""
 
-    loop: JumpingLoop
-    engine: Engine
+    world: World
     sessions: Sequence[Turns]
     n: int
-    version: int = 0
+    look: float
     begun: list[int] = field(default_factory=list)
     """Tokens of each trajectory that was begun."""
 
     def begin(self, batch: AdmittedBatch) -> Making:
         jobs = [Trajectory(row, f"{batch.number}/{row.uid}/{i}", i) for row in batch.rows for i in range(self.n)]
-        return Making(self.loop, self.loop.create_task(self._all(jobs, batch.finished)))
+        making = Making(self.world, jobs, set(range(len(jobs))), self.look)
+        for place, job in enumerate(jobs):
+            self._begin(place, job, making.unfinished, batch.finished)
+        return making
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: Any, *, scored: bool = True) -> list[Trajectory]:
         return self.begin(AdmittedBatch(step, [], list(rows))).result()
 
     def activity(self) -> dict[str, float]:
-        return {}
+        """As `MeteredEngine.activity`."""
+        mean = self.world.busy / self.world.open if self.world.open else 0.0
+        self.world.busy = self.world.open = 0.0
+        return {"perf/running_requests": mean}
 
-    async def _all(self, jobs: list[Trajectory], finished: dict[int, Trajectory]) -> list[Trajectory]:
-        async def one(place: int, job: Trajectory) -> None:
-            finished[place] = await self._replay(job)
-
-        await asyncio.gather(*(one(i, job) for i, job in enumerate(jobs)))
-        return [finished[i] for i in range(len(jobs))]
-
-    async def _replay(self, job: Trajectory) -> Trajectory:
+    def _begin(self, place: int, job: Trajectory, unfinished: set[int], finished: dict[int, Trajectory]) -> None:
         turns = random.Random(job.key).choice(self.sessions)
-        ledger, job.reward = Ledger(), 0.0
-        ledger.append_prompt([0])
+
+        def end() -> None:
+            job.ledgers, job.reward = [ledger_of(one.versions)], 0.0
+            finished[place] = job
+            unfinished.remove(place)
+
+        one = Conversation(job, turns, end)
         job.extra["tokens"] = sum(tokens for _, tokens in turns)
         self.begun.append(job.extra["tokens"])
-        for i, (wait, tokens) in enumerate(turns):
-            await asyncio.sleep(wait)
-            version = self.version
-            await self.engine.generate(tokens)
-            ledger.append_model([0], [0.0], turn=i, version=version)
-        job.ledgers = [ledger]
-        return job
+        self.world.begin(one)
+
+
+def ledger_of(versions: Sequence[int]) -> Ledger:
+    """A token a turn, of the weights that drew it."""
+    ledger, ids = Ledger(), [0] * len(versions)
+    ledger.append_prompt([0])
+    ledger.append_model(ids, [0.0] * len(ids), turn=0, version=versions)
+    return ledger
 
 
 class Quiet:
@@ -192,53 +211,56 @@ class Outcome:
 
     efficiency: float
     """Tokens/s over the ideal."""
+    window: float
+    """Batches that were under way at once, on average."""
     staleness: tuple[float, float]
     """(mean over turns and steps, maximum)."""
     distance: float
-    """Kolmogorov-Smirnov distance of the trained lengths from the begun ones."""
+    """Kolmogorov-Smirnov distance of the lengths trained in the first half from those begun in it."""
     dropped: int
 
 
 def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Namespace) -> Outcome:
     """Take `args.steps` steps, the first of them to fill the pipeline."""
     config.trainer.max_staleness = bound
-    loop = JumpingLoop()
-    engine = Engine(loop, args.speed, args.fastest)
-    workers = Workers(loop, engine, sessions, config.rollout.n)
+    world = World(args.speed, args.fastest)
+    workers = Workers(world, sessions, config.rollout.n, ideal_step(sessions, args) / LOOKS)
     rows = [Row(f"r{i}", []) for i in range(args.rows * 4)]
     loader = Loader(rows, args.rows, shuffle=True, seed=0)
-    sample = Sampler(config, workers, stream_of(config, Splits(loader, [], args.steps)), Quiet())  # type: ignore[arg-type]
+    stream = stream_of(config, Splits(loader, [], args.steps))
+    sample = Sampler(config, workers, stream, Quiet(), lambda: world.now)  # type: ignore[arg-type]
     trained: list[int] = []
-    ages: list[tuple[float, float]] = []
-    started, first = 0.0, 0
+    metrics: list[dict[str, float]] = []
+    started, first, distance = 0.0, 0, 0.0
     for step in range(1, args.steps + 1):
         groups = sample(step)
         lengths = [t.extra["tokens"] for t in groups.kept]
-        train(loop, engine, sum(lengths) / args.speed, shares=args.shared)
-        workers.version = step
+        world.paused = args.shared
+        world.advance(world.now + sum(lengths) / args.speed / args.faster)
+        world.paused, world.version = False, step
         trained += lengths
-        ages.append((groups.metrics.get("staleness/mean", 0.0), groups.metrics.get("staleness/max", 0.0)))
+        metrics.append(groups.metrics)
         if step == args.warm_up:
-            started, first = loop.time(), len(trained)
+            started, first = world.now, len(trained)
+        if step == args.steps // 2:
+            distance = kolmogorov_smirnov(trained, workers.begun)
     ideal = sum(trained[first:]) / args.speed * (2 if args.shared else 1)
-    means, most = zip(*ages[args.warm_up :], strict=True)
-    return Outcome(
-        ideal / (loop.time() - started),
-        (sum(means) / len(means), max(most)),
-        kolmogorov_smirnov(trained, workers.begun),
-        len(workers.begun) - len(trained),
-    )
+    oldest = max(each.get("staleness/max", 0.0) for each in metrics)
+    window, age = (mean(metrics[args.warm_up :], name) for name in ("perf/window", "staleness/mean"))
+    efficiency, dropped = ideal / (world.now - started), len(workers.begun) - len(trained)
+    return Outcome(efficiency, window, (age, oldest), distance, dropped)
 
 
-def train(loop: JumpingLoop, engine: Engine, seconds: float, *, shares: bool) -> None:
-    """An update; on a shared GPU the engine waits for it."""
-    engine.pause(shares)
-    loop.run_until_complete(_sleep(seconds))
-    engine.pause(False)
+def mean(metrics: Sequence[dict[str, float]], name: str) -> float:
+    """Of a metric over the steps that have it."""
+    values = [each[name] for each in metrics if name in each]
+    return sum(values) / len(values) if values else 0.0
 
 
-def _sleep(seconds: float) -> Coroutine[Any, Any, None]:
-    return asyncio.sleep(seconds)
+def ideal_step(sessions: Sequence[Turns], args: argparse.Namespace) -> float:
+    """Seconds that the trainer computes in a step."""
+    tokens = sum(tokens for turns in sessions for _, tokens in turns)
+    return tokens / len(sessions) * args.rows * args.n / args.speed  # type: ignore[no-any-return]
 
 
 def kolmogorov_smirnov(one: Sequence[float], other: Sequence[float]) -> float:
@@ -262,11 +284,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--bounds", type=int, nargs="+", default=[0, 1, 2, 4, 8])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--warm-up", type=int, default=10, help="first steps that are not measured")
     parser.add_argument("--rows", type=int, default=32, help="prompts of a step")
     parser.add_argument("--n", type=int, default=8, help="trajectories of a prompt")
-    parser.add_argument("--speed", type=float, default=2000.0, help="tokens/s of the engine, and of the trainer")
+    parser.add_argument("--speed", type=float, default=2000.0, help="tokens/s of the engine")
+    parser.add_argument("--faster", type=float, default=1.0, help="speed of the trainer over that of the engine")
     parser.add_argument("--fastest", type=float, default=60.0, help="tokens/s of one request at most")
     parser.add_argument("--longest-wait", type=float, default=120.0)
     parser.add_argument("--most-turns", type=int, default=100)
@@ -274,21 +297,20 @@ def main() -> None:
     args = parser.parse_args()
     sessions = read(args.sessions, args.longest_wait, args.most_turns)
     config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
-    tokens = [sum(tokens for _, tokens in turns) for turns in sessions]
     alone = sorted(sum(wait + tokens / args.fastest for wait, tokens in turns) for turns in sessions)
-    step = sum(tokens) / len(tokens) * args.rows * args.n / args.speed
+    step = ideal_step(sessions, args)
     console = Console()
     console.print(
         f"{len(sessions)} sessions; alone on the engine one takes {alone[len(alone) // 2]:,.0f} s (median), "
         f"{alone[-1]:,.0f} s at most; an ideal step takes {step * (2 if args.shared else 1):,.0f} s"
     )
-    table = Table("bound", "of the ideal", "over bound 0", "staleness mean", "max", "KS distance", "dropped")
+    table = Table("bound", "of the ideal", "over bound 0", "window", "staleness mean", "max", "KS distance", "dropped")
     results = {bound: run(config, bound, sessions, args) for bound in args.bounds}
     base = results[args.bounds[0]].efficiency
     for bound, got in results.items():
-        mean, most = got.staleness
-        figures = f"{got.efficiency:.3f}", f"{got.efficiency / base:.2f}", f"{mean:.2f}", f"{most:.0f}"
-        table.add_row(str(bound), *figures, f"{got.distance:.4f}", str(got.dropped))
+        age, most = got.staleness
+        speed = f"{got.efficiency:.3f}", f"{got.efficiency / base:.2f}", f"{got.window:.2f}"
+        table.add_row(str(bound), *speed, f"{age:.2f}", f"{most:.0f}", f"{got.distance:.4f}", str(got.dropped))
     console.print(table)
 
 

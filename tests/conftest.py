@@ -14,6 +14,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else a test beside it starves what it waits for
 
 
+HANGS = 240
+"""Seconds after which a test that `make test` runs has hung, also on a busy machine; the limit of others is longer."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """End a test that waits for good before it delays the whole suite by the limit of the slow ones."""
+    longer = "slow", "gpu", "docker", "engine", "agents", "timeout"
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in longer):
+            item.add_marker(pytest.mark.timeout(HANGS))
+
+
 @pytest.fixture(autouse=True)
 def untuned() -> Iterator[None]:
     """A run in this process sets PyTorch up for itself; other tests find it as it was."""

@@ -24,6 +24,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.plurals import plural
 from agentrl.data.given import given_rows
+from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import DEFAULT_NAME, function_name, reward_function
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rollout.parts import Parts
@@ -82,6 +83,8 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> Parts:
         validation=_rows(settled, objects.validation_rows, "validation_rows", "val_files", objects.interactions),
     )
     _score_by_source(settled, parts)
+    if parts.rows and parts.rows[0].scores_itself:
+        checks = [check for check in checks if check is not something_scores]
     log_notes(validate(settled, checks))
     return parts
 

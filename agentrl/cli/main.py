@@ -53,6 +53,7 @@ COMMANDS = {
     "tools": Command(
         "agentrl.cli.tools", "call each tool of a YAML file once and show its schema and result", "Inspect"
     ),
+    "tasks": Command("agentrl.cli.tasks", "remove what runs with containers have left", "Inspect"),
     "view": Command("agentrl.cli.view", "show runs in a browser: curves, conversations, timelines", "Inspect"),
     "gateway": Command(
         "agentrl.cli.gateway",

@@ -94,6 +94,7 @@ OPEN: dict[str, OpenChoice] = {
     "critic.optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
     "data.row_sampler": OpenChoice(points.ROW_SAMPLERS),
     "optim.lr_scheduler_type": OpenChoice(points.LR_SCHEDULES),
+    "rollout.containers.provider": OpenChoice(points.CONTAINER_PROVIDERS),
     "rollout.multi_turn.format": OpenChoice(points.PARSERS),
     "rollout.name": OpenChoice(points.ENGINES, ("auto",)),
     "rollout.weight_sync": OpenChoice(points.WEIGHT_TRANSPORTS, ("auto",)),

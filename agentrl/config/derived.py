@@ -20,11 +20,16 @@ def has_critic(config: Config) -> bool:
     return needs_critic(config.algorithm.adv_estimator) if critic.enable is None else critic.enable
 
 
+def has_rollout_workers(trainer: Trainer, rollout: Rollout) -> bool:
+    """Whether processes of their own run the conversations; a run of one process ignores the workers it asks for."""
+    return rollout.agent.num_workers > 0 and processes(trainer, rollout) > 1
+
+
 def deterministic(trainer: Trainer, rollout: Rollout) -> bool:
-    """Whether the hf engine waits for every live trajectory: `rollout.deterministic`, or null and a run that does not
-    sample ahead."""
-    given = rollout.deterministic
-    return trainer.max_staleness == 0 if given is None else given
+    """Whether the hf engine waits for every live trajectory: `rollout.deterministic`, or null and a run in which no
+    timing decides the order of requests: it neither samples ahead nor has rollout workers."""
+    timed = trainer.max_staleness > 0 or has_rollout_workers(trainer, rollout)
+    return not timed if rollout.deterministic is None else rollout.deterministic
 
 
 def has_baselines(config: Config) -> bool:

@@ -105,7 +105,7 @@ def _own_docs(schema: type) -> dict[str, str]:
 
 
 def home(path: str, keys: Mapping[str, Key]) -> Key | None:
-    """The key that `path` sets: itself, or the open mapping that it lies in. None when there is no such key."""
+    """The key that `path` sets: itself, or the open mapping that contains it. None when there is no such key."""
     for ancestor in ancestors(path):
         if key := keys.get(ancestor):
             return key if ancestor == path or key.is_open else None

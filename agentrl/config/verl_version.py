@@ -60,7 +60,7 @@ def read_version(text: str, reason: str) -> Version:
 
 
 def from_checkout(places: Iterable[Path]) -> Version | None:
-    """The version of the first checkout of verl that one of `places`, files or folders, lies in."""
+    """The version of the first checkout of verl that has one of `places`, files or folders, below it."""
     for place in places:
         for folder in (place.resolve(), *place.resolve().parents):
             if (file := folder / VERSION_FILE).is_file():

@@ -33,6 +33,8 @@ class ContainerSpec:
     """Most MiB written to its disk; None: no limit."""
     processes: int = 512
     """Most processes at once."""
+    entrypoint: bool = True
+    """Whether its image's entrypoint runs beside the commands, from the start on: it may start services."""
     network: Network = "none"
     allowed: tuple[str, ...] = ()
     """Hosts that `allow` lets through."""

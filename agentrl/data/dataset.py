@@ -7,6 +7,7 @@ a dataset row; `raw_prompt` may stand in for the prompt's column.
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,7 @@ from agentrl.data.files import paths
 from agentrl.data.lazy import LazyRows
 from agentrl.data.media import MediaKeys
 from agentrl.data.rows import Rows, make_row, read_rows
-from agentrl.data.sources import joined, source_rows, split_files
+from agentrl.data.sources import from_scored_source, joined, source_rows, split_files
 from agentrl.trajectory.row import Row
 
 SECTION = "data.custom_cls"
@@ -43,6 +44,21 @@ def plain_parts(data: Data, files: Any, what: str) -> list[Sequence[Row]]:
     named, sources = split_files(files)
     parts: list[Sequence[Row]] = [_plain_rows(data, named, what)] if named or not sources else []
     return [*parts, *(source_rows(source, data, what) for source in sources)]
+
+
+def first_row(data: Data) -> Row | None:
+    """The first row of the run; None where it cannot be read, which is told where all rows are read."""
+    files = data.train_files or data.val_files
+    if not files or data.custom_cls.path:
+        return None
+    with suppress(UserError):
+        return plain_parts(data, files, "data.train_files")[0][0]
+    return None
+
+
+def scored_by_rollout(data: Data) -> bool:
+    """Whether the rollout itself sets the reward of rows of the run."""
+    return from_scored_source(data) or ((row := first_row(data)) is not None and row.scores_itself)
 
 
 def _plain_rows(data: Data, files: Any, what: str) -> Rows:

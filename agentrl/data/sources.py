@@ -57,8 +57,8 @@ def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:
     return rows
 
 
-def scored_by_rollout(data: Data) -> bool:
-    """Whether the rollout itself sets the reward of rows of the run."""
+def from_scored_source(data: Data) -> bool:
+    """Whether rows come from a source whose rollouts set their reward."""
     sources = [*split_files(data.train_files)[1], *split_files(data.val_files)[1]]
     names = [(split_source(source) or (source, ""))[0] for source in sources]
     return any(ROW_SOURCES.mark(name, "scored", "data.train_files") for name in names)

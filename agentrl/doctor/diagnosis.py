@@ -16,11 +16,12 @@ from agentrl.config.validate import sections_for
 from agentrl.core.blocking import TEST_PATIENCE, LoopWatch
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.doctor import conversations, engines, memory, protocols, reward, rows, services, template
+from agentrl.doctor import containers, conversations, engines, memory, protocols, reward, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.rewards.checks import RUN
 from agentrl.rollout.environment import environment, sandbox_for, scorer
 from agentrl.rollout.loops import Environment
+from agentrl.tasks.runner import TaskRunner
 from agentrl.training import device_for, load_tokenizer
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -110,7 +111,7 @@ async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], s
         await diagnosis.listen("protocols", protocols.protocols(env))
     watch = LoopWatch(TEST_PATIENCE, report=lambda _: None)
     with watch.watching():
-        results = await _tools(diagnosis, env, first)
+        results = await _in_container(diagnosis, env, first)
         await diagnosis.listen("user", services.user_answers(env.interactions, first))
         await _reward(diagnosis, chat, found, sandbox, tokenizer)
     diagnosis.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
@@ -130,14 +131,33 @@ def _strict(config: Config, chat: Chat) -> Chat:
     )
 
 
-async def _tools(diagnosis: Diagnosis, env: Environment, row: Row) -> list[str]:
+async def _in_container(diagnosis: Diagnosis, env: Environment, row: Row) -> list[str]:
+    """Answers of the tools to made-up calls, in the row's container where it has one."""
+    trajectory, said = Trajectory(row, "doctor", 0), list[str]()
+
+    async def agent(timeout: float | None = None) -> None:
+        said.extend(await _tools(diagnosis, env, trajectory))
+
+    if not row.task:
+        await agent()
+        return said
+    tasks = TaskRunner(diagnosis.config.rollout.containers)
+    try:
+        await diagnosis.listen("containers", containers.row_runs(tasks, row, agent, trajectory))
+    finally:
+        await tasks.release(trajectory)
+        await tasks.close()
+    return said
+
+
+async def _tools(diagnosis: Diagnosis, env: Environment, trajectory: Trajectory) -> list[str]:
     """Answers of the tools to made-up calls."""
     said: list[str] = []
     if not len(env.tools):
         return said
 
     async def findings() -> AsyncIterator[Finding]:
-        async for finding, result in services.tools_answer(env.tools, row):
+        async for finding, result in services.tools_answer(env.tools, trajectory):
             if result is not None:
                 said.append(result.text)
             yield finding

@@ -117,6 +117,7 @@ def check_conversations(files: Any, what: str) -> None:
 def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -> list[str]:
     from agentrl.data.dataset import plain_parts
     from agentrl.data.rows import Rows
+    from agentrl.doctor.containers import check_containers
     from agentrl.rollout.loops.registry import loop_class
 
     data, agent = config.data, config.rollout.agent
@@ -129,6 +130,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))
     for name in sorted(names) if config.model.external_lib is None else ():
         loop_class(name, agent.agent_loop_config_path)
+    check_containers(config, first)
     some = f"{plural(len(silent), 'row')} {'has' if len(silent) == 1 else 'have'}"
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []
 

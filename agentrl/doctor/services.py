@@ -12,16 +12,17 @@ from agentrl.interactions import InteractionSet
 from agentrl.tools import ToolSet
 from agentrl.tools.response import ToolResult
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Outcome
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl_sandbox.job import Job
 
 SLOW = 5.0
 """Seconds after which a tool call gets a warning."""
 
 
-async def tools_answer(tools: ToolSet, row: Row) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
-    """Create the tools for a row, call each once with made-up arguments, release them."""
-    session = tools.open("doctor", row.tools_kwargs, None, selection=row.tool_selection)
+async def tools_answer(tools: ToolSet, trajectory: Trajectory) -> AsyncIterator[tuple[Finding, ToolResult | None]]:
+    """Create the tools for a trajectory, call each once with made-up arguments, release them."""
+    row = trajectory.row
+    session = tools.open("doctor", row.tools_kwargs, trajectory, selection=row.tool_selection)
     try:
         start = time.perf_counter()
         await session.start()

@@ -19,21 +19,21 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from agentrl.config.derived import deterministic
+from agentrl.containers import ContainerSpec
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.json_text import to_json
 from agentrl.core.points import agent_loop
 from agentrl.core.shares import share_of
 from agentrl.core.user_errors import one_line
 from agentrl.engines.engine import Sampling
-from agentrl.gateway.container import run_container
-from agentrl.gateway.containers import Containers
+from agentrl.gateway.containers import ProgramContainers, run_in
 from agentrl.gateway.process import Ended, run_command
 from agentrl.gateway.program import Program, filled, read_program
 from agentrl.gateway.session import Session
@@ -62,7 +62,9 @@ class Shared:
     slots: asyncio.Semaphore | nullcontext[None]
     starts: asyncio.Semaphore
     """Held by programs between their start and their first request."""
-    containers: Containers | None
+    containers: ProgramContainers | None
+    gateways: dict[str, "Gateway"] = field(default_factory=dict)
+    """By address, those that rows' own containers reach."""
 
 
 @agent_loop("program")
@@ -80,7 +82,7 @@ class ProgramAgent(AgentLoop):
 
         program = read_program(entry, file)
         slots = _slots(program)
-        containers = None if program.container is None else Containers(program.container)
+        containers = None if program.container is None else ProgramContainers(program.container)
         gateway = Gateway(MODEL, program.host or LOCAL)
         shared = Shared(program, gateway, slots, asyncio.Semaphore(program.max_starting), containers)
         return type(f"{cls.__name__}_{program.name}", (cls,), {"shared": shared})
@@ -93,23 +95,41 @@ class ProgramAgent(AgentLoop):
         session = Session(trajectory, self.env, sampling, own_sampling=program.own_sampling)
         key = f"sk-{secrets.token_hex(12)}"
         async with self.shared.slots:
-            await self._address()
-            async with self.shared.gateway.serving(key, session) as url, self._starting(session):
-                start = time.monotonic()
+            gateway = await self._gateway(trajectory)
+            async with gateway.serving(key, session) as url, self._starting(session):
+                start, values = time.monotonic(), values_of(trajectory.row, url, key)
+                values["container"] = "" if trajectory.container is None else trajectory.container.name
                 try:
-                    ended = await self._run(program, trajectory, session, values_of(trajectory.row, url, key))
+                    ended = await self._run(program, trajectory, session, values)
                 finally:
                     session.end("its program has ended")
         about = {"exit_code": ended.code, "seconds": round(time.monotonic() - start, 2), "output": ended.output}
         trajectory.extra["program"] = {**trajectory.extra.get("program", {}), **about}
         conclude(program, session, ended)
 
-    async def _address(self) -> None:
-        """Have the gateway listen where containers reach it. Raises UserError without a Docker engine."""
+    @classmethod
+    def container_spec(cls, spec: ContainerSpec) -> ContainerSpec:
+        """A program in the row's container reaches the gateway, and nothing else that the row does not open."""
+        closed = cls.shared is not None and cls.shared.program.inside and spec.network == "none"
+        return replace(spec, network="gateway") if closed else spec
+
+    async def _gateway(self, trajectory: Trajectory) -> "Gateway":
+        """One that listens where the program reaches it. Raises UserError, InfraError."""
+        from agentrl.gateway.server import Gateway
+
         assert self.shared is not None
         shared = self.shared
         if shared.containers is not None:
             shared.gateway.host = await shared.containers.ready()
+        if not shared.program.inside:
+            return shared.gateway
+        if trajectory.container is None:
+            raise UserError(
+                f"agent {shared.program.name}: container: task: {trajectory.row.uid} has no container; give the row "
+                "extra_info.container or extra_info.task"
+            )
+        host = shared.program.host or await trajectory.container.host()
+        return shared.gateways.setdefault(host, Gateway(MODEL, host))
 
     @asynccontextmanager
     async def _starting(self, session: Session) -> AsyncIterator[None]:
@@ -132,16 +152,21 @@ class ProgramAgent(AgentLoop):
             raise UserError(f"agent {program.name}: leave out max_concurrent with rollout.deterministic=true")
 
     async def _run(self, program: Program, trajectory: Trajectory, session: Session, values: dict[str, str]) -> Ended:
-        """Run the program in a folder of its own."""
+        """Run the program, in a folder of its own where it runs on this host."""
+        if program.inside:
+            trajectory.extra["program"] = {"name": program.name}
+            values |= {"folder": ".", "python": "python3"}
+            env, words = environment(program, values), program.words(values)
+            return await run_in(trajectory.container, words, env, program.timeout, session.over.wait)
         folder = own_folder(trajectory)
         values["folder"] = program.container.folder if program.container else str(folder)
         trajectory.extra["program"] = {"name": program.name, "folder": str(folder)}
         if program.function is not None:
             return await _call(program, trajectory, values)
-        env = defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
+        env = environment(program, values)
         if self.shared is not None and self.shared.containers is not None:
             words = program.words(values)
-            return await run_container(self.shared.containers, words, env, folder, program.timeout, session.over.wait)
+            return await self.shared.containers.run(words, env, folder, program.timeout, session.over.wait)
         log = folder.parent / "output.log"
         return await run_command(program.words(values), folder, log, env, program.timeout, session.over.wait())
 
@@ -195,8 +220,15 @@ def values_of(row: Row, url: str, key: str) -> dict[str, str]:
 
 
 def about(row: Row) -> dict[str, Any]:
-    """The parts of a row that an agent may know: not its ground truth."""
-    return {"uid": row.uid, "prompt": row.prompt, "data_source": row.data_source, "extra_info": row.extra_info}
+    """The parts of a row that an agent may know: neither its ground truth, nor how its task is verified."""
+    hidden = ("task", "container") if row.task else ()
+    extra_info = {key: value for key, value in row.extra_info.items() if key not in hidden}
+    return {"uid": row.uid, "prompt": row.prompt, "data_source": row.data_source, "extra_info": extra_info}
+
+
+def environment(program: Program, values: Mapping[str, str]) -> dict[str, str]:
+    """The program's environment: what clients read by themselves, and its own."""
+    return defaults(values) | {name: filled(value, values) for name, value in program.env.items()}
 
 
 def defaults(values: Mapping[str, str]) -> dict[str, str]:

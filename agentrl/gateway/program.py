@@ -11,19 +11,24 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.docker.connection import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
-from agentrl.gateway.containers import ContainerSettings, require_docker
+from agentrl.gateway.containers import ContainerSettings
 from agentrl.trajectory.trajectory import Outcome
 
 TIMEOUT = 600.0
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
-KEYS = ("name", *STARTED, "env", "timeout", "exit_codes", "max_concurrent", "max_starting", "sampling", "host")
+KEYS = ("name", *STARTED, "container", "env", "timeout", "exit_codes", "max_concurrent", "max_starting")
+KEYS = (*KEYS, "sampling", "host")
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
-MEMORY = re.compile(r"\d+[bkmg]", re.IGNORECASE)
+MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
+CPUS, MEMORY_MB = 2.0, 4096
+OWN_NETWORK = "gateway"
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Program:
     function: UserFunction | None = None
     container: ContainerSettings | None = None
     """Where the command runs, if not beside the trainer."""
+    inside: bool = False
+    """Whether it runs in the row's own container."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
     """Seconds."""
@@ -67,15 +74,17 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
     """The program of an entry in `file`. Raises UserError."""
     where = f"{file}: {entry['name']}"
     _check_keys(entry, where)
-    image = "image" in entry
+    image, inside = "image" in entry, "container" in entry
+    beside = None if image or inside else file.parent
     sampling = entry.get("sampling", "run")
     if sampling not in ("run", "agent"):
         raise UserError(f"{where}: sampling={sampling!r}: write run (its settings hold) or agent")
     return Program(
         entry["name"],
-        command=_command(entry["command"], where, None if image else file.parent) if "command" in entry else (),
+        command=_command(entry["command"], where, beside) if "command" in entry else (),
         function=_function(entry["python"], where, file.parent) if "python" in entry else None,
         container=_container(entry, where) if image else None,
+        inside=inside,
         env=_env(entry.get("env") or {}, where),
         timeout=_number(entry, "timeout", where) or TIMEOUT,
         exit_codes=_exit_codes(entry.get("exit_codes") or {}, where),
@@ -89,6 +98,8 @@ def read_program(entry: Mapping[str, Any], file: Path) -> Program:
 def _check_keys(entry: Mapping[str, Any], where: str) -> None:
     if "python" in entry and ("command" in entry or "image" in entry):
         raise UserError(f"{where}: write either command or python; image goes with command")
+    if "container" in entry and (entry["container"] != "task" or "command" not in entry or "image" in entry):
+        raise UserError(f"{where}: container: write `container: task`, and a command that runs in the row's container")
     known = (*KEYS, *CONTAINER_KEYS) if "image" in entry else KEYS
     for key in entry.keys() - set(known):
         if key in CONTAINER_KEYS:
@@ -118,23 +129,27 @@ def _command(command: Any, where: str, beside: Path | None) -> tuple[str, ...]:
 
 def _container(entry: Mapping[str, Any], where: str) -> ContainerSettings:
     require_docker()
-    memory = str(entry.get("memory", ContainerSettings.memory))
-    if not MEMORY.fullmatch(memory):
-        raise UserError(f"{where}: memory={memory!r}: write a number and a unit, such as 4g or 512m")
     folder = str(entry.get("folder", ContainerSettings.folder)).rstrip("/")
     if not folder.startswith("/"):
         raise UserError(
             f"{where}: folder={folder!r}: write the path of a folder in the container, but not of all of it"
         )
-    return ContainerSettings(
+    spec = ContainerSpec(
         str(entry["image"]),
-        network=str(entry.get("network", ContainerSettings.network)),
-        memory=memory,
-        cpus=_number(entry, "cpus", where) or ContainerSettings.cpus,
-        processes=int(_number(entry, "processes", where)) or ContainerSettings.processes,
-        folder=folder,
-        host=str(entry["host"]) if "host" in entry else None,
+        cpus=_number(entry, "cpus", where) or CPUS,
+        memory_mb=_memory_mb(entry["memory"], where) if "memory" in entry else MEMORY_MB,
+        processes=int(_number(entry, "processes", where)) or ContainerSpec.processes,
+        entrypoint=False,  # it runs the program
+        network=str(entry.get("network", OWN_NETWORK)),
     )
+    return ContainerSettings(spec, folder, str(entry["host"]) if "host" in entry else None)
+
+
+def _memory_mb(text: Any, where: str) -> int:
+    match = MEMORY.fullmatch(str(text))
+    if match is None:
+        raise UserError(f"{where}: memory={text!r}: write a number and a unit, such as 4g or 512m")
+    return int(match[1]) * (1024 if match[2] in "gG" else 1)
 
 
 def _function(path: Any, where: str, beside: Path) -> UserFunction:

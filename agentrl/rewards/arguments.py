@@ -39,7 +39,7 @@ def num_turns(trajectory: Trajectory) -> int:
 
 def reward_scores(trajectory: Trajectory) -> dict[str, Any]:
     """Rewards of tools, and of the interaction turn by turn, under verl's names."""
-    by_source: dict[str, list[float]] = {"tool": [], "interaction": []}
+    by_source: dict[str, list[float]] = {"tool": [], "interaction": [], "environment": []}
     for reward in trajectory.turn_rewards:
         by_source[reward.source].append(reward.value)
     scores: dict[str, Any] = {**trajectory.tool_rewards, "user_turn_rewards": by_source["interaction"]}

@@ -3,7 +3,7 @@
 from agentrl.config.schema import Data, Reward, Rollout
 from agentrl.config.validate import TRAINING, Check
 from agentrl.core.errors import UserError
-from agentrl.data.sources import scored_by_rollout
+from agentrl.data.dataset import scored_by_rollout
 from agentrl.rewards.ready_made import known_source
 
 

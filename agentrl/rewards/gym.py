@@ -42,7 +42,7 @@ def _judge(name: str, config: str) -> Any:
 
 
 def _register(name: str) -> None:
-    """Import whatever registers `name`."""
+    """Import the module that registers `name`."""
     known = _files(_root())
     if name not in known:
         near = get_close_matches(name, known, n=3, cutoff=0.4)

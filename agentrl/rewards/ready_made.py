@@ -1,7 +1,6 @@
 """The reward functions of well-known data sets, by `data_source`: their rows need none named in the configuration."""
 
 from agentrl.config.schema import Data
-from agentrl.core.errors import UserError
 
 CODE_SOURCES = ("apps", "codecontests", "codeforces", "taco")
 """Values of `data_source` that mean test cases in verl's layout."""
@@ -51,12 +50,7 @@ def function_for(data_source: str) -> str | None:
 
 def known_source(data: Data) -> bool:
     """Whether the first row comes from one of those data sets; one that cannot be read does not."""
-    from agentrl.data.dataset import plain_parts
+    from agentrl.data.dataset import first_row
 
-    files = data.train_files or data.val_files
-    if not files or data.custom_cls.path:
-        return False
-    try:
-        return function_for(plain_parts(data, files, "data.train_files")[0][0].data_source) is not None
-    except UserError:
-        return False  # told where the rows are read in earnest
+    row = first_row(data)
+    return row is not None and function_for(row.data_source) is not None

@@ -16,7 +16,7 @@ from agentrl.core.plugins import load_attribute
 from agentrl.core.sandbox import Sandbox
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import UserFunction
-from agentrl.data.sources import scored_by_rollout
+from agentrl.data.dataset import scored_by_rollout
 from agentrl.engines.backends import model_length
 from agentrl.engines.engine import Engine
 from agentrl.interactions import load_interactions
@@ -146,9 +146,14 @@ def scorer(config: Config, tokenizer: Any, sandbox: Sandbox, judge: Any = None, 
         sources=ScoreSources(
             tools=multi_turn.enable and bool(tools),
             interactions=multi_turn.enable and bool(multi_turn.interaction_config_path),
-            loops=own_loops(config.rollout) or scored_by_rollout(config.data),
+            loops=own_loops(config.rollout) or (function is None and scored_by_itself(config, parts)),
         ),
     )
+
+
+def scored_by_itself(config: Config, parts: Parts) -> bool:
+    """Whether the rollout itself sets the reward of rows."""
+    return parts.rows[0].scores_itself if parts.rows else scored_by_rollout(config.data)
 
 
 def _reward_function(

@@ -1,4 +1,4 @@
-"""Writes one trajectory: keeps messages, ledger and limits in step.
+"""Writes one trajectory, or one side of a game in it: keeps messages, ledger and limits in step.
 
 Invariants:
 - the tokens of a generation are appended to the ledger before any other use;
@@ -49,11 +49,15 @@ class Episode:
     """Schemas of the tools in the prompt."""
     inference_template: bool = False
     on_turn: UserFunction | None = None
+    side: int | None = None
+    """The side of a game: the messages of others are not among its own. None: there are no sides."""
     used: int = 0
-    """Tokens after the first prompt, over all ledgers."""
+    """Tokens after the first prompt, over all its ledgers."""
     done: bool = False
     memory: RenderCache = field(default_factory=RenderCache)
     """Of the conversation's last rendering."""
+    said: list[Message] = field(default_factory=list)
+    """The messages of a side."""
 
     def __post_init__(self) -> None:
         self.trajectory.schemas = self.schemas
@@ -61,7 +65,15 @@ class Episode:
     @property
     def ledger(self) -> Ledger:
         """The training sample being written."""
-        return self.trajectory.ledgers[-1]
+        ledgers = self.trajectory.ledgers
+        if self.side is None:
+            return ledgers[-1]
+        return next(ledger for ledger in reversed(ledgers) if ledger.side == self.side)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, as the template shows it."""
+        return self.trajectory.messages if self.side is None else self.said
 
     @property
     def room(self) -> int:
@@ -73,14 +85,14 @@ class Episode:
         self.trajectory.finish = why
         self.done = True
 
-    def begin(self) -> None:
-        """Write the prompt. Raises UserError when it is too long and `truncation` is error."""
-        self.trajectory.messages = self.chat.see(self.trajectory.row.prompt)
-        media = media_of(self.trajectory.messages)
+    def begin(self, prompt: list[Message] | None = None) -> None:
+        """Write the prompt; None: the row's. Raises UserError when it is too long and `truncation` is error."""
+        self._say(self.chat.see(self.trajectory.row.prompt if prompt is None else prompt))
+        media = media_of(self.messages)
         if len(media) > self.limits.images:
             uid = self.trajectory.row.uid
             raise UserError(f"{uid} has {plural(len(media), 'image')}; raise rollout.limit_images, or leave it out")
-        ids = self.chat.prompt(self.trajectory.messages, self.schemas)
+        ids = self.chat.prompt(self.messages, self.schemas)
         ids = truncate(ids, self.limits.prompt_length, "error" if media else self.limits.truncation)
         self._new_ledger(ids, media)
 
@@ -94,7 +106,7 @@ class Episode:
             while generation.finish_reason == "abort" and self.room > 0:
                 generation = await self._draw(turn, drawn)
         reply = self.chat.parse(drawn, self.schemas, lead=lead)
-        self.trajectory.messages.append(reply.message)
+        self._say([reply.message])
         self.trajectory.turns += 1
         if self.on_turn is not None:
             await self.on_turn.run((self.trajectory,), {}, timeout=None)
@@ -108,8 +120,8 @@ class Episode:
             messages = self.chat.see(messages)
         except UserError as error:  # the image comes from a tool, not from the data
             raise InfraError(str(error)) from error
-        history = list(self.trajectory.messages)
-        self.trajectory.messages.extend(messages)
+        history = list(self.messages)
+        self._say(messages)
         if self.inference_template:
             self._rerender()
             return
@@ -120,6 +132,11 @@ class Episode:
     def span(self, kind: SpanKind) -> AbstractContextManager[None]:
         """Record the time of the body, and apart from it the wait before it begins."""
         return recorded(self.trajectory, kind)
+
+    def _say(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
+        if self.side is not None:
+            self.trajectory.messages.extend({**message, "side": self.side} for message in messages)
 
     async def _draw(self, turn: int, drawn: list[int]) -> Generation:
         key = self.trajectory.key
@@ -152,8 +169,8 @@ class Episode:
 
     def _rerender(self) -> None:
         """Append what the template shows at inference; start a new ledger when that rewrites the history."""
-        step = self.chat.continuation(self.ledger.ids, self.trajectory.messages, self.schemas, self.memory)
-        media = media_of(self.trajectory.messages)
+        step = self.chat.continuation(self.ledger.ids, self.messages, self.schemas, self.memory)
+        media = media_of(self.messages)
         if isinstance(step, Split):
             self._split(step.ids, media)
         else:
@@ -179,7 +196,7 @@ class Episode:
 
     def _new_ledger(self, ids: list[int], media: Sequence[Medium]) -> None:
         self.chat.processor.check(ids, media)
-        ledger = Ledger()
+        ledger = Ledger(side=self.side or 0)
         ledger.append_prompt(ids, media)
         self.trajectory.ledgers.append(ledger)
 

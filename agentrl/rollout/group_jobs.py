@@ -29,10 +29,8 @@ class GroupJob:
 
     number: int
     row: Row
-    keys: dict[str, int]
-    """Key of each trajectory -> its index in its group."""
-    samplings: dict[str, Sampling]
-    """How each trajectory is sampled, by its key."""
+    trajectories: dict[str, tuple[int, Sampling]]
+    """Key of each -> its index in its group, and how it is sampled."""
     scored: bool
     """Whether the worker computes the rewards too."""
 
@@ -90,7 +88,7 @@ class GroupJobs:
             asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
     async def _run(self, job: GroupJob) -> None:
-        jobs = [Trajectory(job.row, key, sample) for key, sample in job.keys.items()]
+        jobs = [Trajectory(job.row, key, sample) for key, (sample, _) in job.trajectories.items()]
         try:
             await self._all(job, jobs)
         except UserError as error:
@@ -107,7 +105,7 @@ class GroupJobs:
             self._send(job.number, trajectory)
 
         def sampling(each: Trajectory) -> Sampling:
-            return job.samplings[each.key]
+            return job.trajectories[each.key][1]
 
         slots = self.scheduler.shared_slots()
         await ConcurrentJobs(self.scheduler, jobs, sampling, done, None, slots, scorer).run()

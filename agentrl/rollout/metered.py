@@ -2,6 +2,7 @@
 
 Invariants:
 - the engine counts as idle while it has no request, and while requests are held back for the update;
+- its mean number of requests is that of the time in which they are not held back;
 - without `partial`, a request that has begun ends before the engine stops: all its tokens have one version.
 """
 
@@ -24,17 +25,22 @@ class MeteredEngine:
         self._empty.set()
         self._running = 0
         self._halted = False
-        self._idle = 0.0
+        self._idle = self._open = self._requests = 0.0
         self._interruptions = 0
         self._marked = self._begun = time.perf_counter()
 
     async def activity(self) -> dict[str, float]:
-        """Share of the time since the last call without sampling, and requests that were interrupted in it."""
+        """Since the last call: share of the time without sampling, mean number of requests, interrupted requests."""
         self._mark()
         spent, self._begun = self._marked - self._begun, self._marked
-        idle, self._idle = self._idle, 0.0
-        interruptions, self._interruptions = self._interruptions, 0
-        return {"perf/engine_idle_share": idle / spent if spent else 0.0, "perf/interruptions": float(interruptions)}
+        figures = {
+            "perf/engine_idle_share": self._idle / spent if spent else 0.0,
+            "perf/running_requests": self._requests / self._open if self._open else 0.0,
+            "perf/interruptions": float(self._interruptions),
+        }
+        self._idle = self._open = self._requests = 0.0
+        self._interruptions = 0
+        return figures
 
     async def start(self) -> None:
         await self.engine.start()
@@ -123,6 +129,9 @@ class MeteredEngine:
 
     def _mark(self) -> None:
         now = time.perf_counter()
+        spent, self._marked = now - self._marked, now
         if self._halted or not self._running:
-            self._idle += now - self._marked
-        self._marked = now
+            self._idle += spent
+        if not self._halted:
+            self._open += spent
+            self._requests += spent * self._running

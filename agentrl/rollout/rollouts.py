@@ -30,6 +30,7 @@ from agentrl.rollout.scheduler import UNSCORED, Scheduler
 from agentrl.rollout.spread import GroupWorker, Spread
 from agentrl.rollout.stream import AdmittedBatch
 from agentrl.rollout.workers import OnDone
+from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -66,6 +67,7 @@ class Rollouts:
         if isinstance(judging, Scorer):
             check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
+        self.tasks = TaskRunner(rollout.containers)
         self.scheduler: Scheduler | Spread = Scheduler(
             self.env,
             self._loop_for,
@@ -74,6 +76,7 @@ class Rollouts:
             timeout=rollout.trajectory_timeout,
             retries=rollout.infra_retries,
             retry_timeouts=rollout.retry_timeouts,
+            tasks=self.tasks,
         )
 
     def spread_over(self, workers: Sequence[GroupWorker]) -> None:
@@ -157,8 +160,10 @@ class Rollouts:
 
     async def end(self) -> None:
         """As `close`, on the event loop."""
+        env = self.env
+        parts = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
-            for part in (self.sandbox, self.env.interactions, self.env.tools, self.scheduler.scorer, self.engine):
+            for part in parts:
                 stack.push_async_callback(part.close)
 
     def _trajectories(

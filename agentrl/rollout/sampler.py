@@ -5,6 +5,8 @@ Invariants: the rows of a step come from the stream alone, so a run that resumes
 later; otherwise rows are sampled ahead, and groups that a step has no room for are used in the next one.
 """
 
+import math
+import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +18,7 @@ from agentrl.core.errors import UserError
 from agentrl.data.splits import Splits
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
+from agentrl.rollout.window import Taken
 from agentrl.rollout.workers import OnDone, RolloutWorkers
 from agentrl.tracking import rollout_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
@@ -54,7 +57,15 @@ class Groups:
 class Sampler:
     """Draws rows and collects their rollouts."""
 
-    def __init__(self, config: Config, workers: RolloutWorkers, stream: Stream, tracker: RunTracker) -> None:
+    def __init__(
+        self,
+        config: Config,
+        workers: RolloutWorkers,
+        stream: Stream,
+        tracker: RunTracker,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock`: seconds; the waits for groups are measured with it."""
         self.config = config
         self.workers = workers
         self.stream = stream
@@ -63,6 +74,8 @@ class Sampler:
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
         self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
+        self.clock = clock
+        self._waited, self._last, self._spare = 0.0, math.nan, False
 
     def __call__(self, step: int) -> Groups:
         """The trajectories of a step: of one batch of prompts, or of as many as `filter_groups` asks for.
@@ -76,7 +89,15 @@ class Sampler:
         if self.ahead:
             sample.version = step - 1
             sample.metrics |= staleness_metrics(sample.kept, sample.version) | self.workers.activity()
+            self._look_further(sample.metrics)
         return sample
+
+    def _look_further(self, metrics: Metrics) -> None:
+        """Sample as far ahead as the waits ask for; the first step has no time before it."""
+        now, requests = self.clock(), metrics.get("perf/running_requests")
+        if now > self._last and requests is not None:
+            self.stream.window.trains(Taken(now - self._last, self._waited, requests, self._spare))
+        self._waited, self._last = 0.0, now
 
     def _baselines(self, step: int, sample: Groups) -> None:
         """The scores of greedy answers; rows that were sampled ahead have them already."""
@@ -138,15 +159,15 @@ class Sampler:
         finished, under_way = self.stream.waiting()
         sample.metrics |= {"perf/queue_groups": float(finished), "perf/running_groups": float(under_way)}
         sample.metrics["perf/window"] = float(self.stream.window.size)
+        begun, self._spare = self.clock(), self.stream.spare()
         with self.tracker.phase("rollout"):
             made = batch.pending.result(partial(self._look, batch))
-        self.stream.window.trains()
+        self._waited += self.clock() - begun
         sample.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
         return [t for t in made if t.sample < self.config.rollout.n]
 
     def _look(self, batch: AdmittedBatch) -> None:
         self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
-        self.stream.window.look(self.stream.waiting()[1])
 
     def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
         if self.ahead:

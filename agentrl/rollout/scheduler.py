@@ -7,6 +7,7 @@ Invariants:
 - every key that was opened on the engine is released;
 - a deterministic engine waits for every open key: all keys that run at once are opened before the first request, and
   the next key of a slot before its last one is released, so that timing does not decide which requests share a batch;
+- a container of a row's own outlives its conversation where the reward function looks into it, and ends with the score;
 - scoring is a task of its own and overlaps with generation; so is the comparison with the template, one trajectory at a
   time, so that conversations that end together do not delay the next requests;
 - a run that does not wait for its scores leaves their tasks to `settle`, which waits for all of them;
@@ -21,16 +22,17 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from agentrl.core.blocking import Call, LoopWatch, attributed
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.blocking import LoopWatch
 from agentrl.engines.engine import Sampling
+from agentrl.rollout.attempt import attempt
 from agentrl.rollout.garbage import deferred_collection
 from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.seeds import seed_for
+from agentrl.tasks.runner import TaskRunner
 from agentrl.trajectory.drops import check_drops
-from agentrl.trajectory.ledger import Ledger, LedgerError
+from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
-from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,8 @@ class Scheduler:
     """Warns of user functions that block the event loop."""
     slots: asyncio.Semaphore | None = None
     """Of `run_beside`."""
+    tasks: TaskRunner = field(default_factory=TaskRunner)
+    """Containers of rows that ask for one."""
 
     async def run(
         self,
@@ -182,6 +186,7 @@ class Scheduler:
         """
         last = ledger.turns[-1]
         messages = trajectory.messages[: turns[last] + 1] if last < len(turns) else trajectory.messages
+        messages = [message for message in messages if message.get("side", ledger.side) == ledger.side]
         trace = trajectory.sample == 0
         ids, prompt = ledger.ids, ledger.prompt_length
         mismatch = self.env.chat.check_trajectory(messages, ids, trajectory.schemas, trace=trace, prompt=prompt)
@@ -189,29 +194,12 @@ class Scheduler:
 
     async def _try(self, job: Trajectory, sampling: Sampling) -> Trajectory:
         trajectory = Trajectory(job.row, job.key, job.sample)
-        # The one place that catches a trajectory's errors: engine, tools, interaction and user loops run in here.
-        limit = asyncio.timeout(self.timeout)
-        try:
-            async with limit:
-                loop = self.loop_for(job.row)(self.env)
-                call = Call(f"agent loop {type(loop).__name__}.run", self.timeout)
-                await attributed(loop.run(trajectory, sampling), call)
-            for ledger in trajectory.ledgers:
-                ledger.check()
-        except UserError:
-            raise
-        except InfraError as error:
-            _fail(trajectory, "error", str(error))
-        except LedgerError as error:
-            trajectory.extra["ledger_violation"] = str(error)
-            _fail(trajectory, "error", f"ledger: {error}")
-        except Exception as error:
-            # User code raises TimeoutError too, for example of a socket.
-            if isinstance(error, TimeoutError) and limit.expired():
-                _fail(trajectory, "timeout", f"took longer than rollout.trajectory_timeout={self.timeout:g} s")
-            else:
-                log.exception("trajectory %s", trajectory.key)
-                _fail(trajectory, "error", f"{type(error).__name__}: {error}")
+        kind = self.loop_for(job.row)
+
+        async def agent(timeout: float | None = None) -> None:
+            await attempt(kind(self.env), trajectory, sampling, self.timeout, timeout)
+
+        await (self.tasks.run(trajectory, agent, kind.container_spec) if job.row.task else agent())
         return trajectory
 
 
@@ -241,17 +229,26 @@ class ConcurrentJobs:
 
     async def run(self) -> None:
         """Finish every job; the first error cancels the others and is raised itself, not in an ExceptionGroup."""
+        self.scheduler.tasks.expect(job.row for job in self.jobs)
         for job in self.jobs[: self.width]:
             self.engine.open(job.key)
         try:
             async with asyncio.TaskGroup() as group:
                 for i in self._first():
                     group.create_task(self._work(i, group))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        except BaseException as error:
+            await self._release()
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None
+            raise
         finally:
             for job in self.jobs:
                 self.engine.release(job.key)
+
+    async def _release(self) -> None:
+        """Stop the containers of trajectories that are no longer scored."""
+        for job in self.jobs:
+            await self.scheduler.tasks.release(job)
 
     def _first(self) -> list[int]:
         """The jobs that begin at once: the first of every group before any second, so that the engine has a prompt in
@@ -277,7 +274,10 @@ class ConcurrentJobs:
         self.on_done(trajectory)
 
     async def _score(self, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
-        await self.scorer.score(trajectory)
+        try:
+            await self.scorer.score(trajectory)
+        finally:
+            await self.scheduler.tasks.release(trajectory)
         async with self.comparing:
             self.scheduler.compare(trajectory)
             await asyncio.sleep(0)
@@ -306,9 +306,3 @@ async def completed(
 def jobs_of(rows: Sequence[Row], n: int, tag: str) -> list[Trajectory]:
     """`n` trajectories a row, group by group, that are still to be made."""
     return [Trajectory(row, f"{tag}/{row.uid}/{sample}", sample) for row in rows for sample in range(n)]
-
-
-def _fail(trajectory: Trajectory, finish: Finish, error: str) -> None:
-    trajectory.outcome = Outcome.INFRA_ERROR
-    trajectory.finish = finish
-    trajectory.error = error

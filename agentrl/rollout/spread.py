@@ -147,9 +147,8 @@ class Spread:
             take(trajectory)
 
         for _ in range(self.retries + 1):
-            keys = {job.key: job.sample for job in missing.values()}
-            samplings = {job.key: sampling(job) for job in missing.values()}
-            work = GroupJob(next(self._numbers), jobs[0].row, keys, samplings, scored)
+            trajectories = {job.key: (job.sample, sampling(job)) for job in missing.values()}
+            work = GroupJob(next(self._numbers), jobs[0].row, trajectories, scored)
             try:
                 await self._send(work, taken)
                 return
@@ -161,11 +160,11 @@ class Spread:
     async def _send(self, job: GroupJob, taken: Callable[[Trajectory], None]) -> None:
         """Run a job on the worker with the least load, when slots are free."""
         slots = self._slots = self._slots or asyncio.Semaphore(self.max_concurrent)
-        held = min(len(job.keys), self.max_concurrent)
+        held = min(len(job.trajectories), self.max_concurrent)
         async with self._door:
             await _acquire(slots, held)
         worker = min(self.workers, key=lambda worker: (not worker.serving, worker.load))
-        with _counted(worker, slots, len(job.keys), held) as finish:
+        with _counted(worker, slots, len(job.trajectories), held) as finish:
 
             def take(trajectory: Trajectory) -> None:
                 finish()

@@ -101,7 +101,7 @@ class Stream:
         """`bound`: `trainer.max_staleness`; `batch_size`: groups that a step trains on; `n`: trajectories of a group;
         `last_step`: nothing is admitted that no step up to this one could train on."""
         self.loader, self.bound, self.batch_size, self.n, self.last_step = loader, bound, batch_size, n, last_step
-        self.window = Window(bound + 1, loader.batch_size)
+        self.window = Window(bound + 1, loader.batch_size * n)
         self._queue = deque[AdmittedBatch]()
         self._taken: list[AdmittedBatch] = []
         self._step = self._numbered = 0
@@ -147,6 +147,11 @@ class Stream:
         finished = sum(_whole(batch, self.n) for batch in self._queue)
         return finished, self._queued - finished
 
+    def spare(self) -> bool:
+        """Whether the batch after the one that was taken is finished."""
+        following = next((batch.pending for batch in self._queue if not batch.returned), None)
+        return following is not None and following.done()
+
     def state_dict(self) -> dict[str, Any]:
         """The loader's position and the rows that are admitted and not trained on, for an exact resume."""
         state = self.loader.state_dict()
@@ -168,7 +173,7 @@ class Stream:
         media = media_from_plain(state.get("media", ()))
         self._queue = deque(self._restored(saved, media, valid) for saved in state.get("queue", ()))
         self._numbered = state.get("numbered", 0)
-        self.window = Window(self.bound + 1, self.loader.batch_size, state.get("window", LEAST))
+        self.window = Window(self.bound + 1, self.loader.batch_size * self.n, state.get("window", LEAST))
 
     @property
     def _queued(self) -> int:

@@ -1,43 +1,57 @@
 """How many batches of rows are under way at once: as few as keep the trainer from waiting, at most `max_staleness` + 1.
 
 Each further batch makes all tokens one version older. It pays only where the trainer waits for a few slow conversations
-and the engine has hardly anything else to do.
+and the engine has room for more requests: on average it runs fewer than half of the trajectories of a batch. An engine
+that is slower than the trainer runs more, however many batches there are, and a further batch would only wait in it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LEAST = 2
 """The batch that the trainer waits for or trains on, and the next one."""
+SHORT = 0.05
+"""Share of the time that the trainer may wait: less is not worth a further version of age."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How a step got its groups."""
+
+    seconds: float
+    """Since the last step got its own."""
+    waited: float
+    """Seconds of them in which the trainer waited."""
+    requests: float
+    """That the engine ran in them, on average."""
+    spare: bool
+    """Whether the next batch was finished too: with one batch less under way, this one would have been."""
 
 
 @dataclass
 class Window:
-    """Grows while the engine runs dry, and shrinks again when the trainer has not waited for a while."""
+    """Looks at as many steps as it has places, so that each place was used once, and grows or shrinks by one then."""
 
     most: int
     """`max_staleness` + 1."""
-    groups: int
-    """Groups of a batch."""
+    trajectories: int
+    """Of a batch."""
     size: int = LEAST
     """Batches that may be begun and not yet trained on."""
-    _looks: int = 0
-    _dry: int = 0
-    _calm: int = 0
+    _steps: list[Taken] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.size = min(self.size, self.most)
 
-    def look(self, others: int) -> None:
-        """The trainer waits for a batch while `others` more groups are under way; call it at regular intervals."""
-        self._looks += 1
-        self._dry += 2 * others < self.groups
-
-    def trains(self) -> None:
-        """The trainer has got its batch."""
-        waited, dry = self._looks > 0, 2 * self._dry > self._looks
-        self._looks = self._dry = 0
-        self._calm = 0 if waited else self._calm + 1
-        if waited and dry:
+    def trains(self, step: Taken) -> None:
+        """A step has got its groups."""
+        self._steps.append(step)
+        if len(self._steps) < self.size:
+            return
+        steps, self._steps = self._steps, []
+        seconds = sum(step.seconds for step in steps)
+        waits = sum(step.waited for step in steps) > SHORT * seconds
+        room = 2 * sum(step.requests * step.seconds for step in steps) < self.trajectories * seconds
+        if waits and room:
             self.size = min(self.size + 1, self.most)
-        elif self._calm >= self.size:  # long enough for every place to have been used once
-            self.size, self._calm = max(self.size - 1, min(LEAST, self.most)), 0
+        elif all(step.spare for step in steps):
+            self.size = max(self.size - 1, min(LEAST, self.most))

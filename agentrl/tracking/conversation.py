@@ -59,9 +59,9 @@ def conversation(
     body: list[RenderableType] = [_header(record)]
     for number, sample in enumerate(samples, start=1):
         if len(samples) > 1:
-            body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record)})", style="bold"))
+            body.append(Text(f"\nsample {number} of {len(samples)} ({_why(record, number - 1)})", style="bold"))
         body += [Text(""), _stream(sample, max_prompt)]
-    body += [Text(""), *_calls(record), *_program(record), *_trouble(record), legend()]
+    body += [Text(""), *_calls(record), *_program(record), *_task(record), *_trouble(record), legend()]
     name = title or str(record["key"])
     return Panel(Group(*body), title=Text(f" {name} ", "bold"), title_align="left", border_style="bright_black")
 
@@ -162,24 +162,39 @@ def _calls(record: Record) -> Iterator[Text]:
         yield text.append(f"  {duration(call['seconds'])}  reward {figure(call['reward'])}")
 
 
-def _why(record: Record) -> str:
-    """Why a trajectory has several samples."""
-    return (
-        "the program's history did not continue"
-        if "gateway" in record.get("extra", {})
-        else "the template rewrote history"
-    )
+def _why(record: Record, sample: int) -> str:
+    """Why this sample is one of several."""
+    if sides := record.get("sides"):
+        return f"side {sides[sample]}, final reward {figure(record['side_rewards'][sides[sample]])}"
+    gateway = record.get("extra", {}).get("gateway")
+    if gateway is None:
+        return "the template rewrote history"
+    shared = (gateway.get("shared") or [0] * (sample + 1))[sample]
+    return f"its first {shared} tokens are another sample's" if shared else "a history of its own"
 
 
 def _program(record: Record) -> Iterator[Text]:
-    """The end of an agent program: its code, its last lines."""
-    program = record.get("extra", {}).get("program")
+    """The end of an agent program: its code, what it asked, its last lines."""
+    program, gateway = record.get("extra", {}).get("program"), record.get("extra", {}).get("gateway", {})
     if not program or "exit_code" not in program:
         return
     code = program["exit_code"]
     ended = "was stopped" if code is None else f"ended with code {code}"
-    yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}", style="dim")
+    asked = f", {plural(gateway['requests'], 'request')}" if gateway else ""
+    unmet = "".join(f"; not met: {name} × {count}" for name, count in gateway.get("unmet", {}).items())
+    yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}{asked}{unmet}", style="dim")
     for line in str(program["output"]).rstrip().splitlines()[-LAST_LINES:]:
+        yield Text(f"  {line.translate(CONTROL)}", style="dim")
+
+
+def _task(record: Record) -> Iterator[Text]:
+    """The phases of its container, and the last lines of the verification."""
+    task = record.get("extra", {}).get("task")
+    if not isinstance(task, dict) or "seconds" not in task:
+        return
+    phases = ", ".join(f"{phase} {duration(seconds)}" for phase, seconds in task["seconds"].items())
+    yield Text(f"container {task.get('container', '')}: {phases}", style="dim")
+    for line in str(task.get("output", "")).rstrip().splitlines()[-LAST_LINES:]:
         yield Text(f"  {line.translate(CONTROL)}", style="dim")
 
 

@@ -16,6 +16,9 @@ from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Traje
 
 Metrics = dict[str, float]
 
+PHASES = ("build", "start", "set_up", "run", "verify")
+"""Of a trajectory with a container."""
+
 OTHER_TOOLS = "other"
 """Stands for names that no call got through to: a model may invent any number of them."""
 SAME_REWARD = 1e-6
@@ -23,7 +26,7 @@ SAME_REWARD = 1e-6
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
-    """All figures of a training batch: `rollout/`, `finish/`, `tools/`, `reward/` and `perf/`.
+    """All figures of a training batch: `rollout/`, `finish/`, `tools/`, `tasks/`, `reward/` and `perf/`.
 
     A trajectory counts as a success by its reward function's own "acc" or "success", or else by a reward of at
     least `success_threshold`.
@@ -34,6 +37,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: fl
         **_under("rollout", _drops(trajectories)),
         **_under("finish", _finishes(trajectories)),
         **_under("tools", _tools(trajectories)),
+        **_under("tasks", _tasks(trajectories, success_threshold)),
         **_under("reward", _extras(trajectories)),
         **_under("perf", _timings(trajectories)),
     }
@@ -160,6 +164,19 @@ def _call_shares(calls: Sequence[ToolCallRecord], trajectories: int) -> Metrics:
     counts = Counter(call.outcome for call in calls)
     shares = {outcome.value: counts[outcome] / len(calls) for outcome in Outcome} if calls else {}
     return {**_ratio("calls", len(calls), trajectories), **shares}
+
+
+def _tasks(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+    """Of trajectories with a container: the share that succeeded, and where the others failed."""
+    tasks = [t for t in trajectories if isinstance(t.extra.get("task"), dict) and "seconds" in t.extra["task"]]
+    if not tasks:
+        return {}
+    failed = Counter(t.extra["task"].get("failed") for t in tasks)
+    successes = [value for t in tasks if (value := succeeded(t, threshold)) is not None]
+    late = sum(t.finish == "timeout" and t.outcome is Outcome.MODEL_ERROR for t in tasks)
+    metrics = {**_ratio("share", len(tasks), len(trajectories)), **_mean("success", successes)}
+    metrics |= {f"failed_{phase}": failed[phase] / len(tasks) for phase in PHASES} | {"late": late / len(tasks)}
+    return metrics
 
 
 def _extras(trajectories: Sequence[Trajectory]) -> Metrics:

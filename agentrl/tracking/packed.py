@@ -83,6 +83,7 @@ def trajectory_head(step: int, trajectory: Trajectory) -> Record:
         "error": trajectory.error,
         "turns": trajectory.turns,
         "user_turns": trajectory.user_turns,
+        **_sides(trajectory),
         "turn_rewards": [vars(reward) for reward in trajectory.turn_rewards],
         "tool_rewards": trajectory.tool_rewards,
         "interaction_score": trajectory.interaction_score,
@@ -93,6 +94,13 @@ def trajectory_head(step: int, trajectory: Trajectory) -> Record:
         "spans": [vars(span) for span in trajectory.spans],
         "extra": trajectory.extra,
     }
+
+
+def _sides(trajectory: Trajectory) -> Record:
+    """Of a game that the policy plays several sides of: the side of each sample, and the final reward of each side."""
+    if not trajectory.side_rewards:
+        return {}
+    return {"sides": [ledger.side for ledger in trajectory.ledgers], "side_rewards": trajectory.side_rewards}
 
 
 def token_columns(trajectory: Trajectory, advantages: Sequence[Values] = ()) -> list[TokenColumns]:

@@ -12,7 +12,7 @@ AHEAD = 2
 
 
 class Writer:
-    """One thread that writes. Whatever a function raises there is raised here, later."""
+    """One thread that writes. An error that a function raises there is raised here, later."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")

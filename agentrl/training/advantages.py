@@ -14,6 +14,7 @@ from agentrl.algorithms.advantages.scores import trajectory_scores
 from agentrl.algorithms.segments import sequence_of
 from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.schema import Algorithm, Config, Reward
+from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.ledger_credit import credit_ledgers
 from agentrl.training.off_policy import correct_batch, needs_batch_correction
@@ -64,6 +65,11 @@ class ComputeAdvantages:
         if not batch.num_sequences:
             return batch, {}
         if baselines is not None:
+            if batch.side is not None:
+                raise UserError(
+                    f"algorithm.adv_estimator={self.algorithm.adv_estimator} has one baseline a prompt, and the policy "
+                    "plays several sides of a game: take grpo, or let it play one side"
+                )
             scores = [baselines.get(trajectories[i].row.uid, nan) for i in batch.trajectory.tolist()]
             batch.baselines = torch.tensor(scores, dtype=torch.float32, device=batch.ids.device)
         metrics = self.estimate(batch)
@@ -90,8 +96,7 @@ class ComputeAdvantages:
             rewards,
             batch.mask,
             batch.cu_seqlens,
-            batch.trajectory,
-            batch.group,
+            *batch.players(),
             values=batch.values,
             baselines=batch.baselines,
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,

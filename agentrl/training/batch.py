@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agentrl.training.model.media import Media
 
-_PER_SEQUENCE = ("trajectory", "group", "baselines", "truncated", "media")
+_PER_SEQUENCE = ("trajectory", "group", "side", "baselines", "truncated", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -41,6 +41,8 @@ class Batch:
     """int64 [B]; the sequence's trajectory, as an index into the packed list."""
     group: Tensor
     """int64 [B]; the sequence's prompt."""
+    side: Tensor | None = None
+    """int64 [B]; the side of a game that the sequence belongs to; None where the policy plays one side only."""
     old_logprobs: Tensor | None = None
     """f32 [T]; of the policy before the step."""
     ref_logprobs: Tensor | None = None
@@ -81,6 +83,17 @@ class Batch:
     def num_sequences(self) -> int:
         """B."""
         return self.trajectory.numel()
+
+    def players(self) -> tuple[Tensor, Tensor]:
+        """(player, group), int64 [B] each, in place of trajectory and group where rewards are compared.
+
+        A player is one side of a trajectory. It is compared with the same side of the prompt's other trajectories: each
+        side has a baseline of its own (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
+        """
+        if self.side is None:
+            return self.trajectory, self.group
+        sides = int(self.side.max()) + 1 if self.num_sequences else 1
+        return self.trajectory * sides + self.side, self.group * sides + self.side
 
     @cached_property
     def lengths(self) -> list[int]:

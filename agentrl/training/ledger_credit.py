@@ -30,9 +30,11 @@ def credit_ledgers(batch: Batch, trajectories: Sequence[Trajectory], credit: str
 
 def _weights(batch: Batch, trajectories: Sequence[Trajectory], credit: str) -> list[float]:
     """The weight of each sequence."""
-    owners = batch.trajectory.tolist()
     if credit == "last":
-        return [float(i + 1 == len(owners) or owners[i + 1] != owner) for i, owner in enumerate(owners)]
+        players = batch.players()[0].tolist()
+        last = {player: i for i, player in enumerate(players)}
+        return [float(last[player] == i) for i, player in enumerate(players)]
+    owners = batch.trajectory.tolist()
     return [weight for owner in dict.fromkeys(owners) for weight in _given(trajectories[owner])]
 
 

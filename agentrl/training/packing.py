@@ -1,12 +1,12 @@
 """Pack trajectories into a batch, and place their rewards.
 
-Reward placement: a trajectory's reward is on the last model token of its last trained ledger; a turn's reward is on the
-last model token of that turn, in the ledger that trains it. No reward is on a token with mask 0, where some estimators
-would lose it.
+Reward placement: a trajectory's reward is on the last model token of its last trained ledger, and a side's on that of
+the side's last; a turn's reward is on the last model token of that turn, in the ledger that trains it. No reward is on a
+token with mask 0, where some estimators would lose it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import fsum
@@ -58,6 +58,8 @@ def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) 
     batch = pack_ledgers(ledgers, trajectory=owners, group=groups)
     if version is not None:
         batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
+    if any(trajectory.side_rewards for trajectory in trajectories):
+        batch.side = torch.tensor([ledger.side for ledger in ledgers], dtype=torch.long)
     batch.truncated = torch.tensor([trajectories[i].finish == "length" for i in owners], dtype=torch.bool)
     return batch
 
@@ -66,7 +68,7 @@ def place_rewards(
     batch: Batch, trajectories: Sequence[Trajectory], *, tool_turn_weight: float, interaction_turn_weight: float
 ) -> Batch:
     """The batch that `trajectories` were packed into, with their rewards; unscored ones are left out."""
-    weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
+    weights = _weights(tool_turn_weight, interaction_turn_weight)
     owners = batch.trajectory.tolist()
     kept = [sequence for sequence, owner in enumerate(owners) if trajectories[owner].trainable]
     if len(kept) < len(owners):
@@ -83,9 +85,19 @@ def place_rewards(
 
 
 def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction_turn_weight: float) -> float:
-    """The sum of all rewards of a scored trajectory, as placed on its tokens."""
-    weights = {"tool": tool_turn_weight, "interaction": interaction_turn_weight}
-    return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in trajectory.turn_rewards)])
+    """The sum of all rewards of a scored trajectory, as placed on its tokens; of several sides those of the first."""
+    weights = _weights(tool_turn_weight, interaction_turn_weight)
+    turns = trajectory.turn_rewards
+    if trajectory.side_rewards:
+        first = min(ledger.side for ledger in trajectory.ledgers)
+        mine = {turn for ledger in trajectory.ledgers if ledger.side == first for turn in ledger.turn_ends()}
+        turns = [turn for turn in turns if turn.turn in mine]
+    return fsum([trajectory.reward or 0.0, *(weights[turn.source] * turn.value for turn in turns)])
+
+
+def _weights(tool_turn_weight: float, interaction_turn_weight: float) -> dict[str, float]:
+    """Factors of turn rewards by their source; those of an environment are the reward itself."""
+    return {"tool": tool_turn_weight, "interaction": interaction_turn_weight, "environment": 1.0}
 
 
 def _trained_ledgers(trajectory: Trajectory) -> list[Ledger]:
@@ -123,9 +135,22 @@ def _joined(columns: Iterable[Column[Any]], dtype: Any) -> Tensor:
 
 def _rewards(trajectory: Trajectory, weights: dict[str, float]) -> list[tuple[Spot, float]]:
     """The rewards of a trainable trajectory, each with its spot in the trained ledgers."""
-    ends = _turn_ends(_trained_ledgers(trajectory))
+    ledgers = _trained_ledgers(trajectory)
+    ends = _turn_ends(ledgers)
     turns = [(_spot(ends, turn.turn), weights[turn.source] * turn.value) for turn in trajectory.turn_rewards]
-    return [(ends[max(ends)], trajectory.reward or 0.0), *turns]
+    return [*_final_rewards(trajectory, ledgers, ends), *turns]
+
+
+def _final_rewards(
+    trajectory: Trajectory, ledgers: list[Ledger], ends: dict[int, Spot]
+) -> Iterator[tuple[Spot, float]]:
+    """The final reward on the last turn; where the policy plays several sides, each side's on its own last turn."""
+    if not trajectory.side_rewards:
+        yield ends[max(ends)], trajectory.reward or 0.0
+    for side, reward in enumerate(trajectory.side_rewards):
+        turns = [turn for turn, (ledger, _) in ends.items() if ledgers[ledger].side == side]
+        if turns:
+            yield ends[max(turns)], reward + trajectory.length_penalty
 
 
 def _turn_ends(ledgers: list[Ledger]) -> dict[int, Spot]:

@@ -66,6 +66,8 @@ class Ledger:
     prompt_length: int = 0
     media: list[Medium] = field(default_factory=list)
     """Images and videos that tokens of the prompt and of observations stand for, in their order."""
+    side: int = 0
+    """The side of a game that the policy plays in it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in KINDS and not isinstance(value, Column):

@@ -81,12 +81,14 @@ def _shown(messages: Sequence[Message], media: MediaTable) -> list[tuple[int, in
 
 def _plain_ledger(ledger: Ledger, media: MediaTable) -> dict[str, Any]:
     columns = {name: getattr(ledger, name).numpy().tobytes() for name in KINDS}
-    return columns | {"prompt_length": ledger.prompt_length, "media": [media.number(m) for m in ledger.media]}
+    numbers = {"prompt_length": ledger.prompt_length, "side": ledger.side}
+    return columns | numbers | {"media": [media.number(m) for m in ledger.media]}
 
 
 def _ledger(plain: dict[str, Any], media: Sequence[Medium]) -> Ledger:
     columns: dict[str, Any] = {name: array(kind, plain[name]).tolist() for name, kind in KINDS.items()}
-    return Ledger(**columns, prompt_length=plain["prompt_length"], media=[media[number] for number in plain["media"]])
+    shown = [media[number] for number in plain["media"]]
+    return Ledger(**columns, prompt_length=plain["prompt_length"], media=shown, side=plain.get("side", 0))
 
 
 def _plain_medium(medium: Medium) -> dict[str, Any]:

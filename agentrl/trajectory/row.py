@@ -38,6 +38,24 @@ class Row:
         return self.extra_info.get("interaction_kwargs") or None
 
     @property
+    def task(self) -> dict[str, Any] | None:
+        """The arguments of its task's format, `format` among them; None for a row without a container of its own.
+
+        A row may describe its container without a task, in `extra_info.container`. Other values of these names, such
+        as a task's name as text, are the user's own.
+        """
+        task, container = self.extra_info.get("task"), self.extra_info.get("container")
+        if isinstance(task, dict) and isinstance(task.get("format"), str):
+            return task
+        return {"format": "container", **container} if isinstance(container, dict) else None
+
+    @property
+    def scores_itself(self) -> bool:
+        """Whether its task gives the reward."""
+        task = self.task
+        return task is not None and (task["format"] != "container" or "verify" in task)
+
+    @property
     def tool_selection(self) -> list[str] | None:
         """The tools this row may use; None: all."""
         return self.extra_info.get("tool_selection") or None

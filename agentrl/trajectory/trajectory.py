@@ -45,10 +45,12 @@ class TurnReward:
 
     turn: int
     value: float
-    source: Literal["tool", "interaction"]
+    source: Literal["tool", "interaction", "environment"]
 
 
-SpanKind = Literal["generate", "tool", "interaction", "wait", "score"]
+SpanKind = Literal[
+    "generate", "tool", "interaction", "wait", "score", "environment", "build", "start", "set_up", "verify"
+]
 
 
 @dataclass
@@ -88,6 +90,9 @@ class Trajectory:
     reward: float | None = None
     """The final reward, without turn rewards; None before scoring and without a score. An agent loop may set it: then
     no reward function is called."""
+    side_rewards: list[float] = field(default_factory=list)
+    """The final reward of each side, where the policy plays several sides of a game: each falls on the ledgers of its
+    side, and `reward` is that of the first. Empty elsewhere."""
     length_penalty: float = 0.0
     """The part of `reward` for the length alone: 0 or less."""
     reward_extra: dict[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from agentrl.verl.modules import provide, table
 
 
 def package_of(file: Path) -> str | None:
-    """The package to load `file` in; None where it imports nothing relatively, or lies in a package already."""
+    """The package to load `file` in; None where it imports nothing relatively, or is in a package already."""
     wanted = dict(_neighbours(file))
     if not wanted or (file.parent / "__init__.py").exists():
         return None

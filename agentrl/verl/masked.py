@@ -10,7 +10,7 @@ SMALL = 1e-8
 
 
 def masked_sum(values: Tensor, mask: Tensor, axis: Any = None) -> Tensor:
-    """The sum over the mask, of all or along `axis`; what lies off the mask may be NaN."""
+    """The sum over the mask, of all or along `axis`; values off the mask may be NaN."""
     return (torch.where(mask.bool(), values, 0.0) * mask).sum(dim=axis)
 
 

@@ -6,7 +6,7 @@ number, or a tuple that begins with it: verl 0.5 has (loss, clip fraction, KL, l
 metrics).
 
 The number is a mean over the micro-batch that the function sees, where the gradient needs the micro-batch's part of
-the mean over the whole mini-batch. `agg_loss` gives that part by itself, whatever it is called with; so does a function
+the mean over the whole mini-batch. `agg_loss` gives that part by itself, for all arguments; so does a function
 that passes `**config.global_batch_info` on to an installed verl's `agg_loss`. Any other mean is multiplied by the
 micro-batch's share of the tokens, or of the sequences, as `loss_agg_mode` says.
 """

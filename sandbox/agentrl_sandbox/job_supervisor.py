@@ -26,7 +26,7 @@ def serve(tier: Tier, slot: int, connection: int) -> None:
     """Do the jobs that arrive on `connection`. In the user's process this raises BecomeUserProgram.
 
     The next job's program is a fork of this process and must not find data of an earlier job. So only a plain run may
-    be followed by another job, because its data lies in memory that is returned to the kernel (see `memory`), and a
+    be followed by another job, because its data is in memory that is returned to the kernel (see `memory`), and a
     job supervisor does MOST_JOBS at most.
     """
     try:

@@ -3,6 +3,7 @@
 import pytest
 
 from agentrl.config.checks.workers import rollout_workers
+from agentrl.config.derived import deterministic
 from agentrl.config.schema import Rollout, Trainer
 from agentrl.config.schema.rollout import Agent
 from agentrl.core.errors import UserError
@@ -10,7 +11,7 @@ from agentrl.core.errors import UserError
 TWO = Trainer(n_gpus_per_node=2)
 
 
-def rollout(count: int, **settings: bool) -> Rollout:
+def rollout(count: int, **settings: bool | None) -> Rollout:
     return Rollout(agent=Agent(num_workers=count), **settings)  # type: ignore[arg-type]
 
 
@@ -22,3 +23,10 @@ def test_workers_fit_the_run() -> None:
         rollout_workers(rollout(-1), TWO)
     with pytest.raises(UserError, match="rollout.deterministic=true"):
         rollout_workers(rollout(2, deterministic=True), TWO)
+
+
+def test_an_engine_does_not_wait_for_requests_of_several_processes() -> None:
+    """It would wait for a trajectory that a worker has not begun."""
+    assert deterministic(TWO, rollout(0, deterministic=None))
+    assert not deterministic(TWO, rollout(2, deterministic=None))
+    assert deterministic(Trainer(), rollout(2, deterministic=None))  # one process has no workers

@@ -20,7 +20,6 @@ BUILT_IN = [pytest.param(r, name, id=f"{r.decorator}-{name}") for r in REGISTRIE
 ELSEWHERE = {
     "task": "agentrl data NAME",
     "agent_loop": "rollout.agent.default_agent_loop",
-    "container_provider": "rollout.containers.provider",
     "task_format": "extra_info.task.format",
     "row_source": "data.train_files",
 }

@@ -1,5 +1,6 @@
 """Conversations in processes of their own: the run is the same, and goes on when one of them is killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import compose
-from agentrl.tracking import is_wall_clock, read_metrics
+from agentrl.tracking import is_wall_clock, load_trajectories, read_metrics
 from agentrl.train import train
 from agentrl_sandbox.isolation import descendants
 from tests.e2e.conftest import command, environment
 from tests.e2e.test_ray import REWARD
 from tests.e2e.test_ray_killed import title
 from tests.e2e.test_resume import lines
+from tests.tasks.local_provider import ROOT
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -29,6 +31,12 @@ TWO = [
     "trainer.logger=[file]",
     "trainer.live=false",
 ]
+
+
+BATCH_REWARD = """
+def compute_score(data_sources, solution_strs, ground_truths, extra_infos=None, **_):
+    return [len(solution_strs) + sum(map(ord, text)) % 11 / 10 for text in solution_strs]
+"""
 
 
 def rewarded(folder: Path, overrides: list[str]) -> list[str]:
@@ -68,6 +76,42 @@ def test_workers_change_no_metric(tmp_path: Path, overrides: list[str]) -> None:
     assert expected[-1]["actor/grad_norm"] > 0.01
 
 
+def batch_rewarded(folder: Path, overrides: list[str]) -> list[str]:
+    """The same with ReMax, and a function that sees all trajectories of a batch: it adds their number to each score."""
+    settings = rewarded(folder, overrides)
+    (folder / "reward.py").write_text(BATCH_REWARD)
+    return [*settings, "reward.reward_manager.name=batch", "algorithm.adv_estimator=remax"]
+
+
+def test_baselines_and_batch_rewards_are_the_same_with_workers(tmp_path: Path, overrides: list[str]) -> None:
+    settings = batch_rewarded(tmp_path, overrides)
+    expected = figures(tmp_path / "without", *settings)
+    found = figures(tmp_path / "with", *settings, "rollout.agent.num_workers=2")
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    assert all(16 <= step["rollout/reward_mean"] < 17 for step in expected[1:])  # 4 prompts x 4
+    assert all(4 <= step["rollout/baseline_mean"] < 5 for step in expected[1:])  # 4 greedy answers
+
+
+def test_workers_sample_ahead_with_baselines_and_batch_rewards(tmp_path: Path, overrides: list[str]) -> None:
+    """Requests end before an update: a turn has one version, and no token is older than the bound."""
+    ahead = ["rollout.agent.num_workers=2", "trainer.max_staleness=2", "rollout.partial_rollout=false"]
+    steps = figures(tmp_path / "run", *batch_rewarded(tmp_path, overrides), *ahead)[1:]
+    assert len(steps) == 3
+    assert all(20 <= step["rollout/reward_mean"] < 21 for step in steps)  # 4 prompts x 4 and their greedy answers
+    assert all(20 <= step["rollout/baseline_mean"] < 21 for step in steps)
+    assert 0 < max(step["staleness/max"] for step in steps) <= 2
+    for dump in (tmp_path / "run/rollouts").glob("*.jsonl"):
+        for record in load_trajectories(dump):
+            assert all(one_version_a_turn(sample["columns"]) for sample in record["samples"])
+
+
+def one_version_a_turn(columns: dict[str, list[int]]) -> bool:
+    tokens = zip(columns["turns"], columns["versions"], columns["mask"], strict=True)
+    turns = {(turn, version) for turn, version, mask in tokens if mask}
+    return len(turns) == len({turn for turn, _ in turns})
+
+
 @pytest.mark.parametrize("bound", [0, 2])
 def test_a_killed_worker_costs_only_its_unfinished_conversations(
     tmp_path: Path, overrides: list[str], bound: int
@@ -93,3 +137,28 @@ def test_an_interrupt_ends_the_conversations_of_all_workers(tmp_path: Path, over
     process.communicate(timeout=600)
     assert process.returncode == 130
     assert not any(title(pid).startswith("ray::RolloutWorker") for pid in below)
+
+
+def test_containers_are_made_where_the_conversation_runs(
+    tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "containers").mkdir()
+    monkeypatch.setenv(ROOT, str(tmp_path / "containers"))
+    container = {"verify": "tr '\\0' ' ' < /proc/$PPID/cmdline >&2; echo $((RANDOM % 2))"}
+    row = json.dumps({"prompt": "Write 5.", "extra_info": {"container": container}})
+    (tmp_path / "rows.jsonl").write_text(f"{row}\n" * 16)
+    steps = figures(
+        tmp_path,
+        *overrides,
+        *TWO,
+        f"data.train_files={tmp_path / 'rows.jsonl'}",
+        "data.val_files=null",
+        "rollout.agent.num_workers=2",
+        "rollout.containers.provider=tests.tasks.local_provider:LocalProvider",
+        "rollout.containers.max_starting=2",
+        f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
+    )
+    assert all(step["tasks/share"] == 1.0 and 0 < step["tasks/success"] < 1 for step in steps)
+    dumps = [json.loads(line) for file in (tmp_path / "rollouts").glob("*.jsonl") for line in file.open()]
+    assert all("ray::RolloutWorker" in dump["extra"]["task"]["output"] for dump in dumps)
+    assert not list((tmp_path / "containers").iterdir())

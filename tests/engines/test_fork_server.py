@@ -115,8 +115,10 @@ def test_the_fork_server_ends_with_the_main_process(tmp_path: Path) -> None:
         assert main.stdout is not None
         server = int(main.stdout.readline())
         os.kill(main.pid, signal.SIGKILL)
-    while alive(server):
+    deadline = time.monotonic() + 60
+    while alive(server) and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert not alive(server)
 
 
 def alive(pid: int) -> bool:

@@ -121,7 +121,7 @@ def test_what_the_merger_is_asked():
 
 
 def test_the_merger_finds_the_checkpoint_where_verl_has_it(tmp_path):
-    """verl writes RUN/global_step_4; ours lies in RUN/checkpoints."""
+    """verl writes RUN/global_step_4; ours is in RUN/checkpoints."""
     asked = ["merge", "--local_dir", f"{tmp_path}/global_step_4/actor", "--target_dir", "out"]
     assert merge_arguments(asked) == [f"{tmp_path}/global_step_4", "out", "--overwrite"]
     (tmp_path / "checkpoints" / "global_step_4").mkdir(parents=True)

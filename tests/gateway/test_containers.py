@@ -11,8 +11,8 @@ from typing import Any
 import docker
 import pytest
 
+from agentrl.containers.docker.owners import OWNER, owner
 from agentrl.core.errors import InfraError, UserError
-from agentrl.gateway.containers import OWNER, _with_tag, owner
 from agentrl.trajectory.trajectory import Outcome
 from tests.gateway.test_programs import play, written
 from tests.rollout.scripted import says
@@ -112,16 +112,3 @@ def _comes(condition: Any) -> bool:
             return True
         time.sleep(0.1)
     return False
-
-
-@pytest.mark.parametrize(
-    ("image", "found"),
-    [
-        ("debian", ("debian", "latest")),
-        ("registry:5000/agent", ("registry:5000/agent", "latest")),
-        ("registry:5000/agent:2", ("registry:5000/agent", "2")),
-        ("agent@sha256:ab", ("agent@sha256:ab", None)),
-    ],
-)
-def test_an_image_without_a_tag_is_the_latest(image: str, found: tuple[str, str | None]) -> None:
-    assert _with_tag(image) == found

@@ -43,10 +43,10 @@ def written(folder: Path, code: str, /, **entry: object) -> str:
     return str(folder / "agents.yaml")
 
 
-async def play(path: str, script: Script, *, name: str = "mine", **limits: int) -> Trajectory:
+async def play(path: str, script: Script, *, name: str = "mine", turn: int = 64, **limits: int) -> Trajectory:
     env, _ = environment(script, **{"model_length": 2048} | limits)
     trajectory = Trajectory(row(), "k", 0)
-    await loop_class(name, path)(env).run(trajectory, Sampling(64, seed=1))
+    await loop_class(name, path)(env).run(trajectory, Sampling(turn, seed=1))
     return trajectory
 
 

@@ -232,7 +232,7 @@ def test_the_reward_of_what_is_seen_is_learnt(tmp_path: Path, steps: int) -> Non
 
 def test_finished_trajectories_with_images_are_in_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three batches are begun with the first step and finished before the second: the resumed run samples none."""
-    monkeypatch.setattr("agentrl.rollout.stream.Window", lambda most, groups, _=0: Window(most, groups, most))
+    monkeypatch.setattr("agentrl.rollout.stream.Window", lambda most, batch, _=0: Window(most, batch, most))
     scored: list[str] = []
 
     def reward(data_source: str, solution_str: str, ground_truth: str) -> float:

@@ -27,7 +27,7 @@ TEXT = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
     "tie_word_embeddings": False,
 }
-EYES = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
+VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
 OF_KIND: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
     "qwen2_5_vl": {"out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 56},
@@ -52,9 +52,9 @@ def folder(
     std: float = 0.1,
     size: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
 ) -> Path:
-    """A model with tokenizer and image processor; its logits are far from uniform. `size`: of its text, of its eyes."""
+    """A model with tokenizer and image processor; its logits are far from uniform. `size`: of its two parts."""
     tokenizer = tokenizer or small_tokenizer()
-    vision = EYES | OF_KIND[kind] | size[1]
+    vision = VISION | OF_KIND[kind] | size[1]
     text = TEXT | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None} | size[0]
     if kind == "qwen3_vl":
         text |= {"head_dim": 16}

@@ -58,6 +58,11 @@ async def test_without_partial_rollouts_a_request_ends_before_the_engine_stops(s
     assert (await engine.activity())["perf/interruptions"] == 0
 
 
+def figures(idle: float, requests: float, interruptions: int) -> dict[str, float]:
+    names = "perf/engine_idle_share", "perf/running_requests", "perf/interruptions"
+    return dict(zip(names, (idle, requests, interruptions), strict=True))
+
+
 @pytest.mark.parametrize("stops", ["pause", "sleep"])
 async def test_idle_is_without_requests_or_held_back(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
@@ -76,8 +81,8 @@ async def test_idle_is_without_requests_or_held_back(stops: str, monkeypatch: py
     clock.now = 8  # busy
     await engine.update_weights(2)  # interrupts it once more, and is over at once
     clock.now = 10
-    assert await engine.activity() == {"perf/engine_idle_share": 0.3, "perf/interruptions": 2.0}
+    assert await engine.activity() == figures(idle=0.3, requests=7 / 9, interruptions=2)
     inner.end.set()
     await request
     clock.now = 14
-    assert await engine.activity() == {"perf/engine_idle_share": 1.0, "perf/interruptions": 0.0}
+    assert await engine.activity() == figures(idle=1.0, requests=0.0, interruptions=0)

@@ -89,8 +89,8 @@ class Worker:
             assert done.packed is not None
             trajectory = unpack(done.packed, job.row)
             take(trajectory)
-            job.keys.pop(trajectory.key)
-            if not job.keys:
+            job.trajectories.pop(trajectory.key)
+            if not job.trajectories:
                 over.set_result(None)
 
 

@@ -73,6 +73,26 @@ class Workers:
         return trajectory
 
 
+class Waiting(Workers):
+    """Turns the clock while a batch is waited for."""
+
+    now, wait, requests = 0.0, 3.0, 1.0
+
+    def begin(self, batch):
+        made = super().begin(batch)
+        finish = made.result
+
+        def result(poll=lambda: None):
+            self.now += self.wait
+            return finish(poll)
+
+        made.result = result
+        return made
+
+    def activity(self):
+        return {"perf/running_requests": self.requests}
+
+
 class Quiet:
     """A tracker without a run."""
 
@@ -202,6 +222,21 @@ def test_a_run_samples_one_batch_ahead_until_the_trainer_waits_for_a_few():
     ages = [groups.metrics["staleness/max"] for _, groups in train(sample, workers, range(1, 9))]
     assert ages == [0, *[1] * 7]
     assert sample.stream.state_dict()["window"] == 2
+
+
+def test_the_waits_for_groups_and_the_engines_requests_choose_how_far_ahead():
+    workers = Waiting()
+    sample, _ = sampler(4, workers=workers)
+    sample.stream.window, sample.clock = Window(5, 6), lambda: workers.now
+    sizes = []
+    for step, groups in train(sample, workers, range(1, 28)):
+        sizes.append(groups.metrics["perf/window"])
+        workers.now += 10.0  # the update
+        workers.wait = 3.0 if step < 12 else 0.0
+    assert sizes[:12] == [2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 5]  # the first step has nothing before it
+    assert sizes[12:] == [*[5] * 8, *[4] * 4, *[3] * 3]
+    workers.wait, workers.requests = 3.0, 4.0
+    assert [g.metrics["perf/window"] for _, g in train(sample, workers, range(28, 33))] == [2] * 5
 
 
 def test_what_was_under_way_starts_over_under_the_same_key():

@@ -2,38 +2,48 @@
 
 import pytest
 
-from agentrl.rollout.window import Window
+from agentrl.rollout.window import Taken, Window
 
-DRY, BUSY = [0, 0, 5], [5, 5, 0]
-"""Groups under way beside the batch that the trainer waits for, at each look; a batch has 8."""
+WAIT = Taken(seconds=10.0, waited=4.0, requests=20.0, spare=False)
+"""The trainer waits for a few conversations; a batch has 64 trajectories."""
+BUSY = Taken(seconds=10.0, waited=4.0, requests=50.0, spare=False)
+NONE = Taken(seconds=10.0, waited=0.0, requests=10.0, spare=False)
+SPARE = Taken(seconds=10.0, waited=0.0, requests=10.0, spare=True)
 
 
-def steps(window, *waits):
+def steps(window, *taken):
     """The window's size after each step."""
     sizes = []
-    for looks in waits:
-        for others in looks:
-            window.look(others)
-        window.trains()
+    for step in taken:
+        window.trains(step)
         sizes.append(window.size)
     return sizes
 
 
-def test_it_grows_to_the_bound_while_the_engine_runs_dry():
-    assert steps(Window(most=4, groups=8), DRY, DRY, DRY, DRY) == [3, 4, 4, 4]
+def test_it_grows_to_the_bound_while_the_engine_has_room():
+    assert steps(Window(most=4, trajectories=64), *[WAIT] * 9) == [2, 3, 3, 3, 4, 4, 4, 4, 4]
 
 
-def test_more_batches_do_not_help_an_engine_that_is_busy():
-    assert steps(Window(most=5, groups=8), *[BUSY] * 4) == [2] * 4
+def test_it_looks_at_as_many_steps_as_it_has_places():
+    """Batches that began together end together: the engine runs many requests in one step and none in the next."""
+    assert steps(Window(most=5, trajectories=64), BUSY, NONE) == [2, 3]
+    assert steps(Window(most=5, trajectories=64), BUSY, BUSY, WAIT, BUSY) == [2] * 4
 
 
-def test_it_shrinks_when_the_trainer_has_not_waited_for_as_many_steps_as_it_has_places():
-    window = Window(most=5, groups=8, size=4)
-    assert steps(window, [], [], [], []) == [4, 4, 4, 3]
-    assert steps(window, [], [], BUSY, [], [], []) == [3, 3, 3, 3, 3, 2]
-    assert steps(window, *[[]] * 5) == [2] * 5
+def test_a_busy_step_that_took_longer_counts_more():
+    longer = Taken(seconds=60.0, waited=10.0, requests=40.0, spare=False)
+    assert steps(Window(most=5, trajectories=64), longer, NONE) == [2, 2]
+
+
+def test_a_short_wait_is_not_worth_more_age():
+    assert steps(Window(most=5, trajectories=64), *[Taken(10.0, 0.4, 10.0, False)] * 4) == [2] * 4
+
+
+def test_it_shrinks_when_the_next_batch_was_finished_too_each_time():
+    assert steps(Window(most=5, trajectories=64, size=4), *[SPARE] * 9) == [4, 4, 4, 3, 3, 3, 2, 2, 2]
+    assert steps(Window(most=5, trajectories=64, size=3), NONE, SPARE, SPARE, *[NONE] * 3) == [3] * 6
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_small_bound_leaves_no_choice(most):
-    assert steps(Window(most, groups=8), DRY, [], [], []) == [most] * 4
+    assert steps(Window(most, trajectories=64), WAIT, *[SPARE] * 4) == [most] * 5

@@ -10,7 +10,7 @@ cluster = pytest.importorskip("agentrl.runtime.ray.cluster", reason="ray is not 
 def test_a_cluster_that_was_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as gcs:
-        address = f"127.0.0.1:{gcs.getsockname()[1]}"  # as it lies in Ray's folder
+        address = f"127.0.0.1:{gcs.getsockname()[1]}"  # as Ray's folder has it
         monkeypatch.setattr(cluster, "find_bootstrap_address", lambda folder: address)
         assert cluster.cluster_is_running()
     assert not cluster.cluster_is_running()

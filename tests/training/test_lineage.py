@@ -225,7 +225,7 @@ def test_killed_at_any_moment_every_checkpoint_is_there_once(tmp_path):
 
 
 def test_the_plan_is_plain_and_moves_with_its_folder(tmp_path):
-    """Somebody moves the run's folder after a kill: the plan names what lies in it."""
+    """Somebody moves the run's folder after a kill: the plan has relative names."""
     folder = tmp_path / "here"
     write(folder, 1, 2)
     (folder / PLAN).write_text(json.dumps({"global_step_2": "superseded_1/global_step_2"}))

@@ -88,7 +88,7 @@ def _stream(place: str) -> Any:
 
 
 def _as_rgb(image: Any) -> Any:
-    """Transparent pixels become white, not whatever colour lies beneath."""
+    """Transparent pixels become white, not the colour beneath."""
     if image.mode != "RGBA":
         return image.convert("RGB")
     from PIL import Image

@@ -1,6 +1,6 @@
 """Rollout workers fit the run."""
 
-from agentrl.config.derived import processes
+from agentrl.config.derived import has_rollout_workers
 from agentrl.config.schema import Rollout, Trainer
 from agentrl.core.errors import UserError
 from agentrl.core.shares import KEY
@@ -13,7 +13,7 @@ def rollout_workers(rollout: Rollout, trainer: Trainer) -> str | None:
         raise UserError(f"{KEY}={count}: must be at least 0, with which the controller runs all conversations")
     if not count:
         return None
-    if processes(trainer, rollout) == 1:
+    if not has_rollout_workers(trainer, rollout):
         return (
             f"{KEY}={count} has no effect in a run of one process, whose one event loop serves the conversations of a "
             "GPU; with trainer.n_gpus_per_node or rollout.nnodes above its default, Ray starts the workers"

@@ -74,6 +74,17 @@ class Agent:
 
 
 @dataclass
+class Containers:
+    """Containers of rows that describe one, in `extra_info.container` or `extra_info.task`."""
+
+    provider: str = "docker"
+    """Makes the containers."""
+    max_starting: int = 16
+    """Most containers that start at once, over the whole run; further ones wait, and their `start_timeout` does not
+    run meanwhile."""
+
+
+@dataclass
 class Rollout:
     """The engine and how it samples."""
 
@@ -119,8 +130,8 @@ class Rollout:
     all are lost."""
     deterministic: bool | None = False
     """Run the hf engine only when every live trajectory waits for it. Batches then do not depend on timing, and a
-    restarted run repeats the same results bit by bit. Slow tools then delay all trajectories. null: true for the hf
-    engine with trainer.max_staleness=0."""
+    restarted run repeats the same results bit by bit. Slow tools and containers then delay all trajectories. null: true
+    for the hf engine with trainer.max_staleness=0 and without rollout workers."""
     val_kwargs: ValSampling = field(default_factory=ValSampling)
     """Sampling for validation."""
     log_prob_micro_batch_size_per_gpu: int | None = None
@@ -133,6 +144,8 @@ class Rollout:
     """Turns, tools, simulated user."""
     agent: Agent = field(default_factory=Agent)
     """Agent loops."""
+    containers: Containers = field(default_factory=Containers)
+    """Containers of rows."""
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options passed to the engine unchanged: engine_kwargs.hf.threads, or engine_kwargs.sglang.<flag> (or vllm.<flag>)
     with flags of that server, for example attention_backend."""

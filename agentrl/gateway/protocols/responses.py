@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
@@ -47,9 +48,7 @@ def read(body: Body) -> Request:
     for name in ("conversation", "background", "prompt"):
         if body.get(name):
             raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
-    choice, unmet = body.get("tool_choice"), list[str]()
-    if (field(body, "text", dict, {}).get("format") or {}).get("type", "text") != "text":
-        unmet.append("text.format")
+    choice = body.get("tool_choice")
     tools, others = _tools(body)
     return Request(
         Conversation(_instructions(body), _input(body), _said),
@@ -59,7 +58,8 @@ def read(body: Body) -> Request:
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
-        unmet=(*unmet, *others),
+        format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
+        unmet=tuple(others),
         must_call=required_tool(choice),
         body=body,
         **sampling(body),

@@ -204,7 +204,7 @@ def _key(call: Any) -> str:
 
 
 def _sorted(form: Any) -> Any:
-    """The same for equal sets, whatever their order."""
+    """The same for equal sets, in any order."""
     if isinstance(form, list):
         return [_sorted(part) for part in form]
     if not isinstance(form, dict):

@@ -142,7 +142,7 @@ def _plain(text: str) -> str:
         return str(_reader().latex_to_text(spaced)).translate(SYMBOLS).strip()
     except UserError:
         raise
-    except Exception:  # the model's text: whatever it makes of pylatexenc
+    except Exception:  # the model's text may raise anything in pylatexenc
         return text
 
 

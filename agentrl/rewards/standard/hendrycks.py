@@ -27,7 +27,7 @@ SPACED = "\\boxed "
 
 
 def compute_score(solution_str: str, ground_truth: Any) -> float:
-    """1 when the content of the last box equals the truth; 0 otherwise, whatever the answer is."""
+    """1 when the content of the last box equals the truth; 0 for any other answer."""
     box = last_boxed_only_string(solution_str)
     if box is None or not (box.startswith((SPACED, "\\boxed{"))):
         return 0.0

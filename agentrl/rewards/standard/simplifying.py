@@ -18,5 +18,5 @@ def zero(expression: str) -> bool:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most < 0 else min(MEMORY, most), most))
     try:
         return bool(simplify(sympy_parser.parse_expr(expression, transformations=RULES)) == 0)
-    except Exception:  # the model's text: whatever it makes of sympy
+    except Exception:  # the model's text may raise anything in sympy
         return False

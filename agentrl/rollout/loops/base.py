@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentrl.chat import Chat
+from agentrl.containers import ContainerSpec
 from agentrl.core.user_code import UserFunction
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.interactions import InteractionSet
@@ -43,12 +44,19 @@ class AgentLoop(ABC):
     def __init__(self, env: Environment) -> None:
         self.env = env
 
+    @classmethod
+    def container_spec(cls, spec: ContainerSpec) -> ContainerSpec:
+        """A row's container as this loop needs it: as the row describes it, unless a loop says otherwise."""
+        return spec
+
     @abstractmethod
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         """Fill `trajectory`. May raise InfraError; asyncio.CancelledError must pass."""
 
-    def episode(self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]]) -> Episode:
-        """An episode, which keeps tokens, messages and limits in step."""
+    def episode(
+        self, trajectory: Trajectory, sampling: Sampling, schemas: list[dict[str, Any]], *, side: int | None = None
+    ) -> Episode:
+        """An episode, which keeps tokens, messages and limits in step; with several of them each has its `side`."""
         env = self.env
         return Episode(
             trajectory,
@@ -59,4 +67,5 @@ class AgentLoop(ABC):
             schemas,
             inference_template=env.inference_template,
             on_turn=env.on_turn,
+            side=side,
         )

@@ -98,8 +98,8 @@ class SpreadEngine:
         """As `MeteredEngine.activity`. The engine is idle at most as long as the worker that uses it most leaves it."""
         figures = [figure for figure in await self._all("activity") if figure]
         idle = min((figure["perf/engine_idle_share"] for figure in figures), default=1.0)
-        interruptions = sum(figure["perf/interruptions"] for figure in figures)
-        return {"perf/engine_idle_share": idle, "perf/interruptions": interruptions}
+        added = "perf/running_requests", "perf/interruptions"
+        return {"perf/engine_idle_share": idle, **{name: sum(each[name] for each in figures) for name in added}}
 
     async def _set(self, state: State) -> None:
         self.state = state

@@ -132,7 +132,7 @@ class WorkerHandle:
             for event in events:
                 self._receive(event)
         self._serving.clear()
-        left = sum(len(sent.job.keys) for sent in self._sent.values())
+        left = sum(len(sent.job.trajectories) for sent in self._sent.values())
         log.warning("%s died: what it had not finished (%s) starts over", self.name, plural(left, "conversation"))
         for sent in self._sent.values():
             if not sent.ended.done():
@@ -167,7 +167,7 @@ class WorkerHandle:
         except Exception as error:  # objects of the user's unpack themselves; the error belongs to who waits
             sent.ended.set_exception(error)
             return
-        if not sent.job.keys:
+        if not sent.job.trajectories:
             sent.ended.set_result(None)
 
     def _taken(self, sent: Sent, event: Done) -> None:
@@ -176,7 +176,7 @@ class WorkerHandle:
         assert event.packed is not None
         trajectory = unpack(event.packed, sent.job.row)
         sent.take(trajectory)
-        sent.job.keys.pop(trajectory.key)
+        sent.job.trajectories.pop(trajectory.key)
 
     async def _confirm(self, url: str) -> None:
         error = None

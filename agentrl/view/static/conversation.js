@@ -77,8 +77,8 @@ export class Conversation {
 
   sample(sample, i) {
     const { samples } = this.record;
-    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record)}`));
-    const calls = i === samples.length - 1 || samples.length === 1 ? this.record.tool_calls : [];
+    const box = h("section", { data: { sample: i } }, samples.length > 1 && h("h3", {}, `Sample ${i + 1} of ${samples.length}: ${why(this.record, i)}`));
+    const calls = i === samples.length - 1 || this.record.sides ? this.record.tool_calls : [];
     const lastOf = new Map(sample.segments.map((segment, at) => [`${segment.source} ${segment.turn}`, at]));
     let at = 0;
     sample.segments.forEach((segment, number) => {
@@ -132,9 +132,10 @@ export class Conversation {
   footer() {
     const { record } = this;
     const fold = (name, value) => h("details", {}, h("summary", {}, name), h("pre", {}, typeof value === "string" ? value : JSON.stringify(value, null, 2)));
-    const program = record.extra?.program;
+    const { program, task } = record.extra ?? {};
     return h("footer", {},
       program?.exit_code !== undefined && fold(`Output of ${program.name}, which ${program.exit_code === null ? "was stopped" : `ended with code ${program.exit_code}`} after ${seconds(program.seconds)}`, program.output || "(nothing)"),
+      task?.output !== undefined && fold(`Output of the verification, which took ${seconds(task.seconds.verify)}`, task.output || "(nothing)"),
       record.ground_truth !== null && record.ground_truth !== undefined && fold("Ground truth", record.ground_truth),
       fold("Messages", record.messages),
       Object.keys(record.extra ?? {}).length > 0 && fold("Extra", record.extra));
@@ -196,8 +197,13 @@ export class Conversation {
   }
 }
 
-// Why it has several samples.
-const why = (record) => record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
+// Why a sample is one of several.
+const why = (record, i) => {
+  if (record.sides) return `side ${record.sides[i]}, final reward ${record.side_rewards[record.sides[i]]}`;
+  if (!record.extra?.gateway) return "the template rewrote history";
+  const shared = record.extra.gateway.shared?.[i];
+  return shared ? `its first ${shared} tokens are another sample's` : "a history of its own";
+};
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {

@@ -78,9 +78,9 @@ class AdapterTransport:
 def _check(module: Any) -> None:
     """Raises UserError when a trained parameter is no part of an adapter that engines serve."""
     base = unwrapped(module).get_base_model()
-    eyes, head = base.get_encoder(modality="image"), base.get_output_embeddings()
-    parts = {"the output layer": head, "what looks at images": None if eyes is base else eyes}
+    encoder, head = base.get_encoder(modality="image"), base.get_output_embeddings()
+    parts = {"the output layer": head, "the vision tower": None if encoder is base else encoder}
     found = [name for name, p in module.named_parameters() if p.requires_grad and not LORA.fullmatch(name)]
-    found += [what for what, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
+    found += [name for name, part in parts.items() if part and any(p.requires_grad for p in part.parameters())]
     if found:
         raise UserError(f"model.lora_merge=false: engines take no adapter of {found[0]}; {OTHERWISE}")

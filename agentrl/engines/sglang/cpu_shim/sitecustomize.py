@@ -65,7 +65,7 @@ class Absent(ModuleType):
 
 
 class Finder:
-    """Finds an absent module for each of the given names and what lies below them."""
+    """Finds an absent module for each of the given names and for those below them."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

@@ -2,8 +2,8 @@
 
     python reaper.py RUN
 
-Standard input is a pipe from that process. Imports nothing of agentrl: it starts quickly and needs the `docker` package
-only.
+Standard input is a pipe from that process: its end means that the process has ended, a byte that nothing is left to do.
+Imports nothing of agentrl: it starts quickly and needs the `docker` package only.
 """
 
 import os
@@ -19,6 +19,8 @@ from docker.errors import APIError, DockerException
 
 RUN = "agentrl.run"
 """Label of all containers and networks of a run."""
+PATIENCE = 600
+"""Seconds for an engine that is being started again."""
 
 
 def main(run: str) -> None:
@@ -26,24 +28,40 @@ def main(run: str) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
-    while os.getppid() == parent and not select.select([0], [], [], 1)[0]:
-        pass
-    with suppress(DockerException):  # the engine may be gone, too
+    while os.getppid() == parent:
+        if select.select([0], [], [], 1)[0]:
+            if os.read(0, 1):
+                return
+            break
+    deadline = time.monotonic() + PATIENCE
+    while not _removed(run) and time.monotonic() < deadline:
+        time.sleep(2)
+
+
+def _removed(run: str) -> bool:
+    try:
         client = docker.from_env()
         remove(client, run)
         time.sleep(2)  # the engine may have been making one at that moment
         remove(client, run)
+    except (DockerException, OSError):
+        return False
+    return True
 
 
-def remove(client: Any, run: str) -> None:
-    """Remove all containers and networks of a run."""
+def remove(client: Any, run: str) -> list[str]:
+    """Remove all containers and networks of a run; their names."""
     label = {"label": f"{RUN}={run}"}
+    removed = []
     for container in client.containers.list(all=True, filters=label, ignore_removed=True):
         with suppress(APIError):
             container.remove(force=True, v=True)
+            removed.append(f"container {container.name}")
     for network in client.networks.list(filters=label):
         with suppress(APIError):
             network.remove()
+            removed.append(f"network {network.name}")
+    return removed
 
 
 if __name__ == "__main__":

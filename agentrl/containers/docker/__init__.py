@@ -1,0 +1,1 @@
+"""Containers by Docker, or by podman through its Docker-compatible socket."""

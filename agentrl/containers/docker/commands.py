@@ -1,0 +1,124 @@
+"""Runs one command in a container, and ends it with its children.
+
+Docker can start a command in a container but not end it. A second command does that: it finds the processes of the
+first by a mark in their environment, by their parents and by their session. A process that has left all three ends with
+its container.
+"""
+
+import secrets
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import Thread
+from typing import IO, Any
+
+from agentrl.containers.docker.output import Ends
+
+MARK = "AGENTRL_COMMAND"
+"""Variable of a command and its children; no other command has its value."""
+TEXT = 'if command -v bash >/dev/null 2>&1; then bash -c "$1"; else sh -c "$1"; fi; exit $?'
+WORDS = '"$@"; exit $?'
+"""Without `exit`, a shell may give its process to the command: its own words have the mark, too, for all to read."""
+STDERR = 2
+HEADER = struct.Struct(">BxxxL")
+"""Before each part of the output: which stream, how many bytes."""
+CHUNK = 2**16
+
+KILL = r"""
+mark=$1
+grow() {  # adds children and sessions of the family to it; fails where there are no more
+    grown=
+    for stat in /proc/[0-9]*/stat; do
+        read -r line <$stat || continue
+        pid=${line%% *}
+        set -- ${line##*) }
+        case "$1$family" in Z*|*" $pid "*) continue;; esac
+        case "$family" in *" $2 "*|*" $4 "*) family="$family$pid "; grown=1;; esac
+    done
+    test "$grown"
+}
+for round in 1 2 3 4 5 6 7 8 9 10; do
+    family=' '
+    for file in $(grep -ls "$mark" /proc/[0-9]*/environ /proc/[0-9]*/cmdline); do
+        pid=${file#/proc/}; pid=${pid%/*}
+        test $pid = $$ || test ! -e /proc/$pid || family="$family$pid "
+    done
+    test "$family" = ' ' && exit 0
+    while grow; do :; done
+    kill -9 $family
+done 2>/dev/null
+exit 1
+"""
+
+
+class Command:
+    """A command in a container. Its methods block."""
+
+    def __init__(self, client: Any, container: str, command: str | Sequence[str]) -> None:
+        self.mark = secrets.token_hex(12)
+        self._api, self._container = client.api, container
+        is_text = isinstance(command, str)
+        self._words = ["sh", "-c", TEXT if is_text else WORDS, self.mark, *([command] if is_text else command)]
+        self._id = ""
+        self._stdout, self._stderr = Ends(), Ends()
+
+    def run(self, cwd: str | None, env: Mapping[str, str], user: str | None, stdin: bytes | None) -> int:
+        """Its exit code, at its end."""
+        self._id = self._api.exec_create(
+            self._container,
+            self._words,
+            stdin=stdin is not None,
+            workdir=cwd,
+            environment={**env, MARK: self.mark},
+            user=user or "",
+        )["Id"]
+        raw = self._api.exec_start(self._id, socket=True)
+        # The file above the socket: it has read on, and holds the first bytes of the output.
+        stream = raw._response.raw._fp.fp
+        with raw._response:
+            if stdin is not None:
+                Thread(target=_write, args=(raw._sock, stdin), daemon=True).start()
+            self._read(stream)
+        return self._code()
+
+    def output(self) -> tuple[str, str]:
+        """What it has written until now, to stdout and stderr."""
+        return self._stdout.text(), self._stderr.text()
+
+    def kill(self, user: str | None) -> bool:
+        """End it with its children; whether all have ended."""
+        done = [self._kill_as("0")]
+        if user not in (None, "0", "root"):  # root may not read other users' environments
+            done.append(self._kill_as(user))
+        return all(done)
+
+    def _kill_as(self, user: str | None) -> bool:
+        words = ["sh", "-c", KILL, "kill", self.mark]
+        command = self._api.exec_create(self._container, words, user=user or "")["Id"]
+        self._api.exec_start(command)
+        return bool(self._api.exec_inspect(command)["ExitCode"] == 0)
+
+    def _read(self, stream: IO[bytes]) -> None:
+        while len(header := stream.read(HEADER.size)) == HEADER.size:
+            source, size = HEADER.unpack(header)
+            ends = self._stderr if source == STDERR else self._stdout
+            while size and (data := stream.read(min(size, CHUNK))):
+                ends.add(data)
+                size -= len(data)
+
+    def _code(self) -> int:
+        """Waits for a command that has closed its output."""
+        pause = 0.01
+        while (about := self._api.exec_inspect(self._id))["Running"] or about["ExitCode"] is None:
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+        return int(about["ExitCode"])
+
+
+def _write(socket: Any, data: bytes) -> None:
+    import socket as sockets
+
+    with suppress(OSError):  # a command need not read it
+        socket.sendall(data)
+        socket.shutdown(sockets.SHUT_WR)

@@ -1,0 +1,37 @@
+"""The process that made a container, and what processes that have ended left."""
+
+import platform
+from typing import Any
+
+OWNER = "agentrl.owner"
+"""Label with the process that made a container: host, id, start."""
+
+
+def owner(pid: int) -> str:
+    """A process that no other one is taken for: host, id, start; without its start if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{platform.node()} {pid} {started}"
+
+
+def remove_orphans(client: Any) -> list[str]:
+    """Remove what ended processes of this host have left; the names."""
+    from agentrl.containers.docker import reaper
+
+    found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
+    found += client.networks.list(filters={"label": OWNER})
+    runs = {labels[reaper.RUN] for labels in map(_labels, found) if _ended(labels[OWNER])}
+    return [name for run in sorted(runs) for name in reaper.remove(client, run)]
+
+
+def _ended(label: str) -> bool:
+    host, pid, _ = label.split(" ")
+    return host == platform.node() and owner(int(pid)) != label
+
+
+def _labels(found: Any) -> dict[str, str]:
+    labels: dict[str, str] = found.attrs.get("Labels") or found.labels
+    return labels

@@ -1,0 +1,62 @@
+"""One try of one trajectory: its loop runs within a time limit, and a failure becomes its outcome."""
+
+import asyncio
+import logging
+
+from agentrl.core.blocking import Call, attributed
+from agentrl.core.errors import InfraError, UserError
+from agentrl.engines.engine import Sampling
+from agentrl.rollout.loops.base import AgentLoop
+from agentrl.trajectory.ledger import LedgerError
+from agentrl.trajectory.trajectory import Finish, Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+
+async def attempt(
+    loop: AgentLoop, trajectory: Trajectory, sampling: Sampling, timeout: float, own_timeout: float | None = None
+) -> None:
+    """Fill `trajectory`. Raises UserError alone.
+
+    After `timeout` seconds it is an infrastructure error. `own_timeout` comes in place of that: the row's own limit,
+    after which the trajectory is a model error that counts as it is.
+    """
+    # The one place that catches a trajectory's errors: engine, tools, interaction and user loops run in here.
+    limit = asyncio.timeout(timeout if own_timeout is None else own_timeout)
+    try:
+        try:
+            async with limit:
+                await attributed(loop.run(trajectory, sampling), Call(f"agent loop {type(loop).__name__}.run", timeout))
+        except TimeoutError:
+            if own_timeout is None or not limit.expired():
+                raise
+            _end_late(trajectory, own_timeout)
+        for ledger in trajectory.ledgers:
+            ledger.check()
+    except UserError:
+        raise
+    except InfraError as error:
+        fail(trajectory, "error", str(error))
+    except LedgerError as error:
+        trajectory.extra["ledger_violation"] = str(error)
+        fail(trajectory, "error", f"ledger: {error}")
+    except Exception as error:
+        # User code raises TimeoutError too, for example of a socket.
+        if isinstance(error, TimeoutError) and limit.expired():
+            fail(trajectory, "timeout", f"took longer than rollout.trajectory_timeout={timeout:g} s")
+        else:
+            log.exception("trajectory %s", trajectory.key)
+            fail(trajectory, "error", f"{type(error).__name__}: {error}")
+
+
+def fail(trajectory: Trajectory, finish: Finish, error: str) -> None:
+    """Make it an infrastructure error."""
+    trajectory.outcome = Outcome.INFRA_ERROR
+    trajectory.finish = finish
+    trajectory.error = error
+
+
+def _end_late(trajectory: Trajectory, timeout: float) -> None:
+    """It took longer than its task gives it."""
+    trajectory.outcome, trajectory.finish = Outcome.MODEL_ERROR, "timeout"
+    trajectory.error = f"took longer than the {timeout:g} s of its task"

@@ -1,0 +1,137 @@
+"""The task format of rows that describe their container themselves, in `extra_info.container`.
+
+Besides the fields of ContainerSpec it has `set_up` and `verify`, commands that run before and after the agent, each
+with its `..._timeout`, and `agent_timeout`. The reward is the number on the last line of `verify`'s output, otherwise
+1 where it exits with 0, and 0 where it does not. Without `verify` the run's reward function scores the row.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from agentrl.containers import Container, ContainerSpec, Done
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import task_format
+from agentrl.data.plain import plain
+from agentrl.tasks.format import SET_UP_TIMEOUT, TaskArguments, Verdict
+from agentrl.tasks.phases import TookTooLong
+
+WHERE = "extra_info.container"
+VERIFY_TIMEOUT = 600.0
+SPARE = 30.0
+"""Seconds between a command's own limit and that of its phase."""
+TAIL = 8000
+"""Characters of the verifier's output that are kept."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that a field takes."""
+
+    wanted: str
+    fits: Callable[[Any], bool]
+    read: Callable[[Any], Any]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+
+
+TEXT = Kind("text", lambda value: isinstance(value, str) and bool(value.strip()), str)
+FOLDER = Kind("the path of a folder", TEXT.fits, lambda value: Path(value).expanduser().absolute())
+NUMBER = Kind("a number above 0", _is_number, float)
+WHOLE = Kind("a number above 0", _is_number, int)
+NAMES = Kind("a list of text", lambda value: isinstance(value, list), lambda value: tuple(map(str, value)))
+TEXTS = Kind(
+    "a mapping of names to text",
+    lambda value: isinstance(value, Mapping),
+    lambda value: {str(key): str(each) for key, each in value.items()},
+)
+SWITCH = Kind("true or false", lambda value: isinstance(value, bool), bool)
+
+FIELDS: dict[str, Kind] = {
+    "image": TEXT,
+    "build": FOLDER,
+    "workdir": TEXT,
+    "env": TEXTS,
+    "cpus": NUMBER,
+    "memory_mb": WHOLE,
+    "storage_mb": WHOLE,
+    "processes": WHOLE,
+    "entrypoint": SWITCH,
+    "network": TEXT,
+    "allowed": NAMES,
+    "build_timeout": NUMBER,
+    "start_timeout": NUMBER,
+    "set_up": TEXT,
+    "verify": TEXT,
+    "set_up_timeout": NUMBER,
+    "verify_timeout": NUMBER,
+    "agent_timeout": NUMBER,
+}
+"""All that a row may say."""
+OF_SPEC = frozenset(field.name for field in fields(ContainerSpec))
+
+
+@task_format("container")
+class PlainContainer:
+    """A container, and the commands before and after the agent."""
+
+    def __init__(self, arguments: TaskArguments) -> None:
+        given = {key: _read(key, value) for key, value in plain(arguments).items() if key != "format"}
+        self.spec = ContainerSpec(**{key: value for key, value in given.items() if key in OF_SPEC})
+        self.agent_timeout: float | None = given.get("agent_timeout")
+        self._set_up: str | None = given.get("set_up")
+        self._verify: str | None = given.get("verify")
+        self._set_up_limit: float = given.get("set_up_timeout", SET_UP_TIMEOUT)
+        self._verify_limit: float = given.get("verify_timeout", VERIFY_TIMEOUT)
+        self.set_up_timeout, self.verify_timeout = self._set_up_limit + SPARE, self._verify_limit + SPARE
+
+    async def set_up(self, container: Container) -> None:
+        """Run `set_up`. Raises InfraError where it fails."""
+        if self._set_up is None:
+            return
+        done = await container.exec(self._set_up, timeout=self._set_up_limit)
+        if done.code is None:
+            raise TookTooLong("set_up", self._set_up_limit)
+        if done.code != 0:
+            raise InfraError(f"set_up ended with code {done.code}: {_last_line(done.output)}")
+
+    async def verify(self, container: Container, logs: Path) -> Verdict | None:
+        """Run `verify`; one that takes too long is a 0, for the agent's work may hang."""
+        if self._verify is None:
+            return None
+        done = await container.exec(self._verify, timeout=self._verify_limit)
+        (logs / "verify.log").write_text(done.output, encoding="utf-8")
+        late = f"\nverify took longer than its {self._verify_limit:g} s" if done.code is None else ""
+        return Verdict(_reward(done), output=f"{done.output}{late}"[-TAIL:])
+
+
+def _read(key: str, value: Any) -> Any:
+    """The value of a field. Raises UserError for one that is unknown or of another kind."""
+    kind = FIELDS.get(key)
+    if kind is None:
+        near = get_close_matches(key, FIELDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(FIELDS)}"
+        raise UserError(f"{WHERE}: unknown field {key!r}; {hint}")
+    if not kind.fits(value):
+        raise UserError(f"{WHERE}: {key}={value!r}: write {kind.wanted}")
+    return kind.read(value)
+
+
+def _reward(done: Done) -> float:
+    if done.code is None:
+        return 0.0
+    with suppress(ValueError):
+        number = float(_last_line(done.stdout))
+        if isfinite(number):
+            return number
+    return float(done.code == 0)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].strip()

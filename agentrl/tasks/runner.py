@@ -1,0 +1,183 @@
+"""Runs an agent in the container of its row: image, start, set-up, agent, verification, stop.
+
+Invariants:
+- a container belongs to one try of one trajectory. It is stopped when the try ends, also by an error or a
+  cancellation; where the run's reward function scores it, when that has ended;
+- each phase has a limit of its own, and none counts towards the agent's; a phase that fails masks the trajectory;
+- an agent that ended by an infrastructure error is not verified; one that ended in any other way is;
+- images are prepared beside the run, ahead of need.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+
+from agentrl.config.schema.rollout import Containers
+from agentrl.containers import Container, ContainerProvider, ContainerSpec
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
+from agentrl.core.shares import share_of
+from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
+from agentrl.tasks.images import Images
+from agentrl.tasks.phases import TookTooLong, phase
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+KEY = "rollout.containers.provider"
+STOP_LIMIT = 60.0
+"""Seconds that a trajectory waits for the end of its container; after that it is removed beside the run."""
+
+Agent = Callable[[float | None], Awaitable[None]]
+"""Runs the agent, for at most so many seconds (None: the run's limit); failures become the trajectory's outcome."""
+Adapt = Callable[[ContainerSpec], ContainerSpec]
+
+PHASES = {
+    "build": "the container's image",
+    "start": "the container's start",
+    "set_up": "the task's set-up",
+    "run": "the agent",
+    "verify": "the task's verification",
+}
+"""How messages name them."""
+
+
+class TaskRunner:
+    """The containers of a run's trajectories. Belongs to one event loop; without rows that ask for it, it does
+    nothing."""
+
+    def __init__(self, containers: Containers | None = None) -> None:
+        self.containers = containers or Containers()
+        self._running: dict[int, tuple[Container, asyncio.Task[None] | None]] = {}
+        """By id, each container that may exist, with the task that stops it."""
+
+    @cached_property
+    def provider(self) -> ContainerProvider:
+        """Made when a row first asks for a container. Raises UserError."""
+        made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
+        return made
+
+    def expect(self, rows: Iterable[Row]) -> None:
+        """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
+        for row in {row.uid: row for row in rows if row.task}.values():
+            self._images.expect(task_for(row).spec)
+
+    async def prepared(self, spec: ContainerSpec) -> None:
+        """Wait for an image. Raises InfraError."""
+        await self._images.ready(spec)
+
+    async def run(self, trajectory: Trajectory, agent: Agent, adapt: Adapt = lambda spec: spec) -> None:
+        """Run the agent in a container and verify its work. `adapt`: what the agent changes of the container.
+
+        A failure becomes the trajectory's outcome; raises UserError alone.
+        """
+        trajectory.extra["task"] = {**(trajectory.row.task or {}), "seconds": {}}
+        task, kept = task_for(trajectory.row), False
+        try:
+            await self._start(trajectory, task, adapt(task.spec))
+            await self._work(trajectory, agent, task.agent_timeout)
+            kept = trajectory.outcome is not Outcome.INFRA_ERROR and not await self._verified(trajectory, task)
+        except UserError:
+            raise
+        except InfraError as error:
+            _fail(trajectory, error)
+        except Exception as error:  # formats and providers may be the user's own
+            log.exception("trajectory %s", trajectory.key)
+            _fail(trajectory, error)
+        finally:
+            if not kept:
+                await self.release(trajectory)
+
+    async def release(self, trajectory: Trajectory) -> None:
+        """Stop the container of a trajectory, if it still has one. Never raises."""
+        container, trajectory.container = trajectory.container, None
+        if id(container) in self._running:
+            await asyncio.wait([self._stop(container)], timeout=STOP_LIMIT)
+
+    async def close(self) -> None:
+        """Stop what is left. Never raises."""
+        if "_images" in self.__dict__:
+            await self._images.close()
+        if self._running:
+            await asyncio.wait([self._stop(one) for one, _ in self._running.values()], timeout=STOP_LIMIT)
+        if "provider" in self.__dict__:
+            await self.provider.close()
+
+    @cached_property
+    def _images(self) -> Images:
+        return Images(self.provider.prepare)
+
+    @cached_property
+    def _starting(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(share_of(self.containers.max_starting, "rollout.containers.max_starting"))
+
+    async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
+        """Give the trajectory a container that is ready for the agent."""
+        async with phase(trajectory, "build"):
+            await self.prepared(spec)
+        async with self._starting:
+            container = trajectory.container = self.provider.container(spec)
+            self._running[id(container)] = container, None
+            async with phase(trajectory, "start", spec.start_timeout):
+                await container.start()
+        trajectory.extra["task"]["container"] = container.name
+        async with phase(trajectory, "set_up", getattr(task, "set_up_timeout", SET_UP_TIMEOUT)):
+            await task.set_up(container)
+
+    async def _work(self, trajectory: Trajectory, agent: Agent, timeout: float | None) -> None:
+        async with phase(trajectory, "run"):
+            await agent(timeout)
+        if trajectory.outcome is Outcome.INFRA_ERROR:
+            trajectory.extra["task"]["failed"] = "run"
+
+    async def _verified(self, trajectory: Trajectory, task: TaskFormat) -> bool:
+        """Set the reward; False where that is left to the run's reward function."""
+        logs = kept_folder(trajectory)
+        trajectory.extra["task"]["logs"] = str(logs)
+        async with phase(trajectory, "verify", getattr(task, "verify_timeout", VERIFY_TIMEOUT)):
+            verdict: Verdict | None = await task.verify(trajectory.container, logs)
+        if verdict is None:
+            return False
+        trajectory.extra["task"]["output"] = verdict.output
+        trajectory.reward = verdict.reward
+        trajectory.reward_extra |= verdict.scores
+        return True
+
+    def _stop(self, container: Container) -> asyncio.Task[None]:
+        """The task that stops a container; a cancellation of who waits for it does not reach it."""
+        stop = self._running[id(container)][1]
+        if stop is None:
+            stop = asyncio.create_task(container.stop())
+            self._running[id(container)] = container, stop
+            stop.add_done_callback(lambda _: self._running.pop(id(container), None))
+        return stop
+
+
+def task_for(row: Row) -> TaskFormat:
+    """The task of a row that has one. Raises UserError, which begins with the row's uid."""
+    arguments = row.task or {}
+    try:
+        task: TaskFormat = TASK_FORMATS.make(arguments["format"], "extra_info.task.format", arguments)
+    except UserError as error:
+        raise UserError(f"{row.uid}: {error}") from None
+    return task
+
+
+def kept_folder(trajectory: Trajectory) -> Path:
+    """An empty folder that lives as long as its trajectory: reward functions find its files."""
+    folder = tempfile.mkdtemp(prefix="agentrl-task-")
+    weakref.finalize(trajectory, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _fail(trajectory: Trajectory, error: Exception) -> None:
+    trajectory.outcome = Outcome.INFRA_ERROR
+    trajectory.finish = "timeout" if isinstance(error, TookTooLong) else "error"
+    reason = str(error) if isinstance(error, InfraError) else f"{type(error).__name__}: {error}"
+    trajectory.error = f"{PHASES[trajectory.extra['task']['failed']]}: {reason}"
