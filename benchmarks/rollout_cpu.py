@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import OWN_KEPT
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.backend import SGLang
+from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return len(solution_str) % 11 / 10\n"
 TEXTS = ["Number 0, please. so so so 0123456789"] * 4
@@ -69,7 +72,7 @@ class Instant:
     async def close(self) -> None: ...
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
-        i, self.asked = self.asked, self.asked + 1
+        i, self.asked = self.asked % self.width, self.asked + 1
         if self.asked == self.width:
             self.marks.append(time.process_time())
             self.all.set()
@@ -149,13 +152,31 @@ def remote(port: int) -> RemoteEngine:
     return RemoteEngine(backend, [replica], Unsent(), max_model_len=4096)
 
 
+class Turns(AgentLoop):
+    """So many turns with a user's message between two of them."""
+
+    uses_tools = False
+
+    def __init__(self, env: Environment, turns: int) -> None:
+        super().__init__(env)
+        self.turns = turns
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        episode = self.episode(trajectory, sampling, schemas=[])
+        episode.begin()
+        reply = await episode.generate()
+        for _ in range(1, self.turns):
+            episode.observe([{"role": "user", "content": "Go on."}], closed=reply.closed)
+            reply = await episode.generate()
+
+
 def step(run: Callable[[Any], Any], rollouts: Rollouts, engine: Any, rows: list[Row], group: int) -> dict[str, float]:
     """One step's CPU milliseconds a trajectory, and its wall seconds."""
     rollouts.scheduler.env = dataclasses.replace(rollouts.env, engine=engine)
     wall, cpu = time.perf_counter(), time.process_time()
     made = run(rollouts.scheduler.run(rows, n=group, sampling=Sampling(4096), tag="1"))
     end, wall = time.process_time(), time.perf_counter() - wall
-    assert all(t.reward is not None and t.turns == 1 for t in made), made[0].error
+    assert all(t.reward is not None for t in made), made[0].error
     count = len(rows) * group
     middle = engine.marks[-1]
     return {"before": 1e3 * (middle - cpu) / count, "after": 1e3 * (end - middle) / count, "wall, s": wall}
@@ -168,6 +189,7 @@ def main() -> None:
         tokenizer = tokenizer_of(args.tokenizer)
         config = compose(settings(args, Path(folder)), checks=())
         rollouts = Rollouts(config, tokenizer, Instant(0, []), runner.run)  # type: ignore[arg-type]
+        rollouts.scheduler.loop_for = lambda _: partial(Turns, turns=args.turns)  # type: ignore
         engine_of = Served(args.prompts * args.group) if args.http else Instant
         for i in range(args.rounds + 1):  # the first round fills caches
             engine = engine_of(args.prompts * args.group, answers(i, args, tokenizer))
@@ -248,6 +270,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=1, help="of --new-tokens each")
     parser.add_argument("--prompt-tokens", type=int, default=230)
     parser.add_argument("--new-tokens", type=int, default=512)
     return parser.parse_args()
