@@ -36,11 +36,12 @@ def read_separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSp
 
 def _artifacts(top: Fields) -> tuple[str, ...]:
     """Paths in the container that the verifier gets."""
-    listed = top.get("artifacts") or []
-    found = [one.get("source") if isinstance(one, dict) else one for one in listed]
-    for one in found:
+    found: list[str] = []
+    for listed in top.get("artifacts") or []:
+        one = listed.get("source") if isinstance(listed, dict) else listed
         if not isinstance(one, str) or not one.startswith("/") or ".." in one.split("/"):
             raise top.wrong("artifacts", one, "full paths in the container")
+        found.append(one)
     return tuple(found)
 
 
