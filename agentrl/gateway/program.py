@@ -169,8 +169,7 @@ def _env(env: Any, where: str) -> dict[str, str]:
 
 def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:
     try:
-        if all(code == "timeout" or isinstance(code, int) for code in table):
-            return {code: Outcome(outcome) for code, outcome in table.items()}
+        return {code if code == "timeout" else int(str(code)): Outcome(outcome) for code, outcome in table.items()}
     except (ValueError, AttributeError):
         pass
     raise UserError(f"{where}: exit_codes: write numbers, or timeout, with ok, {' or '.join(FAILURES)}")

@@ -19,6 +19,7 @@ from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.answer_format import unfenced
+from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
@@ -57,9 +58,13 @@ class Session:
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
+    attempts: int = 0
+    """At answers: several for a request whose answers do not fit its format."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
+    bodies: BodyReader = field(default_factory=BodyReader)
+    """Reads the JSON of its requests."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -94,6 +99,7 @@ class Session:
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
         pending = self._begun(self.forest.begin(request))
+        self.requests += 1
         self.unmet.update(request.unmet)
         return pending
 
@@ -107,8 +113,8 @@ class Session:
         if len(pending.ids) >= longest:
             pending.give_up()
             raise too_long(len(pending.ids), longest)
-        pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
-        self.requests += 1
+        pending.number = self.attempts  # from 0, as turns: a linear agent draws from the seeds of the native loops
+        self.attempts += 1
         return pending
 
     async def answer(self, request: Request, pending: Pending) -> Answer:
@@ -175,7 +181,7 @@ class Session:
         while more > 0:
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                pending.ids + drawn.ids if drawn.ids else pending.ids,
+                [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
                 media=pending.media,

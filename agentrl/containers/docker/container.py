@@ -71,6 +71,7 @@ class DockerContainer:
         user = self._spec.user if user is None else user
         begin, overruns = time.monotonic(), self._overruns
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
+        ends.add_done_callback(_seen)
         try:
             await asyncio.wait([ends], timeout=timeout)
         except asyncio.CancelledError:
@@ -193,6 +194,12 @@ class DockerContainer:
     def _download(self, path: str, to: Path) -> None:
         chunks, _ = self._raw.get_archive(path)
         unpack(chunks, to)
+
+
+def _seen(ends: Future[int]) -> None:
+    """The error of a command that nobody waits for any more is no news."""
+    if not ends.cancelled():
+        ends.exception()
 
 
 def _runs(raw: Any) -> bool:
