@@ -5,7 +5,7 @@ middle. Markers in it show which parts the template drops.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -49,9 +49,9 @@ class TwoTurns:
     """An engine that calls the tool, then answers; keeps the last prompt."""
 
     turns: list[list[int]]
-    prompt: list[int] = field(default_factory=list)
+    prompt: Sequence[int] = ()
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         self.prompt = token_ids
         ids = self.turns.pop(0)
         return Generation(ids, [-0.5] * len(ids), "stop", 0)

@@ -148,11 +148,14 @@ class Forest:
         self._last = request.conversation.marked(request.tools, self._last)
         marks = self._last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
-        begun = Place(canonical.start(request.tools)).after(request.conversation.head)
-        place = self._places[marks[known]] if known else begun
+        place = self._places[marks[known]] if known else self._beginning(request)
         place = place.after(self._read(request, known))
         self._places[marks[-1]] = place
         return place
+
+    @staticmethod
+    def _beginning(request: Request) -> Place:
+        return Place(canonical.start(request.tools)).after(request.conversation.head)
 
     def _read(self, request: Request, first: int) -> list[Message]:
         messages = request.conversation.since(first)
@@ -170,7 +173,7 @@ class Forest:
     def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         """After a turn: in its ledger, or as a fork. Raises UserError."""
         branch, new = turn.branch, self.chat.see(new)
-        ids, history = branch.ledger.ids[: turn.tokens], branch.messages[: turn.messages]
+        ids, history = branch.ledger.ids.snapshot(turn.tokens), branch.messages[: turn.messages]
         media = [*branch.ledger.media[: turn.media], *media_of(new)]
         segments = self._segments(turn, ids, history, new)
         if segments is None:
@@ -179,7 +182,7 @@ class Forest:
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
         added = [token for _, segment in segments for token in segment]
         self.chat.processor.check(added, media_of(new))
-        ids += added  # a copy would cost as much as the conversation is long
+        ids.extend(added)
         if not turn.continued:
             turn.continued = True
             return Pending(branch, ids, media, new, digest, turn, segments, known=turn.tokens)
@@ -187,7 +190,7 @@ class Forest:
         return Pending(fork, ids, media, [*history, *new], digest, known=turn.tokens)
 
     def _segments(
-        self, turn: Turn, ids: list[int], history: list[Message], new: list[Message]
+        self, turn: Turn, ids: Sequence[int], history: list[Message], new: list[Message]
     ) -> Sequence[Segment] | None:
         """Tokens that follow a turn; None where the template rewrites what came before."""
         chat, schemas = self.chat, turn.branch.schemas

@@ -19,6 +19,7 @@ from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.answer_format import unfenced
+from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
@@ -62,6 +63,8 @@ class Session:
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
+    bodies: BodyReader = field(default_factory=BodyReader)
+    """Reads the JSON of its requests."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -178,7 +181,7 @@ class Session:
         while more > 0:
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                pending.ids + drawn.ids if drawn.ids else pending.ids,
+                [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
                 media=pending.media,

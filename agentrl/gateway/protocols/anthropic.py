@@ -36,6 +36,7 @@ TYPES = {
     "overloaded": "overloaded_error",
     "internal": "api_error",
 }
+HISTORY = "messages"
 KEEP_ALIVE = event({"type": "ping"}, "ping")
 PRIVATE = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""

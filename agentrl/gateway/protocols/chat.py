@@ -34,6 +34,7 @@ CODES = {
     "missing": "not_found",
     "large": "too_large",
 }
+HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
     "tool": "tool",
