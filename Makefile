@@ -93,11 +93,12 @@ test-slow: $(VENV)/.test
 test-docker: $(VENV)/.test
 	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
 
-# uv, because pip needs minutes to choose the versions of so many packages.
+# uv, because pip needs minutes to choose the versions of so many packages; pip, where uv does not reach an index.
 .venv-agents/.installed: Makefile
 	@test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
 	@.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
-	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES)
+	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES) \
+		|| .venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(AGENT_PACKAGES)
 	@touch $@
 
 # Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them. With
