@@ -91,7 +91,7 @@ test-slow: $(VENV)/.test
 # Builds the sandbox's image and attacks it, and runs agents in containers. As root on Debian it installs and starts a Docker engine if none runs; other
 # obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
 test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/gateway tests/docs
+	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
 
 # uv, because pip needs minutes to choose the versions of so many packages.
 .venv-agents/.installed: Makefile

@@ -51,10 +51,10 @@ class AnswerFormat:
         except (ValueError, RecursionError) as error:
             return f"it is no JSON: {error}."
         try:
-            error = next(_validator(self.written).iter_errors(value), None)
+            found = next(_validator(self.written).iter_errors(value), None)
         except Exception as failure:  # the client's schema: a reference that leads nowhere, say
             raise Refused(f"the schema of the response format cannot be checked: {failure}") from failure
-        return None if error is None else f"{error.json_path}: {error.message}."
+        return None if found is None else f"{found.json_path}: {found.message}."
 
 
 def read_format(given: Any, name: str) -> AnswerFormat | None:

@@ -58,6 +58,8 @@ class Session:
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
+    attempts: int = 0
+    """At answers: several for a request whose answers do not fit its format."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
@@ -97,6 +99,7 @@ class Session:
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
         pending = self._begun(self.forest.begin(request))
+        self.requests += 1
         self.unmet.update(request.unmet)
         return pending
 
@@ -110,8 +113,8 @@ class Session:
         if len(pending.ids) >= longest:
             pending.give_up()
             raise too_long(len(pending.ids), longest)
-        pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
-        self.requests += 1
+        pending.number = self.attempts  # from 0, as turns: a linear agent draws from the seeds of the native loops
+        self.attempts += 1
         return pending
 
     async def answer(self, request: Request, pending: Pending) -> Answer:

@@ -31,7 +31,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again() -> None:
         assert second.choices[0].message.parsed == Sum(sum=6)
         served.session.end("done")
     (ledger,) = served.trajectory.ledgers
-    assert (served.trajectory.turns, served.trajectory.extra["gateway"]) == (4, {"requests": 4, "ledgers": 1})
+    assert (served.trajectory.turns, served.trajectory.extra["gateway"]) == (4, {"requests": 2, "ledgers": 1})
     told = [str(message["content"]) for message in served.trajectory.messages if message["role"] == "user"]
     assert [text.partition(":")[0].partition("{")[0] for text in told] == [
         "What is 2 + 3 ?",

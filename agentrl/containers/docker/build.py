@@ -6,7 +6,9 @@ names.
 
 import asyncio
 import hashlib
+import os
 import re
+import signal
 import sys
 import tarfile
 from asyncio.subprocess import PIPE, STDOUT, Process
@@ -33,7 +35,7 @@ def pack(folder: Path, file: IO[bytes]) -> str:
     if not (folder / "Dockerfile").is_file():
         raise UserError(f"{folder}: it has no Dockerfile; add one, or name an image")
     digest = hashlib.sha256()
-    with tarfile.open(fileobj=file, mode="w") as tar:
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:  # BuildKit knows it by its first bytes
         for name in sorted(exclude_paths(str(folder), _ignored(folder))):
             member = tar.gettarinfo(str(folder / name), name)
             if member is not None:
@@ -70,7 +72,7 @@ async def build(folder: Path, tag: str, context: IO[bytes], timeout: float, env:
         stderr=STDOUT,
         env=env,
         limit=LONGEST_LINE,
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # Ctrl-C is for us; and it ends with its children
     )
     lines: deque[str] = deque(maxlen=LAST_LINES)
     try:
@@ -80,7 +82,7 @@ async def build(folder: Path, tag: str, context: IO[bytes], timeout: float, env:
         raise InfraError(f"{folder}: its image is not built within {timeout:g} s; last line: {_last(lines)}") from None
     finally:
         if process.returncode is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     _check(process.returncode, folder, lines)
 

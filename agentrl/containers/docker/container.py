@@ -68,8 +68,10 @@ class DockerContainer:
         """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
         await self._steady.wait()
         running = Command(self._engine.client, self.name, command)
+        user = self._spec.user if user is None else user
         begin, overruns = time.monotonic(), self._overruns
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
+        ends.add_done_callback(_seen)
         try:
             await asyncio.wait([ends], timeout=timeout)
         except asyncio.CancelledError:
@@ -101,6 +103,10 @@ class DockerContainer:
     async def host(self) -> str:
         """This machine's address in its network. Raises InfraError where it has none."""
         return await self._networks.address(self._spec)
+
+    def sibling(self, spec: ContainerSpec) -> "DockerContainer":
+        """A further container of the same run, still to be started; its image is made by then."""
+        return DockerContainer(self._engine, self._images, self._networks, spec)
 
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
@@ -188,6 +194,12 @@ class DockerContainer:
     def _download(self, path: str, to: Path) -> None:
         chunks, _ = self._raw.get_archive(path)
         unpack(chunks, to)
+
+
+def _seen(ends: Future[int]) -> None:
+    """The error of a command that nobody waits for any more is no news."""
+    if not ends.cancelled():
+        ends.exception()
 
 
 def _runs(raw: Any) -> bool:

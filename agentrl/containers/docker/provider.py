@@ -24,6 +24,10 @@ class DockerProvider:
         """Value of the label `agentrl.run` of all that it makes."""
         return self._engine.run
 
+    async def ready(self) -> None:
+        """Connect. Raises UserError without an engine."""
+        await self._engine.ready()
+
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image and the network. Raises UserError without an engine, an image or a network; InfraError."""
         await self._engine.ready()
