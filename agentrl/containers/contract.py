@@ -25,6 +25,8 @@ class ContainerSpec:
     """Folder with a Dockerfile; its image is cached by content."""
     workdir: str | None = None
     """Working folder of commands; None: the image's."""
+    user: str | None = None
+    """User of commands that name none: a name, a number, or two numbers (user:group); None: the image's."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of all commands."""
     cpus: float = 1.0
@@ -62,7 +64,10 @@ class Done:
 
 
 class Container(Protocol):
-    """A container of a row's own."""
+    """A container of a row's own.
+
+    It may have `sibling(spec)`: a further container of the same provider, still to be started, for tasks with two.
+    """
 
     @property
     def name(self) -> str:
@@ -81,7 +86,9 @@ class Container(Protocol):
         user: str | None = None,
         stdin: bytes | None = None,
     ) -> Done:
-        """Run a command, text as `bash -c` (`sh -c` without bash), for at most `timeout` seconds. Raises InfraError."""
+        """Run a command, text as `bash -c` (`sh -c` without bash), for at most `timeout` seconds. Raises InfraError.
+
+        `user`: None is the spec's, empty the image's."""
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy a file, or the content of a folder, to the path `to`, whose parents are made. Raises InfraError."""
@@ -98,7 +105,10 @@ class Container(Protocol):
 
 
 class ContainerProvider(Protocol):
-    """Makes containers. One object serves a run."""
+    """Makes containers. One object serves a run.
+
+    It may have `async ready()`, which raises UserError where it can make none at all.
+    """
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image: pulled or built, at most once. Raises UserError with the last lines of a failed build."""

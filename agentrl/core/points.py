@@ -158,7 +158,7 @@ TASKS: Registry[Any] = Registry(
 LOOPS: Registry[Any] = Registry(
     "an agent loop",
     decorator="agent_loop",
-    places=("rollout/loops", "gateway/loop.py"),
+    places=("rollout/loops", "gateway/loop.py", "environments/loop.py"),
     contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
 )
 """`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
@@ -189,6 +189,16 @@ ROW_SOURCES: Registry[Any] = Registry(
 """`data.train_files=NAME:ARGUMENT` and `data.val_files`. It gives the rows, each with a `uid` of its own; `data` is the
 section `data`. Mark `scored`: the rollout itself sets the reward of these rows, so no reward function is needed."""
 
+ENVIRONMENT_KINDS: Registry[Any] = Registry(
+    "a kind of environment",
+    decorator="environment_kind",
+    places=("environments/kinds",),
+    contract=ClassContract("id, kwargs, folder=", ("reset(seed)", "step(action)", "close()")),
+    marks=("unfinished",),
+)
+"""The key of an entry of `environments.yaml` that has the environment's id; the entry's further keys are keywords. Mark
+`unfinished`: the reward of a side that cannot go on, where the entry says nothing."""
+
 REGISTRIES: tuple[Registry[Any], ...] = (
     ADVANTAGES,
     POLICY_LOSSES,
@@ -205,6 +215,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     CONTAINER_PROVIDERS,
     TASK_FORMATS,
     ROW_SOURCES,
+    ENVIRONMENT_KINDS,
 )
 
 advantage_estimator = ADVANTAGES.register
@@ -222,3 +233,4 @@ agent_loop = LOOPS.register
 container_provider = CONTAINER_PROVIDERS.register
 task_format = TASK_FORMATS.register
 row_source = ROW_SOURCES.register
+environment_kind = ENVIRONMENT_KINDS.register

@@ -42,7 +42,8 @@ def _prepared(settings: Containers, specs: list[ContainerSpec]) -> None:
         try:
             work.result()
         except InfraError as error:
-            raise UserError(str(error)) from error
+            cause = error.__cause__  # it has the last lines of a failed build
+            raise cause if isinstance(cause, UserError) else UserError(str(error)) from None
 
 
 async def _prepare(settings: Containers, specs: list[ContainerSpec]) -> None:

@@ -5,7 +5,7 @@ middle. Markers in it show which parts the template drops.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentrl.core.errors import UserError
@@ -49,9 +49,9 @@ class TwoTurns:
     """An engine that calls the tool, then answers; keeps the last prompt."""
 
     turns: list[list[int]]
-    prompt: list[int] = field(default_factory=list)
+    prompt: Sequence[int] = ()
 
-    async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         self.prompt = token_ids
         ids = self.turns.pop(0)
         return Generation(ids, [-0.5] * len(ids), "stop", 0)
@@ -109,25 +109,23 @@ def _body(protocol: WireProtocol, said: Sequence[dict[str, Any]]) -> dict[str, A
     return {"messages": said, "system": system, "tools": [tool], "max_tokens": 100}
 
 
-def _followed(protocol: WireProtocol, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _followed(protocol: WireProtocol, answer: dict[str, Any]) -> list[dict[str, Any]]:
     """What an agent adds to its history: the answer as it came, the result of the tool, a system message."""
-    result = PARTS["a tool's result"]
+    reminder = {"role": "system", "content": f"A {PARTS['a system message in the middle']}."}
+    return [*_answered(protocol, answer, PARTS["a tool's result"]), reminder]
+
+
+def _answered(protocol: WireProtocol, answer: dict[str, Any], result: str) -> list[dict[str, Any]]:
     if protocol is chat:
         message = answer["choices"][0]["message"]
-        yield message
-        for call in message.get("tool_calls", ()):
-            yield {"role": "tool", "tool_call_id": call["id"], "content": result}
-    elif protocol is responses:
-        yield from answer["output"]
-        for item in answer["output"]:
-            if item["type"] == "function_call":
-                yield {"type": "function_call_output", "call_id": item["call_id"], "output": result}
-    else:
-        yield {"role": "assistant", "content": answer["content"]}
-        ids = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
-        blocks = [{"type": "tool_result", "tool_use_id": id, "content": result} for id in ids]
-        yield {"role": "user", "content": blocks or result}
-    yield {"role": "system", "content": f"A {PARTS['a system message in the middle']}."}
+        ids = [call["id"] for call in message.get("tool_calls", ())]
+        return [message, *({"role": "tool", "tool_call_id": id, "content": result} for id in ids)]
+    if protocol is responses:
+        ids = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
+        return [*answer["output"], *({"type": "function_call_output", "call_id": id, "output": result} for id in ids)]
+    ids = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
+    blocks = [{"type": "tool_result", "tool_use_id": id, "content": result} for id in ids]
+    return [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": blocks or result}]
 
 
 def _judged(env: Environment, session: Session, engine: TwoTurns) -> Iterator[Finding]:

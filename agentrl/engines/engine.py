@@ -64,7 +64,8 @@ class Generation:
     ) -> "Generation":
         """A generation whose tokens were drawn by `versions`; without tokens its version is the `present` one."""
         first = versions[0] if versions else present
-        return cls(token_ids, logprobs, finish_reason, first, tuple(versions), candidates)
+        each = () if versions.count(first) == len(versions) else tuple(versions)
+        return cls(token_ids, logprobs, finish_reason, first, each, candidates)
 
 
 class Engine(Protocol):
@@ -80,7 +81,7 @@ class Engine(Protocol):
         """Announce a trajectory: all its requests have `key`, and go to the replica that has its cache."""
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """Continue `token_ids`, which contain the tokens of `media` in order.
 

@@ -1,23 +1,21 @@
 """The gateway over HTTP: addresses, keys, bodies, streams, and clients that go away."""
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-import orjson
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from agentrl.core.json_text import encoded
+from agentrl.gateway.bodies import parse
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, responses
-from agentrl.gateway.request import Answer, Body, Refused
+from agentrl.gateway.request import Answer, Refused
 from agentrl.gateway.session import Session
 
 log = logging.getLogger(__name__)
@@ -42,8 +40,11 @@ class Sessions(Protocol):
         """The session with this key. Raises Refused."""
 
 
-def make_app(sessions: Sessions) -> Starlette:
-    """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same."""
+def make_app(sessions: Sessions) -> Router:
+    """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same.
+
+    A router without middleware: `Guarded` answers errors, and each layer would cost every turn CPU time.
+    """
     serve = Handlers(sessions)
     protocols: tuple[tuple[str, WireProtocol], ...] = (
         ("/chat/completions", chat),
@@ -53,11 +54,32 @@ def make_app(sessions: Sessions) -> Starlette:
     routes = []
     for start in ("/s/{key}/v1", "/v1", "/s/{key}"):
         routes += [Route(start + path, serve.answering(protocol), methods=["POST"]) for path, protocol in protocols]
-        routes.append(Route(f"{start}/messages/count_tokens", serve.guarded(anthropic, serve.count), methods=["POST"]))
-        routes.append(Route(f"{start}/models", serve.guarded(chat, serve.models)))
-        routes.append(Route(f"{start}/models/{{name:path}}", serve.guarded(chat, serve.model)))
-    routes.append(Route("/{rest:path}", serve.guarded(chat, _nothing_here), methods=["GET", "HEAD", "POST", "PUT"]))
-    return Starlette(routes=routes)
+        routes.append(Route(f"{start}/messages/count_tokens", Guarded(anthropic, serve.count), methods=["POST"]))
+        routes.append(Route(f"{start}/models", Guarded(chat, serve.models), methods=["GET"]))
+        routes.append(Route(f"{start}/models/{{name:path}}", Guarded(chat, serve.model), methods=["GET"]))
+    routes.append(Route("/{rest:path}", Guarded(chat, _nothing_here), methods=["GET", "HEAD", "POST", "PUT"]))
+    return Router(routes)
+
+
+class Guarded:
+    """An ASGI application around a handler, with errors in the protocol's own form."""
+
+    def __init__(self, protocol: WireProtocol, handle: Callable[[HttpRequest], Awaitable[Response]]) -> None:
+        self.protocol, self.handle = protocol, handle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._response(HttpRequest(scope, receive))
+        await response(scope, receive, send)
+
+    async def _response(self, http: HttpRequest) -> Response:
+        try:
+            return await self.handle(http)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            refused = _as_refusal(error)
+            status = self.protocol.STATUS[refused.fault]
+            return _json(self.protocol.error(refused), status, RETRY if status in LATER else None)
 
 
 class Handlers:
@@ -66,38 +88,21 @@ class Handlers:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
 
-    def guarded(
-        self, protocol: WireProtocol, handle: Callable[[HttpRequest], Awaitable[Response]]
-    ) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """The handler, with errors in the protocol's own form."""
-
-        async def handler(http: HttpRequest) -> Response:
-            try:
-                return await handle(http)
-            except ClientDisconnect:
-                return Response(status_code=499)
-            except Exception as error:
-                refused = _as_refusal(error)
-                status = protocol.STATUS[refused.fault]
-                return _json(protocol.error(refused), status, RETRY if status in LATER else None)
-
-        return handler
-
-    def answering(self, protocol: WireProtocol) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+    def answering(self, protocol: WireProtocol) -> Guarded:
         """The handler of requests for a turn of the model."""
 
         async def answer(http: HttpRequest) -> Response:
             session = self._session(http)
-            request = protocol.read(await _body(http))
+            request = protocol.read(session.bodies.read(await _body(http), protocol.HISTORY))
             work = session.ask(request)
             return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
 
-        return self.guarded(protocol, answer)
+        return Guarded(protocol, answer)
 
     async def count(self, http: HttpRequest) -> Response:
         """Tokens of a prompt, in Anthropic's form."""
         session = self._session(http)
-        return _json({"input_tokens": session.count(anthropic.read(await _body(http)))})
+        return _json({"input_tokens": session.count(anthropic.read(parse(await _body(http))))})
 
     async def models(self, http: HttpRequest) -> Response:
         """The policy, in a form that clients of either protocol read."""
@@ -119,29 +124,15 @@ class Handlers:
         return {"id": name, "object": "model", "created": 0, "owned_by": "agentrl", **anthropic_fields}
 
 
-async def _body(http: HttpRequest) -> Body:
-    """The JSON object of a request. Raises Refused."""
-    received = bytearray()
+async def _body(http: HttpRequest) -> bytes:
+    """The bytes of a request. Raises Refused."""
+    chunks, size = [], 0
     async for chunk in http.stream():
-        received += chunk
-        if len(received) > MOST_BYTES:
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MOST_BYTES:
             raise Refused(f"the body is larger than {MOST_BYTES >> 20} MiB", "large")
-    body = _parsed(bytes(received))
-    if not isinstance(body, dict):
-        raise Refused("the body is no JSON object")
-    return body
-
-
-def _parsed(text: bytes) -> Any:
-    """JSON, also with what orjson refuses: NaN, half a surrogate pair. Raises Refused."""
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        pass
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}") from error
+    return b"".join(chunks)
 
 
 class EventStream(Response):

@@ -1,6 +1,6 @@
 """A ledger and its conversation, the turns in it, and requests that wait to go on there."""
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,7 @@ class Pending:
     """A request that waits for its answer, and where in the forest that goes."""
 
     branch: Branch
-    ids: list[int]
+    ids: MutableSequence[int]
     """The whole prompt."""
     media: list[Medium]
     """All of it."""

@@ -49,7 +49,8 @@ class ProgramContainers:
         """Run a program until it ends, `until` is done or `timeout` seconds have passed; its files are then in
         `folder`. Raises InfraError."""
         container = self._provider.container(self.settings.spec)
-        words = await self._provider.words(self.settings.spec, words)
+        image = await self._provider.image(self.settings.spec)
+        words = [*image.entrypoint, *(words or image.command)]
         try:
             await container.start()
             await container.exec([*MAKE_FOLDER, self.settings.folder], timeout=SET_UP_SECONDS, user="0")

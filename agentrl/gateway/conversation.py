@@ -2,13 +2,14 @@
 
 Invariants:
 - marks of two requests are equal up to the last item that they share, byte for byte, and differ from there on;
-- the cost of reading grows with the new items alone; finding them costs a comparison of the others' bytes.
+- the cost of reading grows with the new items alone; items that are the same objects as before cost no comparison.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
 from agentrl.gateway.request import Refused
@@ -44,11 +45,7 @@ class Conversation:
             first = canonical.after(first, message)
         marks = [first]
         if last is not None and last.marks[0] == first:
-            same = zip(self.items, last.items, strict=False)
-            equal = next(
-                (i for i, (one, other) in enumerate(same) if one != other), min(len(self.items), len(last.items))
-            )
-            marks = last.marks[: equal + 1]
+            marks = last.marks[: common_length(self.items, last.items) + 1]
         for item in self.items[len(marks) - 1 :]:
             marks.append(canonical.mark(marks[-1], item))
         return Marked(self.items, marks)

@@ -77,11 +77,16 @@ class Forest:
         known = self._turns.get(place.turn, ()) if place.turn else ()
         turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
         if turn is not None:
-            return self._after(turn, list(place.tail), place.digest)
+            return self._after(turn, [*place.tail, *_told(request, turn)], place.digest)
         whole = [*request.conversation.head, *self._read(request, 0)]
         if not whole:
             raise Refused("messages: give at least one")
-        return self._new(request.tools, whole, place.digest)
+        return self._new(request.tools, [*whole, *_told(request)], place.digest)
+
+    def again(self, name: str, said: Message, digest: Digest) -> Pending:
+        """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
+        Refused."""
+        return self._after(self._answers[name], [said], digest)
 
     def write(
         self, pending: Pending, drawn: Drawn, message: Message, sent: Message, *, name: str, closed: bool
@@ -128,9 +133,9 @@ class Forest:
         history = turn.branch.messages[: turn.messages]
         same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
         if same_tools and (not head or history[: len(head)] == head):
-            return self._after(turn, new, digest)
+            return self._after(turn, [*new, *_told(request, turn)], digest)
         old = [message for message in history if not (head and message["role"] == "system")]
-        return self._new(request.tools, [*head, *old, *new], digest)
+        return self._new(request.tools, [*head, *old, *new, *_told(request)], digest)
 
     def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         return _first_form(softened(new, middle=True), lambda new: self._continued(turn, new, digest))
@@ -143,11 +148,14 @@ class Forest:
         self._last = request.conversation.marked(request.tools, self._last)
         marks = self._last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
-        begun = Place(canonical.start(request.tools)).after(request.conversation.head)
-        place = self._places[marks[known]] if known else begun
+        place = self._places[marks[known]] if known else self._beginning(request)
         place = place.after(self._read(request, known))
         self._places[marks[-1]] = place
         return place
+
+    @staticmethod
+    def _beginning(request: Request) -> Place:
+        return Place(canonical.start(request.tools)).after(request.conversation.head)
 
     def _read(self, request: Request, first: int) -> list[Message]:
         messages = request.conversation.since(first)
@@ -165,7 +173,7 @@ class Forest:
     def _continued(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         """After a turn: in its ledger, or as a fork. Raises UserError."""
         branch, new = turn.branch, self.chat.see(new)
-        ids, history = branch.ledger.ids[: turn.tokens], branch.messages[: turn.messages]
+        ids, history = branch.ledger.ids.snapshot(turn.tokens), branch.messages[: turn.messages]
         media = [*branch.ledger.media[: turn.media], *media_of(new)]
         segments = self._segments(turn, ids, history, new)
         if segments is None:
@@ -174,7 +182,7 @@ class Forest:
             return Pending(split, self.chat.prompt(whole, branch.schemas), media_of(whole), whole, digest)
         added = [token for _, segment in segments for token in segment]
         self.chat.processor.check(added, media_of(new))
-        ids += added  # a copy would cost as much as the conversation is long
+        ids.extend(added)
         if not turn.continued:
             turn.continued = True
             return Pending(branch, ids, media, new, digest, turn, segments, known=turn.tokens)
@@ -182,7 +190,7 @@ class Forest:
         return Pending(fork, ids, media, [*history, *new], digest, known=turn.tokens)
 
     def _segments(
-        self, turn: Turn, ids: list[int], history: list[Message], new: list[Message]
+        self, turn: Turn, ids: Sequence[int], history: list[Message], new: list[Message]
     ) -> Sequence[Segment] | None:
         """Tokens that follow a turn; None where the template rewrites what came before."""
         chat, schemas = self.chat, turn.branch.schemas
@@ -191,6 +199,13 @@ class Forest:
         memory = RenderCache() if turn.continued else turn.branch.memory
         step = chat.continuation(ids, [*history, *new], schemas, memory)
         return None if isinstance(step, Split) else step.segments
+
+
+def _told(request: Request, turn: Turn | None = None) -> list[Message]:
+    """What the model is told about the form of its answer, unless the conversation up to `turn` has it."""
+    told = [] if request.format is None else [request.format.told()]
+    known = [] if turn is None else turn.branch.messages[: turn.messages]
+    return [message for message in told if message not in known]
 
 
 def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.engine import require_docker
+from agentrl.containers.docker.connection import require_docker
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_attribute
 from agentrl.core.user_code import UserFunction
@@ -23,8 +23,8 @@ TIMEOUT = 600.0
 FAILURES = ("infra_error", "model_error")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 STARTED = ("command", "python", "image")
-KEYS = ("name", *STARTED, "container", "env", "timeout", "exit_codes", "max_concurrent", "max_starting")
-KEYS = (*KEYS, "sampling", "host")
+LIMITS = ("timeout", "max_concurrent", "max_starting")
+KEYS = ("name", *STARTED, "container", "env", *LIMITS, "exit_codes", "sampling", "host")
 CONTAINER_KEYS = ("network", "memory", "cpus", "processes", "folder")
 MEMORY = re.compile(r"(\d+)([mg])", re.IGNORECASE)
 CPUS, MEMORY_MB = 2.0, 4096
@@ -169,8 +169,7 @@ def _env(env: Any, where: str) -> dict[str, str]:
 
 def _exit_codes(table: Any, where: str) -> dict[int | str, Outcome]:
     try:
-        if all(code == "timeout" or isinstance(code, int) for code in table):
-            return {code: Outcome(outcome) for code, outcome in table.items()}
+        return {code if code == "timeout" else int(str(code)): Outcome(outcome) for code, outcome in table.items()}
     except (ValueError, AttributeError):
         pass
     raise UserError(f"{where}: exit_codes: write numbers, or timeout, with ok, {' or '.join(FAILURES)}")

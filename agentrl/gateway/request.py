@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentrl.trajectory.message import Call
 
 if TYPE_CHECKING:
+    from agentrl.gateway.answer_format import AnswerFormat
     from agentrl.gateway.conversation import Conversation
 
 Body = Mapping[str, Any]
@@ -59,8 +60,10 @@ class Request:
     temperature: float | None = None
     top_p: float | None = None
     logprobs: bool = False
+    format: "AnswerFormat | None" = None
+    """The form that the answer has to have, unless it calls a tool."""
     unmet: tuple[str, ...] = ()
-    """Wishes that change nothing here, such as a response format: the policy samples freely."""
+    """Wishes that change nothing here, such as a tool that runs at the provider."""
     body: Body = field(default_factory=dict)
     """The request as it came, for what its protocol repeats in the answer."""
 

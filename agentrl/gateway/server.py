@@ -87,6 +87,7 @@ class Gateway:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE,
             backlog=2048,
         )

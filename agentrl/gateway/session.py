@@ -18,6 +18,8 @@ from agentrl.chat.template import LEAD
 from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.gateway.answer_format import unfenced
+from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.forest import Forest
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
@@ -29,6 +31,9 @@ from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 AGENTS = ("temperature", "top_p")
 """Sampling settings that are the agent's where it may choose them."""
+
+MORE_ATTEMPTS = 2
+"""At an answer whose form does not fit."""
 
 MOST_AT_ONCE = 256
 """Requests of one rollout: what comes beyond them is asked to come again later."""
@@ -53,9 +58,13 @@ class Session:
     failure: Exception | None = None
     """A failure of the engine, with no answer since."""
     requests: int = 0
+    attempts: int = 0
+    """At answers: several for a request whose answers do not fit its format."""
     waiting: int = 0
     """Requests without an answer yet."""
     unmet: Counter[str] = field(default_factory=Counter)
+    bodies: BodyReader = field(default_factory=BodyReader)
+    """Reads the JSON of its requests."""
 
     def __post_init__(self) -> None:
         env = self.env
@@ -83,24 +92,52 @@ class Session:
     def begin(self, request: Request) -> Pending:
         """Where the request goes on. Raises Refused."""
         self.asked.set()
-        limit = self.env.limits.assistant_turns
-        if not self.closed and limit is not None and self.trajectory.turns >= limit:
+        if not self.closed and self._full():
+            limit = self.env.limits.assistant_turns
             self.trajectory.finish = "max_turns"
             self._close(f"it has taken its {limit} turns (rollout.multi_turn.max_assistant_turns)")
         if self.closed:
             raise Refused(f"this rollout is over: {self.closed}", "missing")
-        pending = self.forest.begin(request)
-        longest = self.env.limits.model_length
-        if len(pending.ids) >= longest:
-            pending.give_up()
-            raise too_long(len(pending.ids), longest)
-        pending.number = self.requests  # from 0, as turns: a linear agent draws from the seeds of the native loops
+        pending = self._begun(self.forest.begin(request))
         self.requests += 1
         self.unmet.update(request.unmet)
         return pending
 
+    def _full(self) -> bool:
+        limit = self.env.limits.assistant_turns
+        return limit is not None and self.trajectory.turns >= limit
+
+    def _begun(self, pending: Pending) -> Pending:
+        """The next turn of the rollout. Raises Refused."""
+        longest = self.env.limits.model_length
+        if len(pending.ids) >= longest:
+            pending.give_up()
+            raise too_long(len(pending.ids), longest)
+        pending.number = self.attempts  # from 0, as turns: a linear agent draws from the seeds of the native loops
+        self.attempts += 1
+        return pending
+
     async def answer(self, request: Request, pending: Pending) -> Answer:
-        """The model's turn. Raises Refused; a cancellation leaves nothing behind."""
+        """The model's turn, the last of several where their form did not fit. Raises Refused; a cancellation leaves
+        nothing of the last one behind."""
+        answer, wrong = await self._attempt(request, pending)
+        for _ in range(MORE_ATTEMPTS):
+            again = None if wrong is None or self._full() else self._again(answer, wrong, pending)
+            if again is None:
+                break
+            answer, wrong = await self._attempt(request, again)
+        self.unmet.update(() if wrong is None else ("response_format",))
+        return answer
+
+    def _again(self, answer: Answer, wrong: Message, pending: Pending) -> Pending | None:
+        """The next attempt at an answer; None where the conversation has no room for it."""
+        try:
+            return self._begun(self.forest.again(answer.id, wrong, pending.digest))
+        except Refused:
+            return None
+
+    async def _attempt(self, request: Request, pending: Pending) -> tuple[Answer, Message | None]:
+        """An answer, and what the model is told where its form does not fit."""
         try:
             with recorded(self.trajectory, "generate"):
                 drawn, stopped = await self._draw(request, pending)
@@ -114,7 +151,7 @@ class Session:
         answer = self._written(request, pending, drawn, stopped)
         if self.env.on_turn is not None:
             await self.env.on_turn.run((self.trajectory,), {}, timeout=None)
-        return answer
+        return answer, _asked_again(request, answer)
 
     def count(self, request: Request) -> int:
         """Tokens of a request's prompt. Raises Refused."""
@@ -144,7 +181,7 @@ class Session:
         while more > 0:
             seed = seed_for(self.sampling.seed, self.trajectory.key, pending.number, len(drawn.ids))
             generation = await self.env.engine.generate(
-                pending.ids + drawn.ids if drawn.ids else pending.ids,
+                [*pending.ids, *drawn.ids] if drawn.ids else pending.ids,
                 replace(asked, max_new_tokens=more, seed=seed),
                 key=self.trajectory.key,
                 media=pending.media,
@@ -206,6 +243,7 @@ class Session:
             text = _answer(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
             text = text.partition(stopped)[0]
+        text = unfenced(text) if request.format is not None else text
         sent: Message = {"role": "assistant", "content": text, "tool_calls": [as_tool_call(call) for call in calls]}
         id = call_id(name, 0)
         self.forest.write(pending, drawn, reply.message, sent, name=id, closed=reply.closed)
@@ -238,6 +276,13 @@ class Session:
         # The comparison with the template counts turns from the end of the row's prompt on.
         begun = next(i for i, message in enumerate(trunk.messages) if message["role"] == "assistant")
         trajectory.templated = len(trajectory.ledgers) == 1 and begun >= len(trajectory.row.prompt)
+
+
+def _asked_again(request: Request, answer: Answer) -> Message | None:
+    """What the model is told about an answer whose form does not fit; None: it fits, calls a tool or was cut."""
+    if request.format is None or answer.finish != "stop" or answer.stop is not None:
+        return None
+    return request.format.asked_again(answer.text)
 
 
 def _rename(reply: Reply, name: str) -> None:

@@ -148,7 +148,7 @@ class Episode:
         )
         hot = sampling.candidates > 0 and not self.used
         asked = replace(sampling, max_new_tokens=1) if hot else replace(sampling, candidates=0)
-        generation = await self.engine.generate(self.ledger.ids.copy(), asked, key=key, media=self.ledger.media)
+        generation = await self.engine.generate(self.ledger.ids.snapshot(), asked, key=key, media=self.ledger.media)
         generation = self._without_media_tokens(redraw_first_token(generation, sampling) if hot else generation)
         version = generation.versions or generation.weight_version
         self.ledger.append_model(generation.token_ids, generation.logprobs, turn=turn, version=version)

@@ -52,7 +52,7 @@ class MeteredEngine:
         self.engine.open(key)
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """As `Engine.generate`."""
         await self._admits.wait()

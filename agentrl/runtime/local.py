@@ -5,7 +5,7 @@ With `trainer.max_staleness` > 0, a server that keeps its memory continues while
 samples from the parameters that the learner trains; servers get them by `publish_weights` before anything is sampled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ class LocalRuntime:
     def begin(self, batch: AdmittedBatch) -> Pending:
         assert self.ahead is not None
         return self.ahead.begin(self.rollouts, batch)
+
+    @property
+    def containers(self) -> Mapping[str, int]:
+        return self.rollouts.tasks.phases
 
     def activity(self) -> dict[str, float]:
         return {} if self.ahead is None else self.ahead.activity()

@@ -3,7 +3,7 @@
 The training loop is the same for both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,10 @@ class Runtime(RolloutWorkers, Protocol):
     """The policy's."""
     start_times: StartTimes
     """Seconds of the start, by cause."""
+
+    @property
+    def containers(self) -> Mapping[str, int]:
+        """Trajectories with a container in each phase of it, at any time; none where other machines make them."""
 
     def prompt_length(self, row: Row) -> int:
         """Number of tokens of a row's first prompt, with its tools."""

@@ -22,6 +22,7 @@ class TrackedRuntime:
 
     def __init__(self, runtime: Runtime, tracker: RunTracker, stop: StopRequest) -> None:
         self.runtime, self.tracker, self.stop = runtime, tracker, stop
+        tracker.view.watch(runtime.containers)
         tracker.started(runtime.start_times.metrics())
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:

@@ -18,6 +18,7 @@ from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
 from agentrl.core.outputs import superseded_path, writing
 from agentrl.tasks.demo.base import Problem, Task, row
+from agentrl.tasks.demo.stage import Script, Stage
 
 # A task that repeats itself this often has run out of questions.
 PATIENCE = 1000
@@ -106,18 +107,23 @@ def distinct(task: Task, number: int, rng: random.Random, taken: set[str]) -> li
 async def demonstrations(task: Task, problems: list[Problem], rng: random.Random, out: Path) -> list[dict[str, Any]]:
     """{messages, tools} of each problem's script, played with the tools and interaction for rows in `out`."""
     from agentrl.interactions import load_interactions
-    from agentrl.tasks.demo.stage import Stage
     from agentrl.tools import load_tools
 
     tools = load_tools(task.tool_config(out), None, max_response=1024, unit="characters", side="middle")
     stage = Stage(tools, load_interactions(task.INTERACTION))
-    schemas = tools.schemas(None)
     scripts = [(problem, task.demonstrate(problem, rng)) for problem in problems]
+    slots = asyncio.Semaphore(task.DEMOS_AT_ONCE)
+
+    async def play(problem: Problem, script: Script) -> dict[str, Any]:
+        async with slots:
+            messages = await stage.play(problem.prompt, problem.extra_info, script)
+        return {"messages": messages, "tools": tools.schemas(problem.extra_info.get("tool_selection"))}
+
     try:
-        played = [await stage.play(problem.prompt, problem.extra_info, script) for problem, script in scripts]
+        return await asyncio.gather(*(play(problem, script) for problem, script in scripts))
     finally:
+        await stage.close()
         await tools.close()
-    return [{"messages": messages, "tools": schemas} for messages in played]
 
 
 def _write_rows(file: Path, rows: list[dict[str, Any]]) -> None:

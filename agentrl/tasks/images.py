@@ -71,4 +71,5 @@ def _key(spec: ContainerSpec) -> tuple[str, str]:
 def _told(task: asyncio.Task[None]) -> None:
     """Log a failure, also of an image that nobody waits for."""
     if not task.cancelled() and (error := task.exception()):
-        log.warning("%s (its trajectories are masked)", error)
+        lines = "".join(f"\n  | {line}" for line in getattr(error.__cause__, "details", ()))
+        log.warning("%s (its trajectories are masked)%s", error, lines)

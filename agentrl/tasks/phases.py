@@ -37,11 +37,7 @@ async def phase(trajectory: Trajectory, kind: Phase, limit: float | None = None)
     else:
         del about["failed"]
     finally:
-        _record(trajectory, kind, start)
-
-
-def _record(trajectory: Trajectory, kind: Phase, start: float) -> None:
-    end = time.time()
-    trajectory.extra["task"]["seconds"][kind] = round(end - start, 3)
-    if kind != "run" and end - start > SHORTEST:
-        trajectory.spans.append(Span(kind, start, end))
+        end = time.time()
+        about["seconds"][kind] = round(end - start, 3)
+        if kind != "run" and end - start > SHORTEST:
+            trajectory.spans.append(Span(kind, start, end))

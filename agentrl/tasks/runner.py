@@ -13,7 +13,9 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
 from agentrl.core.shares import share_of
 from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
 from agentrl.tasks.images import Images
-from agentrl.tasks.phases import TookTooLong, phase
+from agentrl.tasks.phases import Phase, TookTooLong, phase
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -52,15 +54,17 @@ class TaskRunner:
     """The containers of a run's trajectories. Belongs to one event loop; without rows that ask for it, it does
     nothing."""
 
-    def __init__(self, settings: Containers | None = None) -> None:
-        self._settings = settings or Containers()
+    def __init__(self, containers: Containers | None = None) -> None:
+        self.containers = containers or Containers()
         self._running: dict[int, tuple[Container, asyncio.Task[None] | None]] = {}
         """By id, each container that may exist, with the task that stops it."""
+        self.phases: Counter[str] = Counter()
+        """Trajectories in each phase, for the live view."""
 
     @cached_property
     def provider(self) -> ContainerProvider:
         """Made when a row first asks for a container. Raises UserError."""
-        made: ContainerProvider = CONTAINER_PROVIDERS.make(self._settings.provider, KEY, self._settings)
+        made: ContainerProvider = CONTAINER_PROVIDERS.make(self.containers.provider, KEY, self.containers)
         return made
 
     def expect(self, rows: Iterable[Row]) -> None:
@@ -115,32 +119,34 @@ class TaskRunner:
 
     @cached_property
     def _starting(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(share_of(self._settings.max_starting, "rollout.containers.max_starting"))
+        return asyncio.Semaphore(share_of(self.containers.max_starting, "rollout.containers.max_starting"))
 
     async def _start(self, trajectory: Trajectory, task: TaskFormat, spec: ContainerSpec) -> None:
         """Give the trajectory a container that is ready for the agent."""
-        async with phase(trajectory, "build"):
+        async with self._phase(trajectory, "build"):
             await self.prepared(spec)
         async with self._starting:
             container = trajectory.container = self.provider.container(spec)
             self._running[id(container)] = container, None
-            async with phase(trajectory, "start", spec.start_timeout):
+            async with self._phase(trajectory, "start", spec.start_timeout):
                 await container.start()
         trajectory.extra["task"]["container"] = container.name
-        async with phase(trajectory, "set_up", getattr(task, "set_up_timeout", SET_UP_TIMEOUT)):
+        async with self._phase(trajectory, "set_up", getattr(task, "set_up_timeout", SET_UP_TIMEOUT)):
             await task.set_up(container)
 
     async def _work(self, trajectory: Trajectory, agent: Agent, timeout: float | None) -> None:
-        async with phase(trajectory, "run"):
+        about = trajectory.extra["task"]
+        async with self._phase(trajectory, "run"):
             await agent(timeout)
+        trajectory.extra["task"] = about  # an agent may use the name, too
         if trajectory.outcome is Outcome.INFRA_ERROR:
-            trajectory.extra["task"]["failed"] = "run"
+            about["failed"] = "run"
 
     async def _verified(self, trajectory: Trajectory, task: TaskFormat) -> bool:
         """Set the reward; False where that is left to the run's reward function."""
         logs = kept_folder(trajectory)
         trajectory.extra["task"]["logs"] = str(logs)
-        async with phase(trajectory, "verify", getattr(task, "verify_timeout", VERIFY_TIMEOUT)):
+        async with self._phase(trajectory, "verify", getattr(task, "verify_timeout", VERIFY_TIMEOUT)):
             verdict: Verdict | None = await task.verify(trajectory.container, logs)
         if verdict is None:
             return False
@@ -148,6 +154,15 @@ class TaskRunner:
         trajectory.reward = verdict.reward
         trajectory.reward_extra |= verdict.scores
         return True
+
+    @asynccontextmanager
+    async def _phase(self, trajectory: Trajectory, kind: Phase, limit: float | None = None) -> AsyncIterator[None]:
+        self.phases[kind] += 1
+        try:
+            async with phase(trajectory, kind, limit):
+                yield
+        finally:
+            self.phases[kind] -= 1
 
     def _stop(self, container: Container) -> asyncio.Task[None]:
         """The task that stops a container; a cancellation of who waits for it does not reach it."""
@@ -180,4 +195,4 @@ def _fail(trajectory: Trajectory, error: Exception) -> None:
     trajectory.outcome = Outcome.INFRA_ERROR
     trajectory.finish = "timeout" if isinstance(error, TookTooLong) else "error"
     reason = str(error) if isinstance(error, InfraError) else f"{type(error).__name__}: {error}"
-    trajectory.error = f"{PHASES[trajectory.extra['task']['failed']]}: {reason}"
+    trajectory.error = f"{PHASES.get(trajectory.extra['task'].get('failed'), 'the container')}: {reason}"

@@ -163,24 +163,26 @@ def _calls(record: Record) -> Iterator[Text]:
 
 
 def _why(record: Record, sample: int) -> str:
-    """Why a trajectory has several samples."""
+    """Why this sample is one of several."""
     if sides := record.get("sides"):
         return f"side {sides[sample]}, final reward {figure(record['side_rewards'][sides[sample]])}"
-    return (
-        "the program's history did not continue"
-        if "gateway" in record.get("extra", {})
-        else "the template rewrote history"
-    )
+    gateway = record.get("extra", {}).get("gateway")
+    if gateway is None:
+        return "the template rewrote history"
+    shared = (gateway.get("shared") or [0] * (sample + 1))[sample]
+    return f"its first {shared} tokens are another sample's" if shared else "a history of its own"
 
 
 def _program(record: Record) -> Iterator[Text]:
-    """The end of an agent program: its code, its last lines."""
-    program = record.get("extra", {}).get("program")
+    """The end of an agent program: its code, what it asked, its last lines."""
+    program, gateway = record.get("extra", {}).get("program"), record.get("extra", {}).get("gateway", {})
     if not program or "exit_code" not in program:
         return
     code = program["exit_code"]
     ended = "was stopped" if code is None else f"ended with code {code}"
-    yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}", style="dim")
+    asked = f", {plural(gateway['requests'], 'request')}" if gateway else ""
+    unmet = "".join(f"; not met: {name} × {count}" for name, count in gateway.get("unmet", {}).items())
+    yield Text(f"program {program['name']} {ended} after {duration(program['seconds'])}{asked}{unmet}", style="dim")
     for line in str(program["output"]).rstrip().splitlines()[-LAST_LINES:]:
         yield Text(f"  {line.translate(CONTROL)}", style="dim")
 

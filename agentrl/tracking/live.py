@@ -76,6 +76,10 @@ class LiveView:
         with self._lock:
             self._state.done, self._state.expected = done, total
 
+    def watch(self, containers: Mapping[str, int]) -> None:
+        """Show how many containers are in which phase, as long as the run counts them."""
+        self._state.containers = containers
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is over. `val/` names are shown as a validation, all others as the step's own."""
         now = self._clock()

@@ -25,6 +25,13 @@ SMALL_SHARE = 0.02
 """Shares of a step below this are not worth a name."""
 GAP = Text("")
 AGE = "staleness/share_"
+DOING = {
+    "build": "wait for an image",
+    "start": "start",
+    "set_up": "are set up",
+    "run": "run",
+    "verify": "are verified",
+}
 
 
 def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> Panel:
@@ -32,6 +39,7 @@ def panel(state: State, now: float, width: int, height: int = ROOMY_HEIGHT) -> P
     width = min(width, MAX_WIDTH)
     inner = width - 4
     blocks: list[RenderableType] = [_progress(state, inner), _activity(state, now, inner)]
+    blocks += _containers(state)
     if state.metrics:
         blocks += [GAP, _trends(state, inner), GAP, _figures(state, inner), GAP, *_phase_times(state, inner)]
         blocks += _token_ages(state, inner)
@@ -113,6 +121,12 @@ def _activity(state: State, now: float, width: int) -> Text:
     tally = f" {state.done}/{state.expected} trajectories"
     bar = _bar(state.done, state.expected, min(40, width - text.cell_len - len(tally) - 1))
     return text.append(" ").append_text(bar).append(tally)
+
+
+def _containers(state: State) -> list[Text]:
+    """How many trajectories with a container are in which phase."""
+    counts = [f"{state.containers[phase]} {word}" for phase, word in DOING.items() if state.containers.get(phase)]
+    return [Text(f"containers: {', '.join(counts)}", style="dim")] if counts and not state.ended else []
 
 
 def _trends(state: State, width: int) -> Table:

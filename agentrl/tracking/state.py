@@ -28,6 +28,8 @@ class State:
     done: int = 0
     """Within the phase: trajectories finished, say."""
     expected: int = 0
+    containers: Mapping[str, int] = field(default_factory=dict)
+    """Trajectories with a container in each phase of it, which the run counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the last training step."""
     rewards: list[float] = field(default_factory=list)

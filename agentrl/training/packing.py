@@ -1,8 +1,8 @@
 """Pack trajectories into a batch, and place their rewards.
 
 Reward placement: a trajectory's reward is on the last model token of its last trained ledger, and a side's on that of
-the side's last; a turn's reward is on the last model token of that turn, in the ledger that trains it. No reward is on a
-token with mask 0, where some estimators would lose it.
+the side's last; a turn's reward is on the last model token of that turn, in the ledger that trains it. No reward is on
+a token with mask 0, where some estimators would lose it.
 """
 
 from collections import defaultdict

@@ -23,9 +23,10 @@ class Column(MutableSequence[T], Generic[T]):
     __slots__ = ("_data",)
     __hash__ = None  # type: ignore[assignment]  # it can change, as a list can
 
-    def __init__(self, kind: str, values: Iterable[T] = ()) -> None:
+    def __init__(self, kind: str, values: Iterable[T] | None = None) -> None:
         self._data: array[Any] = array(kind)
-        self.extend(values)
+        if values is not None:
+            self.extend(values)
 
     def numpy(self) -> NDArray[Any]:
         """The column itself as an array of its own type: read only, and while it lives the column cannot grow."""
@@ -50,6 +51,12 @@ class Column(MutableSequence[T], Generic[T]):
     def copy(self) -> list[T]:
         """The entries as a list."""
         return self._data.tolist()
+
+    def snapshot(self, end: int | None = None) -> "Column[T]":
+        """The entries up to `end` as a column that does not change with this one: a copy of memory."""
+        taken: Column[T] = Column(self._data.typecode)
+        taken._data = self._data[:end]
+        return taken
 
     def count(self, value: Any) -> int:
         return self._data.count(value)

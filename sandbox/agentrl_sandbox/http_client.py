@@ -25,13 +25,14 @@ class Stale(OSError):
 class HttpClient:
     """Sends requests to `url`; the number of concurrent requests has no limit. Belongs to one event loop."""
 
-    def __init__(self, url: str) -> None:
-        """Raises ValueError for an address that is not http://HOST or https://HOST."""
+    def __init__(self, url: str, kept: float = KEPT) -> None:
+        """`kept`: seconds that an idle connection is kept. Raises ValueError for an address that is not http://HOST or
+        https://HOST."""
         parts = urlsplit(url.rstrip("/"))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url}: not an address; write http://HOST:PORT")
         self.host = parts.netloc.rpartition("@")[2]
-        self.prefix = parts.path
+        self.prefix, self.kept = parts.path, kept
         self._address = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._idle: list[Connection] = []
@@ -77,7 +78,7 @@ class HttpClient:
         self._idle.clear()
 
     def _reused(self) -> Connection | None:
-        oldest = time.monotonic() - KEPT
+        oldest = time.monotonic() - self.kept
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since > oldest:

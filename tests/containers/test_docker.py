@@ -1,9 +1,11 @@
 """Containers of Docker: as every provider's, limited, and removed."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,10 +14,15 @@ from pathlib import Path
 import docker
 import pytest
 
+from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.docker.build import pack
+from agentrl.containers.docker.clean import clean
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.images import with_tag
+from agentrl.containers.docker.owners import OWNER
 from agentrl.containers.docker.provider import DockerProvider
+from agentrl.core.errors import InfraError, UserError
 from tests.containers.conformance import Conformance, sleeping
 from tests.sandbox.docker.engine import Engine
 
@@ -47,7 +54,7 @@ class TestContract(Conformance):
 def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image with busybox and nothing else: no bash, no `timeout` that others have, no /tmp."""
     found = shutil.which("busybox")
-    if found is None or b"ld-linux" in Path(found).read_bytes():
+    if found is None or subprocess.run(["ldd", found], capture_output=True).returncode == 0:
         pytest.skip("no static busybox here: install busybox-static")
     root = tmp_path_factory.mktemp("busybox")
     (root / "bin").mkdir()
@@ -65,10 +72,10 @@ def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.docker
-class TestContractWithBusybox(Conformance):
-    @pytest.fixture
-    def spec(self, busybox: str) -> ContainerSpec:
-        return ContainerSpec(busybox)
+@pytest.mark.parametrize("name", ["test_commands", "test_a_late_command_ends_with_its_children"])
+async def test_busybox_is_enough(provider: DockerProvider, busybox: str, name: str) -> None:
+    async with started(provider, ContainerSpec(busybox)) as container:
+        await getattr(Conformance(), name)(container)
 
 
 @pytest.mark.docker
@@ -118,6 +125,143 @@ async def test_entrypoints(provider: DockerProvider, spec: ContainerSpec, engine
                 assert await sleeping(container) == (["7071"] if name == "service" else [])
         finally:
             engine.docker("rmi", tag)
+
+
+@pytest.mark.docker
+async def test_a_list_of_hosts(provider: DockerProvider, spec: ContainerSpec) -> None:
+    """Allowed hosts answer through the proxy; others, names and addresses do not; each container has its own list."""
+    async with served() as port:
+        allow = replace(spec, network="allow", allowed=("127.0.0.1",))
+        other = replace(allow, allowed=("example.org", "*.example.org"))
+        async with started(provider, allow) as container, started(provider, other) as second:
+            assert "200 OK" in await asked(container, f"GET http://127.0.0.1:{port}/ HTTP/1.1")
+            tunnelled = await asked(container, f"CONNECT 127.0.0.1:{port} HTTP/1.1", "GET / HTTP/1.0")
+            assert "200 Connected" in tunnelled
+            assert "the page" in tunnelled
+            assert "403 localhost is not" in await asked(container, f"GET http://localhost:{port}/ HTTP/1.1")
+            assert "403 127.0.0.1 is not" in await asked(second, f"CONNECT 127.0.0.1:{port} HTTP/1.1")
+            near = f"127.0.0.1,{await container.host()}"
+            assert near in (await container.exec("echo $NO_PROXY", timeout=30)).stdout
+            peer = (await second.exec("hostname -i", timeout=30)).stdout.strip()
+            for words in ("exec 3<>/dev/tcp/1.1.1.1/53", f"exec 3<>/dev/tcp/{peer}/1", "getent hosts example.org"):
+                done = await container.exec(["timeout", "2", "bash", "-c", words], timeout=30)
+                assert done.code, words
+                assert "refused" not in done.stderr, words
+
+
+async def asked(container: DockerContainer, *requests: str) -> str:
+    """The answer of the proxy that the container is told."""
+    sent = "".join(f"{request}\\r\\nHost: x\\r\\n\\r\\n" for request in requests)
+    code = f"a=${{http_proxy#http://}}; exec 3<>/dev/tcp/${{a%:*}}/${{a#*:}}; printf '{sent}' >&3; timeout 5 cat <&3"
+    return (await container.exec(code, timeout=30)).output
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[int]:
+    """The port of a web server of this machine alone."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nthe page\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.docker
+async def test_a_disk_that_is_too_full_ends_commands(
+    provider: DockerProvider, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.containers.docker.disk.PAUSE", 0.3)
+    async with started(provider, replace(spec, storage_mb=50)) as container:
+        done = await container.exec("head -c 100000000 /dev/zero >/root/big; sleep 600", timeout=60)
+        assert done.code == 137
+        assert "written more than 50 MiB" in done.stderr
+        for _ in range(20):  # it is over its limit until this one is in time
+            await container.exec("rm -f /root/big", timeout=30)
+        assert (await container.exec("sleep 2; ls /root", timeout=30)).code == 0
+
+
+@pytest.mark.docker
+async def test_a_folder_is_built_once(
+    provider: DockerProvider, spec: ContainerSpec, engine: Engine, tmp_path: Path
+) -> None:
+    made = folder(tmp_path / "a", "RUN date +%N >/built", left_out=str(tmp_path))
+    spec = replace(spec, image=None, build=made)
+    try:
+        await asyncio.gather(*(provider.prepare(spec) for _ in range(4)))
+        async with started(provider, spec) as container:
+            first = (await container.exec("cat /built; ls /context", timeout=30)).stdout.split()
+            assert first[1:] == ["Dockerfile", "kept"]
+        (made / "left_out").write_text("changed")
+        again = DockerProvider()
+        async with started(again, spec) as container:
+            assert (await container.exec("cat /built", timeout=30)).stdout.split() == first[:1]
+        await again.close()
+    finally:
+        engine.docker("rmi", tag_of(made))
+
+
+@pytest.mark.docker
+async def test_builds_that_fail(provider: DockerProvider, spec: ContainerSpec, engine: Engine, tmp_path: Path) -> None:
+    broken = folder(tmp_path / "broken", "RUN echo some words && exit 3")
+    with pytest.raises(UserError, match=r"broken/Dockerfile fails: .*exit 3") as caught:
+        await provider.prepare(replace(spec, image=None, build=broken))
+    assert any("some words" in line for line in caught.value.details)
+    slow = folder(tmp_path / "slow", "RUN sleep 7081")
+    with pytest.raises(InfraError, match=r"slow: its image is not built within 3 s; last line: .*"):
+        await provider.prepare(replace(spec, image=None, build=slow, build_timeout=3))
+    while "7081" in engine.docker("ps", "--no-trunc"):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    with pytest.raises(UserError, match="none: it has no Dockerfile"):
+        await provider.prepare(replace(spec, image=None, build=tmp_path / "none"))
+
+
+@pytest.mark.docker
+def test_clean_removes_what_a_crash_left(
+    engine: Engine, docker_host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = docker.from_env()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    run = f"old-{ended.pid}"
+    labels = {OWNER: f"{os.uname().nodename} {ended.pid} 1", "agentrl.run": run}
+    client.containers.create(engine.base(), ["true"], name=f"agentrl-{run}", labels=labels)
+    client.networks.create(f"agentrl-{run}", labels=labels)
+    assert main(["tasks", "clean"]) == 0
+    assert {f"removed container agentrl-{run}", f"removed network agentrl-{run}"} <= set(
+        capsys.readouterr().out.split("\n")
+    )
+    assert not client.containers.list(all=True, filters={"label": f"agentrl.run={run}"})
+
+
+@pytest.mark.docker
+async def test_clean_removes_built_images(
+    provider: DockerProvider, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("build", "clean"):  # others use this engine
+        monkeypatch.setattr(f"agentrl.containers.docker.{module}.LABEL", f"agentrl.test.{os.getpid()}")
+    spec = ContainerSpec(build=folder(tmp_path / "one", "RUN true"))
+    async with started(provider, spec):
+        tag = tag_of(tmp_path / "one")
+        assert f"image {tag}" not in await asyncio.to_thread(clean, images=True)
+    assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
+
+
+def folder(path: Path, line: str, left_out: str = "") -> Path:
+    """A folder to build: all it has goes to /context."""
+    path.mkdir()
+    (path / "Dockerfile").write_text(f"FROM {Engine().base()}\n{line}\nCOPY . /context\n")
+    (path / ".dockerignore").write_text("# not for the image\nleft_*\n.dockerignore\n")
+    (path / "left_out").write_text(left_out)
+    (path / "kept").write_text(str(path))
+    return path
+
+
+def tag_of(path: Path) -> str:
+    with tempfile.TemporaryFile() as file:
+        return pack(path, file)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "agent_loop": "rollout.agent.default_agent_loop",
     "task_format": "extra_info.task.format",
     "row_source": "data.train_files",
+    "environment_kind": "environments.yaml",
 }
 EACH = [pytest.param(registry, id=registry.decorator) for registry in REGISTRIES]
 

@@ -102,6 +102,8 @@ class Story:
     def python(self, block: Block) -> None:
         if block.file:
             self.write(block.file, self.swapped(block.text))
+        if block.file in self.plan.get("elsewhere", []):
+            return
         code = compile(self.swapped(block.text), f"{self.page}, below line {block.line}", "exec")
         given = getattr(names, self.page.removesuffix(".md").replace("-", "_"), dict)
         with ExitStack() as stack:

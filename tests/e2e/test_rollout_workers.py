@@ -1,5 +1,6 @@
 """Conversations in processes of their own: the run is the same, and goes on when one of them is killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tests.e2e.conftest import command, environment
 from tests.e2e.test_ray import REWARD
 from tests.e2e.test_ray_killed import title
 from tests.e2e.test_resume import lines
+from tests.tasks.local_provider import ROOT
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -136,3 +138,28 @@ def test_an_interrupt_ends_the_conversations_of_all_workers(tmp_path: Path, over
     process.communicate(timeout=600)
     assert process.returncode == 130
     assert not any(title(pid).startswith("ray::RolloutWorker") for pid in below)
+
+
+def test_containers_are_made_where_the_conversation_runs(
+    tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "containers").mkdir()
+    monkeypatch.setenv(ROOT, str(tmp_path / "containers"))
+    container = {"verify": "tr '\\0' ' ' < /proc/$PPID/cmdline >&2; echo $((RANDOM % 2))"}
+    row = json.dumps({"prompt": "Write 5.", "extra_info": {"container": container}})
+    (tmp_path / "rows.jsonl").write_text(f"{row}\n" * 16)
+    steps = figures(
+        tmp_path,
+        *overrides,
+        *TWO,
+        f"data.train_files={tmp_path / 'rows.jsonl'}",
+        "data.val_files=null",
+        "rollout.agent.num_workers=2",
+        "rollout.containers.provider=tests.tasks.local_provider:LocalProvider",
+        "rollout.containers.max_starting=2",
+        f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
+    )
+    assert all(step["tasks/share"] == 1.0 and 0 < step["tasks/success"] < 1 for step in steps)
+    dumps = [json.loads(line) for file in (tmp_path / "rollouts").glob("*.jsonl") for line in file.open()]
+    assert all("ray::RolloutWorker" in dump["extra"]["task"]["output"] for dump in dumps)
+    assert not list((tmp_path / "containers").iterdir())

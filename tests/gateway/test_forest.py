@@ -65,6 +65,8 @@ class Agent:
     history: list[dict[str, Any]] = field(default_factory=list)
     """Chat completions' messages; the client translates."""
     number: int = 0
+    formatted: bool = False
+    """Whether it asked for JSON: an engine that fails at a further attempt makes it begin again."""
 
     async def turn(self) -> bool:
         """Ask; False where the engine failed."""
@@ -110,6 +112,8 @@ class Agent:
         body = self.client.body(self.history)
         if self.random.random() < 0.1:
             body["tool_choice"] = {"type": "any"} if self.client.protocol is anthropic else "required"
+        if self.random.random() < 0.05 and self.client.protocol is chat:
+            self.formatted, body["response_format"] = True, {"type": "json_object"}
         return self.client.protocol.read(json.loads(json.dumps(body)))
 
 
@@ -217,7 +221,7 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Se
                 except Refused:
                     continue
     session.end("done")
-    return session, engine, linear
+    return session, engine, linear and not agent.formatted
 
 
 def check(session: Session, engine: RandomEngine) -> None:

@@ -43,10 +43,10 @@ def written(folder: Path, code: str, /, **entry: object) -> str:
     return str(folder / "agents.yaml")
 
 
-async def play(path: str, script: Script, *, name: str = "mine", **limits: int) -> Trajectory:
+async def play(path: str, script: Script, *, name: str = "mine", turn: int = 64, **limits: int) -> Trajectory:
     env, _ = environment(script, **{"model_length": 2048} | limits)
     trajectory = Trajectory(row(), "k", 0)
-    await loop_class(name, path)(env).run(trajectory, Sampling(64, seed=1))
+    await loop_class(name, path)(env).run(trajectory, Sampling(turn, seed=1))
     return trajectory
 
 
@@ -89,7 +89,7 @@ async def test_exit_codes_and_timeouts_are_outcomes(tmp_path: Path) -> None:
     code = 'ask("x")\nprint("no luck")\nsys.exit(3)\n'
     with pytest.raises(InfraError, match="agent mine ended with code 3: no luck"):
         await play(written(tmp_path, code), says("Yes"))
-    trajectory = await play(written(tmp_path, code, exit_codes="{3: model_error}"), says("Yes"))
+    trajectory = await play(written(tmp_path, code, exit_codes='{"3": model_error}'), says("Yes"))
     assert (trajectory.outcome, trajectory.error) == (Outcome.MODEL_ERROR, "agent mine ended with code 3: no luck")
     with pytest.raises(InfraError, match="ended with code 0 and made no request to the gateway .*: gone elsewhere"):
         await play(written(tmp_path, 'print("gone elsewhere")'), says("Yes"))

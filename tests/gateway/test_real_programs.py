@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.trajectory.trajectory import Outcome
+from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.docs.pages import PAGES, blocks
 from tests.gateway.test_programs import play
-from tests.rollout.scripted import calls, says
+from tests.rollout.scripted import Script, calls, says
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]
 
 ADD = calls("add", '{"a": 12, "b": 5}')
+WRITE = calls("bash", '{"command": "echo 17 > answer.txt"}')
+SUBMIT = calls("bash", '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; cat answer.txt"}')
+FINAL = calls("final_answer", '{"answer": "17"}')
+BEGUN = '<tool_call>{"name": "'
+"""smolagents requires a call in each turn, so the gateway begins it."""
 
 
 def entries(page: str, folder: Path) -> str:
@@ -30,13 +35,38 @@ def entries(page: str, folder: Path) -> str:
     return str(folder / "agents.yaml")
 
 
-@pytest.mark.parametrize("name", ["openai-agents", "langgraph"])
-async def test_a_conversation_is_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    trajectory = await play(entries("agent-frameworks.md", tmp_path), says(ADD, "17"), name=name, model_length=32768)
+async def ended(page: str, name: str, script: Script, folder: Path) -> Trajectory:
+    """The trajectory of an agent that answers 17."""
+    trajectory = await play(entries(page, folder), script, name=name, turn=256, model_length=32768)
     about = trajectory.extra["program"]
     assert (trajectory.outcome, about["exit_code"]) == (Outcome.OK, 0), about["output"]
-    assert trajectory.turns == 2
-    (ledger,) = trajectory.ledgers
-    ledger.check()
-    assert about["output"].split()[-1] == "17"
+    assert "17" in about["output"].split()
+    for ledger in trajectory.ledgers:
+        ledger.check()
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [("openai-agents", [ADD, "17"]), ("langgraph", [ADD, "17"]), ("pydantic-ai", [ADD, "17", '{"total": 17}'])],
+)
+async def test_a_conversation_is_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, turns: list[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    trajectory = await ended("agent-frameworks.md", name, says(*turns), tmp_path)
+    assert (len(trajectory.ledgers), trajectory.turns) == (1, len(turns))
+
+
+async def test_smolagents_retells_its_calls_in_a_new_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = says(*(call.removeprefix(BEGUN) for call in (ADD, FINAL)))
+    trajectory = await ended("agent-frameworks.md", "smolagents", script, tmp_path)
+    assert [sum(ledger.mask) > 0 for ledger in trajectory.ledgers] == [True, True]
+
+
+async def test_mini_swe_agent_runs_commands_in_one_ledger(tmp_path: Path) -> None:
+    trajectory = await ended("agent-coding.md", "mini", says(WRITE, SUBMIT), tmp_path)
+    assert len(trajectory.ledgers) == 1
+    written = Path(trajectory.extra["program"]["folder"], "answer.txt")
+    assert written.read_text() == "17\n"  # noqa: ASYNC240

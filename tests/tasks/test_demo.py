@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentrl.chat import Chat
+from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
 from agentrl.core.sandbox import Sandbox
 from agentrl.data import read_rows
@@ -19,11 +20,14 @@ from agentrl.rewards import scorers
 from agentrl.rewards.code import compute_score
 from agentrl.tasks.demo import TASKS, Task, make_task, task_class
 from agentrl.tasks.demo.stage import Stage
+from agentrl.tasks.demo.terminal import CHORES
 from agentrl.tasks.generate import Sizes, distinct, generate
 from agentrl.tasks.models import tiny
+from agentrl.tasks.plain import PlainContainer
 from agentrl.tools import load_tools
+from tests.tasks.local_provider import LocalContainer, LocalProvider
 
-NAMES = ["arithmetic", "bank", "lookup", "programs", "reasoning_gym:chain_sum"]
+NAMES = ["arithmetic", "bank", "lookup", "programs", "terminal", "reasoning_gym:chain_sum"]
 WITH_DEMOS = ["arithmetic", "bank", "lookup", "programs"]
 
 
@@ -222,6 +226,30 @@ def test_programs_are_scored_by_tests_that_nobody_sees(tmp_path: Path, correctio
         assert len(hidden["inputs"]) == len(hidden["outputs"]) == 6
 
 
+async def test_a_chore_is_done_by_its_own_command_alone(tmp_path: Path) -> None:
+    task, rng = make_task("terminal", {"mistakes": 0.0}), random.Random(0)
+    container = LocalContainer(LocalProvider(), ContainerSpec())
+    await container.start()
+    for problem in {chosen.solution: chosen for chosen in (task.draw(rng) for _ in range(100))}.values():
+        chore = problem.solution
+        check = PlainContainer(problem.extra_info["container"])
+        for other in (chore, *rng.sample([each for each in CHORES if each is not chore], 2)):
+            await container.exec("rm -f *.txt", timeout=30)
+            await check.set_up(container)
+            await container.exec(other.command, timeout=30)
+            verdict = await check.verify(container, tmp_path)
+            assert (verdict is not None and verdict.reward) == float(other is chore), (chore, other)
+    await container.stop()
+
+
+def test_terminal_demonstrations_run_in_containers(tmp_path: Path) -> None:
+    generate(make_task("terminal", {"mistakes": 0.5}), tmp_path, Sizes(0, 0, 4), 0)
+    for demo in demos(tmp_path):
+        assert [message["role"] for message in demo["messages"]] == ["user", "assistant", "tool", "assistant"]
+        assert demo["messages"][2]["content"] == "(no output)"
+        assert [tool["function"]["name"] for tool in demo["tools"]] == ["bash"]
+
+
 def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> None:
     generate(make_task("reasoning_gym:gcd", {"settings": '{"min_value": 10}'}), tmp_path, Sizes(10, 5), 0)
     for row in read_rows([tmp_path / "train.parquet", tmp_path / "val.parquet"]):
@@ -241,6 +269,7 @@ def test_reasoning_gym_rows_score_with_their_own_verifier(tmp_path: Path) -> Non
         ("reasoning_gym:gcd", {"settings": "[1]"}, r"--settings \[1\] is no JSON object"),
         ("programs", {"cases": 0}, r"--cases 0: between 1 and 71"),
         ("programs", {"corrections": -1.0}, r"--corrections -1 is a share: between 0 and 1"),
+        ("terminal", {"mistakes": 2.0}, r"--mistakes 2 is a share: between 0 and 1"),
         ("lookup", {"towns": 5000}, r"--towns 5000: choose between 1 and 1000"),
     ],
 )

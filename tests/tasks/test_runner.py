@@ -50,6 +50,7 @@ class Writes(SingleTurn):
         if trajectory.container is not None:
             said = trajectory.messages[-1]["content"]
             await trajectory.container.exec(["tee", "answer"], timeout=10, stdin=said.encode())
+        trajectory.extra["task"] = "mine"
 
 
 class Sleeps(SingleTurn):
@@ -132,7 +133,7 @@ async def test_the_reward_is_the_last_line_or_the_exit_code(verify: str, reward:
 async def test_rows_without_a_container_make_no_provider() -> None:
     made = scheduler(says("The answer is 5 ."), function=lambda **_: 1.0)
     (done,) = await run(made, row(task="arithmetic", container="none"))
-    assert (done.reward, done.extra, "provider" in vars(made.tasks)) == (1.0, {}, False)
+    assert (done.reward, done.extra, "provider" in vars(made.tasks)) == (1.0, {"task": "mine"}, False)
 
 
 async def test_each_try_has_a_container_of_its_own_and_each_image_is_prepared_once() -> None:
@@ -197,6 +198,11 @@ async def test_images_of_waiting_rows_are_prepared_ahead() -> None:
         while sum(local(made).calls[f"prepare i{i}"] for i in range(3)) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert local(made).calls["start"] <= 1
+    assert {phase: count for phase, count in made.tasks.phases.items() if count} in (
+        {"build": 1},
+        {"start": 1},
+        {"run": 1},
+    )
     work.cancel()
     with suppress(asyncio.CancelledError):
         await work

@@ -86,8 +86,12 @@ def test_long_prompts_fold_on_demand_only(told, decode):
 def test_samples_of_a_split_trajectory_are_told_apart(told, decode):
     told.ledgers *= 2
     text = drawn(conversation(told, decode))
-    assert "sample 1 of 2" in text
+    assert "sample 1 of 2 (the template rewrote history)" in text
     assert "sample 2 of 2" in text
+    told.extra["gateway"] = {"requests": 2, "ledgers": 2, "shared": [0, 7]}
+    text = drawn(conversation(told, decode))
+    assert "sample 1 of 2 (a history of its own)" in text
+    assert "sample 2 of 2 (its first 7 tokens are another sample's)" in text
 
 
 def test_a_failure_is_said(plain, decode):
@@ -110,5 +114,18 @@ def test_the_end_of_an_agent_program_is_shown(told, decode):
     output = "".join(f"line {i}\n" for i in range(9)) + "\x1b[31mbye\n"
     told.extra["program"] = {"name": "mini", "exit_code": 3, "seconds": 2.0, "output": output}
     lines = inside(drawn(conversation(told, decode)))
+    told.extra["gateway"] = {"requests": 1, "ledgers": 1, "unmet": {"response_format": 2}}
+    asked = inside(drawn(conversation(told, decode)))
+    assert "program mini ended with code 3 after 2.0s, 1 request; not met: response_format × 2" in asked
     start = lines.index("program mini ended with code 3 after 2.0s")
     assert lines[start + 1 : start + 6] == [*(f"  line {i}" for i in range(5, 9)), "  ␛[31mbye"]
+
+
+def test_the_phases_of_a_container_and_its_verification_are_shown(told, decode):
+    seconds = {"build": 1.0, "start": 0.5, "run": 12.0, "verify": 3.0}
+    told.extra["task"] = {"container": "box-1", "seconds": seconds, "output": "2 passed\n\x1b[31m1\n"}
+    lines = inside(drawn(conversation(told, decode)))
+    start = lines.index("container box-1: build 1.0s, start 0.5s, run 12s, verify 3.0s")
+    assert lines[start + 1 : start + 3] == ["  2 passed", "  ␛[31m1"]
+    told.extra["task"] = "arithmetic"  # a user's own
+    assert not any(line.startswith("container") for line in inside(drawn(conversation(told, decode))))

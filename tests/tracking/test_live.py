@@ -282,3 +282,12 @@ def test_redirected_stderr_keeps_its_place(monkeypatch):
         library.warning("a tool timed out")
     library.removeHandler(handler)
     assert log_file.getvalue() == "a tool timed out\n"
+
+
+def test_containers_are_counted_by_phase():
+    state = state_after(1)
+    counts = {"build": 3, "start": 0, "run": 40}
+    state.containers = counts
+    assert any("containers: 3 wait for an image, 40 run" in line for line in screen(state))
+    counts.update(build=0, run=0)
+    assert not any("containers" in line for line in screen(state))

@@ -161,3 +161,21 @@ def test_every_figure_is_documented(told):
     endings = re.compile(r"_(mean|max|min|std|p99|generate|tool)$")
     missing = {n for n in names if not {n, f"{endings.sub('', n)}_mean", f"{endings.sub('', n)}_<kind>"} & stems}
     assert missing == {"calculator/calls", "calculator/ok", "calculator/model_error", "calculator/infra_error"}
+
+
+def test_containers_of_trajectories(plain):
+    def contained(reward, failed=None, **changes):
+        task = {"seconds": {"build": 1.0}} | ({} if failed is None else {"failed": failed})
+        return replace(plain(reward), extra={"task": task}, **changes)
+
+    late = contained(1.0, outcome=Outcome.MODEL_ERROR, finish="timeout")
+    lost = contained(None, "set_up", outcome=Outcome.INFRA_ERROR, finish="error")
+    metrics = rollout_metrics([contained(0.0), late, lost, contained(1.0), plain(0.0)])
+    found = {name: value for name, value in metrics.items() if name.startswith("tasks/") and value}
+    assert found == {
+        "tasks/share": 0.8,
+        "tasks/success": pytest.approx(2 / 3),
+        "tasks/failed_set_up": 0.25,
+        "tasks/late": 0.25,
+    }
+    assert not any(name.startswith("tasks/") for name in rollout_metrics([plain(0.0)]))

@@ -22,6 +22,8 @@ class Data:
     """A parquet or jsonl file, a row source such as `tasks:FOLDER`, or a list of them."""
     val_files: Any = None
     """The same for validation; null: no validation."""
+    environment_config_path: str = "environments.yaml"
+    """YAML that names the environments of the row source `env:NAME`."""
     prompt_key: str = "prompt"
     """Column with the messages."""
     reward_fn_key: str = "data_source"

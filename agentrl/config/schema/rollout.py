@@ -130,8 +130,8 @@ class Rollout:
     all are lost."""
     deterministic: bool | None = False
     """Run the hf engine only when every live trajectory waits for it. Batches then do not depend on timing, and a
-    restarted run repeats the same results bit by bit. Slow tools then delay all trajectories. null: true for the hf
-    engine with trainer.max_staleness=0 and without rollout workers."""
+    restarted run repeats the same results bit by bit. Slow tools and containers then delay all trajectories. null: true
+    for the hf engine with trainer.max_staleness=0 and without rollout workers."""
     val_kwargs: ValSampling = field(default_factory=ValSampling)
     """Sampling for validation."""
     log_prob_micro_batch_size_per_gpu: int | None = None

@@ -12,6 +12,7 @@ from typing import Any
 from agentrl.containers.contract import ContainerSpec, Done
 from agentrl.containers.docker.archive import packed, unpack
 from agentrl.containers.docker.commands import Command
+from agentrl.containers.docker.disk import watch_disk
 from agentrl.containers.docker.engine import Engine
 from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import Networks
@@ -33,6 +34,10 @@ class DockerContainer:
         self._made: Future[Any] | None = None
         self._raw: Any = None
         self._stopped = False
+        self._steady = asyncio.Event()
+        """Set unless it is being started, or started again."""
+        self._overruns = 0
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Make it and have it run commands. Raises InfraError."""
@@ -41,9 +46,14 @@ class DockerContainer:
         seconds = self._spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                await self._start(image, await self._networks.name(self._spec))
+                await self._networks.prepare(self._spec)
+                await self._start(image)
         except TimeoutError:
             raise InfraError(f"{self.name}: no start of {image.name} within {seconds:g} s") from None
+        self._steady.set()
+        if self._spec.storage_mb is not None:
+            watch = watch_disk(self._engine, self.name, self._spec.storage_mb, self._overrun)
+            self._watch = asyncio.create_task(watch)
 
     async def exec(
         self,
@@ -56,19 +66,28 @@ class DockerContainer:
         stdin: bytes | None = None,
     ) -> Done:
         """Run a command for at most `timeout` seconds. Raises InfraError. Cancelling it ends the command, too."""
+        await self._steady.wait()
         running = Command(self._engine.client, self.name, command)
-        start = time.monotonic()
+        user = self._spec.user if user is None else user
+        begin, overruns = time.monotonic(), self._overruns
         ends = asyncio.ensure_future(self._engine.call(running.run, cwd, env or {}, user, stdin))
+        ends.add_done_callback(_seen)
         try:
             await asyncio.wait([ends], timeout=timeout)
-            late = not ends.done()
-        finally:
-            if not ends.done():
+        except asyncio.CancelledError:
+            with suppress(InfraError):
                 await asyncio.shield(self._kill(running, user, ends))
+            raise
+        late = not ends.done()
+        if late:
+            await asyncio.shield(self._kill(running, user, ends))
         code = ends.result()
         if self._stopped:
             raise InfraError(f"{self.name} was removed while a command ran")
-        return Done(None if late else code, *running.output(), time.monotonic() - start)
+        stdout, stderr = running.output()
+        if self._overruns > overruns:
+            stderr += f"\n[the container has written more than {self._spec.storage_mb} MiB: all commands were ended]\n"
+        return Done(None if late else code, stdout, stderr, time.monotonic() - begin)
 
     async def upload(self, source: Path, to: str) -> None:
         """Copy a file, or the content of a folder, to the path `to`, whose parents are made. Raises InfraError."""
@@ -85,50 +104,64 @@ class DockerContainer:
         """This machine's address in its network. Raises InfraError where it has none."""
         return await self._networks.address(self._spec)
 
+    def sibling(self, spec: ContainerSpec) -> "DockerContainer":
+        """A further container of the same run, still to be started; its image is made by then."""
+        return DockerContainer(self._engine, self._images, self._networks, spec)
+
     async def stop(self) -> None:
         """Remove it with all its processes and its disk. Safe to call twice. Never raises."""
         if self._made is None:
             return
         self._stopped = True
+        self._steady.set()
+        if self._watch is not None:
+            self._watch.cancel()
         await asyncio.wait([self._made])
         if self._made.exception() is None:
             with suppress(InfraError):  # else the reaper removes it
-                await asyncio.shield(self._engine.call(_remove, self._made.result()))
+                await asyncio.shield(self._remove(self._made.result()))
 
-    async def _start(self, image: Image, network: str) -> None:
+    async def _start(self, image: Image) -> None:
         """With the image's entrypoint, or without it where it does not run the words that it is given."""
         with_entrypoint = self._spec.entrypoint and image.entrypoint
         if with_entrypoint:
-            await self._make(image, network, {"command": KEEP})
+            await self._make(image, {"command": KEEP})
             if await self._engine.call(_runs, self._raw):
                 return
             await self._engine.call(_remove, self._raw)
-        await self._make(image, network, {"entrypoint": KEEP})
+        await self._make(image, {"entrypoint": KEEP})
 
-    async def _make(self, image: Image, network: str, first: Mapping[str, Any]) -> None:
+    async def _make(self, image: Image, first: Mapping[str, Any]) -> None:
         """Cancelled, it leaves `stop` the container that is being made."""
-        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, network, first))
+        env = {**await self._networks.env(self._spec), **self._spec.env}
+        self._made = asyncio.ensure_future(self._engine.call(self._create, image.name, env, first))
         self._raw = await asyncio.shield(self._made)
         await self._engine.call(self._raw.start)
+        await self._networks.joined(self._spec, self._raw)
 
-    def _create(self, image: str, network: str, first: Mapping[str, Any]) -> Any:
+    def _create(self, image: str, env: Mapping[str, str], first: Mapping[str, Any]) -> Any:
         from docker.types import LogConfig
 
         spec = self._spec
         return self._engine.client.containers.create(
             image,
             **first,
+            **self._networks.options(spec),
             name=self.name,
-            environment=dict(spec.env),
+            environment=dict(env),
             working_dir=spec.workdir,
             labels=self._engine.labels,
-            network=network,
             mem_limit=f"{spec.memory_mb}m",
             memswap_limit=f"{spec.memory_mb}m",
             nano_cpus=int(spec.cpus * 1e9),
             pids_limit=spec.processes,
             log_config=LogConfig(type=LogConfig.types.JSON, config=LOG),
         )
+
+    async def _remove(self, raw: Any) -> None:
+        with suppress(InfraError):
+            await self._networks.leaves(self._spec, raw)
+        await self._engine.call(_remove, raw)
 
     async def _kill(self, running: Command, user: str | None, ends: Future[int]) -> None:
         """End a command; where that fails, for example at its limit of processes, all that runs in the container."""
@@ -137,9 +170,22 @@ class DockerContainer:
                 ended = await self._engine.call(running.kill, user)
                 if ended and (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
                     return
-        await self._engine.call(self._raw.restart, timeout=0)
+        await self._end_all()
         if not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end with its container")
+
+    async def _overrun(self) -> None:
+        self._overruns += 1
+        await self._end_all()
+
+    async def _end_all(self) -> None:
+        """End all its processes; its files stay."""
+        self._steady.clear()
+        try:
+            await self._engine.call(self._raw.restart, timeout=0)
+            await self._networks.joined(self._spec, self._raw)
+        finally:
+            self._steady.set()
 
     def _upload(self, source: Path, to: str) -> None:
         with packed(source, to) as archive:
@@ -148,6 +194,12 @@ class DockerContainer:
     def _download(self, path: str, to: Path) -> None:
         chunks, _ = self._raw.get_archive(path)
         unpack(chunks, to)
+
+
+def _seen(ends: Future[int]) -> None:
+    """The error of a command that nobody waits for any more is no news."""
+    if not ends.cancelled():
+        ends.exception()
 
 
 def _runs(raw: Any) -> bool:

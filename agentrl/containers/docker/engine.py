@@ -11,14 +11,14 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
+from agentrl.containers.docker.connection import connect
 from agentrl.containers.docker.owners import OWNER, owner, remove_orphans
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError
 from agentrl.core.user_errors import one_line
 
 T = TypeVar("T")
@@ -34,6 +34,8 @@ class Engine:
         self.run = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.labels = {"agentrl.run": self.run, OWNER: owner(os.getpid())}
         self.client: Any = None
+        self.env: Mapping[str, str] = {}
+        """Environment of processes that use the same engine."""
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="docker")
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -53,7 +55,7 @@ class Engine:
             try:
                 return function(*args, **kwargs)
             except (DockerException, HTTPError, OSError) as error:
-                raise InfraError(f"Docker: {one_line(error)}") from error
+                raise InfraError(f"Docker: {described(one_line(error))}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, checked)
 
@@ -68,14 +70,7 @@ class Engine:
             await self.call(self._dismiss)
 
     def _connect(self) -> Any:
-        require_docker()
-        import docker
-
-        try:
-            client = docker.from_env(timeout=120, max_pool_size=64)
-            client.ping()
-        except (docker.errors.DockerException, OSError) as error:
-            raise UserError(f"no Docker engine answers: {one_line(error)}; start one, or set DOCKER_HOST") from None
+        client, self.env = connect()
         remove_orphans(client)
         self._start_reaper()
         return client
@@ -83,9 +78,8 @@ class Engine:
     def _start_reaper(self) -> None:
         from agentrl.containers.docker import reaper
 
-        self._reaper = subprocess.Popen(
-            [sys.executable, "-P", reaper.__file__, self.run], stdin=subprocess.PIPE, start_new_session=True
-        )
+        words = [sys.executable, "-P", reaper.__file__, self.run]
+        self._reaper = subprocess.Popen(words, stdin=subprocess.PIPE, env=self.env, start_new_session=True)
 
     def _dismiss(self) -> None:
         """End the reaper: nothing is left for it."""
@@ -93,7 +87,8 @@ class Engine:
         self._reaper.communicate(b".")
 
 
-def require_docker() -> None:
-    """Raises UserError where the `docker` package is not installed."""
-    if find_spec("docker") is None:
-        raise UserError("containers need the docker package: run `pip install 'agentrl[docker]'`")
+def described(error: str) -> str:
+    """An error of the engine, with a way out where there is one."""
+    if "no space left on device" in error:
+        return "its disk is full; see `docker system df`, and run `agentrl tasks clean --images`"
+    return error

@@ -1,14 +1,20 @@
 """Images of containers: there, pulled, or built from a folder and cached by its content."""
 
 import asyncio
-from contextlib import suppress
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.engine import Engine
-from agentrl.core.errors import UserError
+from agentrl.containers.docker.build import build, pack
+from agentrl.containers.docker.engine import Engine, described
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.user_errors import one_line
+
+MOST_BUILDS = max(2, (os.cpu_count() or 1) // 2)
+"""At the same time."""
 
 
 @dataclass(frozen=True)
@@ -22,34 +28,68 @@ class Image:
 
 
 class Images:
-    """The images of one run. Each is looked for, pulled or built at most once at a time."""
+    """The images of one run. All who need one at the same time wait for one attempt to have it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._there: dict[str, Image] = {}
+        self._builds = asyncio.Semaphore(MOST_BUILDS)
+        self._attempts: dict[str | Path, asyncio.Task[Image]] = {}
 
     async def have(self, spec: ContainerSpec) -> Image:
         """Have a container's image. Raises UserError, InfraError."""
-        name = spec.image
-        if name is None:
-            raise UserError("a container needs `image`, or `build` with a folder that has a Dockerfile")
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            if name not in self._there:
-                self._there[name] = await self._engine.call(_have, self._engine.client, name)
-        return self._there[name]
+        key = spec.image or spec.build
+        if key is None:
+            raise UserError("a container needs `image`, or `build`: a folder with a Dockerfile")
+        attempt = self._attempts.get(key)
+        if attempt is None or (attempt.done() and _failed(attempt)):
+            attempt = self._attempts[key] = asyncio.create_task(self._have(spec))
+        return await asyncio.shield(attempt)
+
+    async def close(self) -> None:
+        """End the builds that go on."""
+        for attempt in self._attempts.values():
+            attempt.cancel()
+        await asyncio.gather(*self._attempts.values(), return_exceptions=True)
+
+    async def _have(self, spec: ContainerSpec) -> Image:
+        if spec.image or not spec.build:
+            return await self._engine.call(_pulled, self._engine.client, spec.image)
+        with TemporaryFile() as context:
+            tag = await self._engine.call(pack, spec.build, context)
+            found = await self._engine.call(_found, self._engine.client, tag)
+            if found is None:
+                async with self._builds:
+                    await build(spec.build, tag, context, spec.build_timeout, self._engine.env)
+                found = await self._engine.call(_found, self._engine.client, tag)
+        if found is None:
+            raise InfraError(f"{spec.build}: its image {tag} was removed")
+        return found
 
 
-def _have(client: Any, image: str) -> Image:
+def _failed(attempt: asyncio.Task[Image]) -> bool:
+    return attempt.cancelled() or attempt.exception() is not None
+
+
+def _pulled(client: Any, image: str) -> Image:
     """Pull an image that is not there. Raises UserError."""
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import DockerException
 
-    with suppress(ImageNotFound):
-        return _described(image, client.images.get(image))
+    found = _found(client, image)
+    if found is not None:
+        return found
     try:
         return _described(image, client.images.pull(*with_tag(image)))
     except DockerException as error:
-        raise UserError(f"image: {image} is not there and cannot be pulled: {one_line(error)}") from None
+        raise UserError(f"image: {image} is not there and cannot be pulled: {described(one_line(error))}") from None
+
+
+def _found(client: Any, image: str) -> Image | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        return _described(image, client.images.get(image))
+    except ImageNotFound:
+        return None
 
 
 def _described(name: str, found: Any) -> Image:

@@ -1,12 +1,11 @@
 """Containers by the Docker engine of this host."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.engine import Engine
-from agentrl.containers.docker.images import Images
+from agentrl.containers.docker.images import Image, Images
 from agentrl.containers.docker.networks import Networks
 from agentrl.core.points import container_provider
 
@@ -25,11 +24,15 @@ class DockerProvider:
         """Value of the label `agentrl.run` of all that it makes."""
         return self._engine.run
 
+    async def ready(self) -> None:
+        """Connect. Raises UserError without an engine."""
+        await self._engine.ready()
+
     async def prepare(self, spec: ContainerSpec) -> None:
         """Have the image and the network. Raises UserError without an engine, an image or a network; InfraError."""
         await self._engine.ready()
         await self._images.have(spec)
-        await self._networks.name(spec)
+        await self._networks.prepare(spec)
 
     def container(self, spec: ContainerSpec) -> DockerContainer:
         """A container that is still to be started."""
@@ -37,13 +40,14 @@ class DockerProvider:
 
     async def close(self) -> None:
         """Remove all containers and networks of the run. Never raises."""
+        await self._images.close()
+        self._networks.close()
         await self._engine.close()
 
     async def address(self, spec: ContainerSpec) -> str:
-        """The address by which a container reaches this host. Raises UserError where it has none."""
+        """This host's address in the network of a prepared spec. Raises UserError where it has none."""
         return await self._networks.address(spec)
 
-    async def words(self, spec: ContainerSpec, words: Sequence[str]) -> list[str]:
-        """The command that the image would run with these words: its entrypoint with them, or with its own."""
-        image = await self._images.have(spec)
-        return [*image.entrypoint, *(words or image.command)]
+    async def image(self, spec: ContainerSpec) -> Image:
+        """The image of a prepared spec."""
+        return await self._images.have(spec)

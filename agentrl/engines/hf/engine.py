@@ -82,7 +82,7 @@ class HFEngine:
         self._post(lambda: worker.core.release(key))
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """Continue `token_ids`. Raises UserError for a prompt or a setting that cannot work, InfraError when the
         forward pass fails."""
@@ -141,7 +141,7 @@ class HFEngine:
                 log.warning("hf engine: %s: using transformers' own generation, which is slower", reason)
         return FallbackRunner(self.module, max_running=self.max_num_seqs)
 
-    def _request(self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
+    def _request(self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]) -> Request:
         sampling = within(sampling, len(token_ids), self.max_model_len)
         stops = () if sampling.ignore_eos else (*sampling.stop_token_ids, *self.options.eos_token_ids)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed

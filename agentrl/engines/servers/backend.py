@@ -10,6 +10,9 @@ from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.trajectory.medium import Medium
 
+KEEP_ALIVE = 3600
+"""Seconds that servers of the run keep idle connections; by themselves they close them after 5."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -60,7 +63,7 @@ class ServerBackend(Protocol):
         self,
         http: Http,
         rid: str,
-        ids: list[int],
+        ids: Sequence[int],
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),

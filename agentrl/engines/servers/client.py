@@ -57,7 +57,7 @@ class ServerClient:
             self.gate.end_soon(list(self._in_flight[key]))
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """Continue `token_ids`. Raises UserError for a request that cannot work, InfraError when servers fail."""
         sampling = within(sampling, len(token_ids), self.max_model_len)
@@ -82,7 +82,7 @@ class ServerClient:
     async def resume(self) -> None:
         self.gate.unlock()
 
-    async def _finish(self, request: InFlightRequest, prompt: list[int], sampling: Sampling) -> Generation:
+    async def _finish(self, request: InFlightRequest, prompt: Sequence[int], sampling: Sampling) -> Generation:
         while True:
             await self.gate.wait(request)
             if request.ended:
@@ -92,7 +92,8 @@ class ServerClient:
                 continue
             version = self.version
             left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(request.token_ids))
-            answer = await self._request(request, replica, prompt + request.token_ids, left)
+            ids = [*prompt, *request.token_ids] if request.token_ids else prompt
+            answer = await self._request(request, replica, ids, left)
             if answer is None:
                 continue
             request.take(answer, version)
@@ -102,7 +103,7 @@ class ServerClient:
                 )
 
     async def _request(
-        self, request: InFlightRequest, replica: Replica, ids: list[int], sampling: Sampling
+        self, request: InFlightRequest, replica: Replica, ids: Sequence[int], sampling: Sampling
     ) -> Answer | None:
         """The answer to one HTTP request; None: none came, so it can be sent again without doubling tokens."""
         try:

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl_sandbox.http_client import HttpClient
+from agentrl.trajectory.column import Column
+from agentrl_sandbox.http_client import KEPT, HttpClient
 
 NO_SERVER = (502, 504)
 """Answers of a proxy without a server behind it."""
@@ -35,17 +36,21 @@ class RequestRefused(InfraError):
 class Http:
     """Requests to `url`. Connections stay open; the number of concurrent requests has no limit."""
 
-    def __init__(self, url: str) -> None:
-        """Raises UserError for an address that is not http://HOST or https://HOST."""
+    def __init__(self, url: str, kept: float = KEPT) -> None:
+        """`kept`: seconds that an idle connection is kept, fewer than the server keeps it. Raises UserError for an
+        address that is not http://HOST or https://HOST."""
         self.url = url.rstrip("/")
         try:
-            self._client = HttpClient(self.url)
+            self._client = HttpClient(self.url, kept)
         except ValueError:
             raise UserError(f"rollout.base_url={url}: write http://HOST:PORT") from None
 
     async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Any:
-        """The answer to a JSON body. `timeout` in seconds, None for no limit. Raises ServerLost and RequestRefused."""
-        return await self._request("POST", path, orjson.dumps(body), timeout)
+        """The answer to a JSON body, in which a `Column` is a list. `timeout` in seconds, None for no limit.
+
+        Raises ServerLost and RequestRefused.
+        """
+        return await self._request("POST", path, orjson.dumps(body, _plain, orjson.OPT_SERIALIZE_NUMPY), timeout)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
         """The answer to a GET. Raises ServerLost and RequestRefused."""
@@ -68,6 +73,13 @@ class Http:
         if status >= 400:
             raise RequestRefused(f"{self.url}{path} answered {status}: {answer[:500].decode(errors='replace')}", status)
         return orjson.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode(errors="replace")
+
+
+def _plain(value: Any) -> Any:
+    """A column of numbers as orjson writes it: several times as fast as the list of its numbers."""
+    if isinstance(value, Column):
+        return value.numpy()
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 async def quietly(call: Any) -> None:

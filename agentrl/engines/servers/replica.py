@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agentrl.core.errors import InfraError, UserError
-from agentrl.engines.servers.backend import ServerBackend
+from agentrl.engines.servers.backend import KEEP_ALIVE, ServerBackend
 from agentrl.engines.servers.http import Http, RequestRefused
 from agentrl.engines.servers.process import StartFailed
 
 Progress = Callable[[str], None]
+OWN_KEPT = KEEP_ALIVE / 2
+"""Seconds that idle connections to a server of the run are kept: else each step would open hundreds."""
 
 
 class Server(Protocol):
@@ -36,7 +38,7 @@ class Replica:
 
     def __init__(self, backend: ServerBackend, url: str, server: Server | None = None) -> None:
         self.backend, self.url, self.server = backend, url, server
-        self.http = Http(url)
+        self.http = Http(url) if server is None else Http(url, OWN_KEPT)
         self.serving = False
         """It answered last time, and has the current weights."""
         self.asleep = False

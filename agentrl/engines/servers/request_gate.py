@@ -31,7 +31,7 @@ class RequestGate:
         self._rids = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count())
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def ask(self, request: InFlightRequest, replica: Replica, ids: list[int], sampling: Sampling) -> Answer:
+    async def ask(self, request: InFlightRequest, replica: Replica, ids: Sequence[int], sampling: Sampling) -> Answer:
         """One request. Raises ServerLost and RequestRefused."""
         rid = request.rid = next(self._rids)
         self._wire[rid] = replica

@@ -90,7 +90,7 @@ class SGLang:
         self,
         http: Http,
         rid: str,
-        ids: list[int],
+        ids: Sequence[int],
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),

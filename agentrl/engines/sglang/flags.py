@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from agentrl.engines.servers.backend import KEEP_ALIVE
 from agentrl.engines.servers.host import ask
 from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
 from agentrl.engines.servers.weights.nccl import AGREED
@@ -29,6 +30,7 @@ def environment(settings: ServerSettings) -> dict[str, str]:
     """Environment variables of a server: on a CPU the shim, and one thread, since the trainer needs the others."""
     always = {
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+        "SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE),
         "SGLANG_MM_AVOID_RETOKENIZE": "1",
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # KEPT_BACK more than the model has, which are never filled
         "SGLANG_VLM_CACHE_SIZE_MB": "0",  # a cache of image features would outlive an update of the weights

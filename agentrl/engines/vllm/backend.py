@@ -97,7 +97,7 @@ class VLLM:
         self,
         http: Http,
         rid: str,
-        ids: list[int],
+        ids: Sequence[int],
         sampling: Sampling,
         timeout: float | None,
         media: Sequence[Medium] = (),

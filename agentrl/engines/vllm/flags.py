@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from agentrl.engines.servers.backend import KEEP_ALIVE
 from agentrl.engines.servers.graphs import graph_sizes
 from agentrl.engines.servers.host import Host, ask
 from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
@@ -37,6 +38,7 @@ def environment(settings: ServerSettings) -> dict[str, str]:
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # handles of GPU memory are pickled, and come from this host alone
         "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the first request, and returns no filtered log-probs
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE),
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": str(int(settings.adapter is not None)),
         # The load is read from these statistics; an interval of a year keeps them out of the log.
         "VLLM_LOG_STATS_INTERVAL": "10" if settings.log_stats else "31536000",

@@ -11,6 +11,8 @@ class WireProtocol(Protocol):
 
     STATUS: dict[str, int]
     """HTTP status of each fault."""
+    HISTORY: str
+    """The field of a request that holds the conversation."""
     KEEP_ALIVE: bytes
     """An event that means nothing, for a stream that waits."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.answer_format import AnswerFormat, read_format
 from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
@@ -35,6 +36,7 @@ TYPES = {
     "overloaded": "overloaded_error",
     "internal": "api_error",
 }
+HISTORY = "messages"
 KEEP_ALIVE = event({"type": "ping"}, "ping")
 PRIVATE = "x-anthropic-billing-header:"
 """A line that Claude Code puts before its system prompt, other in each request: meant for the service alone."""
@@ -53,9 +55,16 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_tokens"),
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         must_call=required_tool(choice),
+        format=_format(body),
         body=body,
         **sampling(body),
     )
+
+
+def _format(body: Body) -> AnswerFormat | None:
+    """Of either field: clients have used both. Raises Refused."""
+    within = field(body, "output_config", dict, {}).get("format")
+    return read_format(within or body.get("output_format"), "output_config.format")
 
 
 def whole(answer: Answer) -> dict[str, Any]:

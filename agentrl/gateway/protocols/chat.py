@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols.reading import (
     chunks,
@@ -33,6 +34,7 @@ CODES = {
     "missing": "not_found",
     "large": "too_large",
 }
+HISTORY = "messages"
 KEEP_ALIVE = b": the model thinks\n\n"
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"} | {
     "tool": "tool",
@@ -45,7 +47,6 @@ def read(body: Body) -> Request:
     if field(body, "n", int, 1) != 1:
         raise Refused("n: only 1 is served; send the request several times")
     choice, tools = body.get("tool_choice"), [_tool(item, at) for at, item in items(body, "tools")]
-    free = field(body, "response_format", dict, {}).get("type", "text") == "text"
     return Request(
         Conversation([], required(body, "messages"), _messages),
         [] if choice == "none" else tools,
@@ -54,7 +55,7 @@ def read(body: Body) -> Request:
         max_tokens=positive(body, "max_completion_tokens", "max_tokens"),
         stop=stops(body.get("stop"), "stop"),
         logprobs=field(body, "logprobs", bool, False),
-        unmet=() if free else ("response_format",),
+        format=read_format(body.get("response_format"), "response_format"),
         must_call=required_tool(choice, "function"),
         body=body,
         **sampling(body),

@@ -3,11 +3,12 @@
 A custom tool takes plain text: the policy sees a function with the one argument `input`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from agentrl.core.json_text import to_json
+from agentrl.gateway.answer_format import read_format
 from agentrl.gateway.conversation import Conversation
 from agentrl.gateway.protocols import chat
 from agentrl.gateway.protocols.reading import (
@@ -29,6 +30,7 @@ from agentrl.gateway.request import Answer, Body, Refused, Request
 from agentrl.trajectory.message import Message
 
 STATUS, KEEP_ALIVE, error = chat.STATUS, chat.KEEP_ALIVE, chat.error
+HISTORY = "input"
 TEXT = "input"
 CUSTOM = {"type": "object", "properties": {TEXT: {"type": "string"}}, "required": [TEXT]}
 DEFAULTS = {"metadata": {}, "tool_choice": "auto", "tools": [], "parallel_tool_calls": True}
@@ -37,15 +39,16 @@ EMPTY: dict[str, Any] = {"content": [], "arguments": "", "input": "", "status": 
 ECHOED = ("instructions", *DEFAULTS, "temperature", "top_p", "reasoning", "previous_response_id")
 """Fields of the request that an answer repeats, and their values where they are absent."""
 
+Steps = Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, dict[str, Any]]]]
+"""Names and fields of an item's events, from its position in the output and the item."""
+
 
 def read(body: Body) -> Request:
     """Raises Refused."""
     for name in ("conversation", "background", "prompt"):
         if body.get(name):
             raise Refused(f"{name}: not served; send the history as `input`, or previous_response_id")
-    choice, unmet = body.get("tool_choice"), list[str]()
-    if (field(body, "text", dict, {}).get("format") or {}).get("type", "text") != "text":
-        unmet.append("text.format")
+    choice = body.get("tool_choice")
     tools, others = _tools(body)
     return Request(
         Conversation(_instructions(body), _input(body), _said),
@@ -55,7 +58,8 @@ def read(body: Body) -> Request:
         stream=field(body, "stream", bool, False),
         max_tokens=positive(body, "max_output_tokens"),
         logprobs="message.output_text.logprobs" in field(body, "include", list, []),
-        unmet=(*unmet, *others),
+        format=read_format(field(body, "text", dict, {}).get("format"), "text.format"),
+        unmet=tuple(others),
         must_call=required_tool(choice),
         body=body,
         **sampling(body),
@@ -187,24 +191,25 @@ def _steps(i: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     at = {"output_index": i, "item_id": item["id"]}
     begun = {**item, **{name: empty for name, empty in EMPTY.items() if name in item}}
     yield "response.output_item.added", {"output_index": i, "item": begun}
-    if item["type"] == "message":
-        yield from _text_steps(at, item["content"][0])
-    elif item["type"] == "function_call":
-        for chunk in chunks(item["arguments"]):
-            yield "response.function_call_arguments.delta", {**at, "delta": chunk}
-        done = {"name": item["name"], "arguments": item["arguments"]}
-        yield "response.function_call_arguments.done", {**at, **done}
-    elif item["type"] == "custom_tool_call":
-        for chunk in chunks(item["input"]):
-            yield "response.custom_tool_call_input.delta", {**at, "delta": chunk}
-        yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
-    else:
-        yield from _thought_steps(at, item["content"][0]["text"])
+    yield from STEPS[item["type"]](at, item)
     yield "response.output_item.done", {"output_index": i, "item": item}
 
 
-def _thought_steps(at: dict[str, Any], text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    at, part = {**at, "content_index": 0}, {"type": "reasoning_text", "text": text}
+def _call_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for chunk in chunks(item["arguments"]):
+        yield "response.function_call_arguments.delta", {**at, "delta": chunk}
+    yield "response.function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
+
+
+def _custom_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for chunk in chunks(item["input"]):
+        yield "response.custom_tool_call_input.delta", {**at, "delta": chunk}
+    yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
+
+
+def _thought_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at, part = {**at, "content_index": 0}, item["content"][0]
+    text = part["text"]
     yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
     for chunk in chunks(text):
         yield "response.reasoning_text.delta", {**at, "delta": chunk}
@@ -212,13 +217,22 @@ def _thought_steps(at: dict[str, Any], text: str) -> Iterator[tuple[str, dict[st
     yield "response.content_part.done", {**at, "part": part}
 
 
-def _text_steps(at: dict[str, Any], part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    at = {**at, "content_index": 0}
+def _text_steps(at: dict[str, Any], item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at, part = {**at, "content_index": 0}, item["content"][0]
     yield "response.content_part.added", {**at, "part": {**part, "text": "", "logprobs": []}}
     for chunk in chunks(part["text"]):
         yield "response.output_text.delta", {**at, "delta": chunk, "logprobs": []}
     yield "response.output_text.done", {**at, "text": part["text"], "logprobs": part["logprobs"]}
     yield "response.content_part.done", {**at, "part": part}
+
+
+STEPS: dict[str, Steps] = {
+    "message": _text_steps,
+    "reasoning": _thought_steps,
+    "function_call": _call_steps,
+    "custom_tool_call": _custom_steps,
+}
+"""Events between the first and the last of an item, by its type."""
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -5,7 +5,7 @@ never scores, retries or catches errors: the scheduler does, the same way for ev
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentrl.chat import Chat
@@ -33,6 +33,8 @@ class Environment:
     """Called with the trajectory after every turn of the model's."""
     settings: Any = None
     """The run's whole configuration, for loops that were written for verl and expect it."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Objects that loops keep for the time of the run, by keys of their own."""
 
 
 class AgentLoop(ABC):

@@ -99,7 +99,7 @@ class RayEngine:
             self._groups.clear()
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """As `Engine.generate`; also raises WorkerDied if the worker is dead."""
         worker = self._worker_of.get(key) or self._choose(key.rpartition("/")[0])

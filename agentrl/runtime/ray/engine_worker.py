@@ -1,5 +1,6 @@
 """A Ray worker that samples with an hf engine on its own copy of the policy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl.config.schema import Config
@@ -36,7 +37,7 @@ class EngineWorker(Worker):
             getattr(self.engine, name)(key)
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
+        self, token_ids: Sequence[int], sampling: Sampling, key: str, media: tuple[Medium, ...]
     ) -> Generation:
         """As `Engine.generate`."""
         generation: Generation = await self.engine.generate(token_ids, sampling, key=key, media=media)

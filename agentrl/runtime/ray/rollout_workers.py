@@ -58,7 +58,7 @@ class SpreadEngine:
         self.own.release(key)
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
+        self, token_ids: Sequence[int], sampling: Sampling, *, key: str, media: Sequence[Medium] = ()
     ) -> Generation:
         """As `Engine.generate`: a request of the controller's own."""
         return await self.own.generate(token_ids, sampling, key=key, media=media)

@@ -10,7 +10,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,6 +88,10 @@ class RayRuntime:
     def begin(self, batch: AdmittedBatch) -> Pending:
         assert self.ahead is not None
         return Checked(self.ahead.begin(self.rollouts, batch), self._check_workers)
+
+    @property
+    def containers(self) -> Mapping[str, int]:
+        return self.rollouts.tasks.phases
 
     def activity(self) -> dict[str, float]:
         if self.ahead is None:

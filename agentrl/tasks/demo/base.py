@@ -58,8 +58,13 @@ class Task(ABC):
     """YAML of the task's tools."""
     INTERACTION: ClassVar[str | None] = None
     """YAML of the task's interaction."""
+    CONTAINERS: ClassVar[str | None] = None
+    """Container provider that is enough for its rows; None without containers."""
     REWARD: ClassVar[str | None] = None
-    """Ready-made reward function, "module:function"; None if tools or interaction give the score."""
+    """Ready-made reward function, "module:function"; None if tools, interaction or container give the score."""
+
+    DEMOS_AT_ONCE: ClassVar[int] = 1
+    """Demonstrations that are played at the same time. Above 1, `demonstrate` draws before the script's first turn."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:

@@ -4,12 +4,16 @@ Invariant: in a demonstration only the assistant's turns are written by a task; 
 very code that training will run, so a warm-up never teaches a format that does not occur.
 """
 
-from collections.abc import Generator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
+from agentrl.containers import Container
+from agentrl.containers.embedded.provider import EmbeddedProvider
 from agentrl.core.errors import InfraError
 from agentrl.interactions import InteractionSession, InteractionSet
+from agentrl.tasks.plain import PlainContainer
 from agentrl.tools import ToolSession, ToolSet
 from agentrl.trajectory.trajectory import Message, Outcome
 
@@ -23,12 +27,19 @@ class Stage:
     def __init__(self, tools: ToolSet, interactions: InteractionSet) -> None:
         self.tools = tools
         self.interactions = interactions
+        self.provider = EmbeddedProvider()
+
+    async def close(self) -> None:
+        """End what the containers share."""
+        await self.provider.close()
 
     async def play(self, prompt: list[Message], extra_info: dict[str, Any], script: Script) -> list[Message]:
         """The conversation from the prompt to the script's last turn. Raises InfraError when a tool fails."""
-        tools = self.tools.open("demonstration", extra_info.get("tools_kwargs", {}), agent_data=None)
         user = None
         async with AsyncExitStack() as partings:
+            container = await partings.enter_async_context(self._container(extra_info))
+            agent = SimpleNamespace(container=container)
+            tools = self.tools.open("demonstration", extra_info.get("tools_kwargs", {}), agent_data=agent)
             partings.push_async_callback(tools.release)
             await tools.start()
             if "interaction_kwargs" in extra_info:
@@ -36,6 +47,21 @@ class Stage:
                 partings.push_async_callback(user.finalize)
                 await user.start()
             return await _converse(list(prompt), script, tools, user)
+
+    @asynccontextmanager
+    async def _container(self, extra_info: dict[str, Any]) -> AsyncIterator[Container | None]:
+        """The container of a row that has one, as a run prepares it."""
+        if "container" not in extra_info:
+            yield None
+            return
+        task = PlainContainer(extra_info["container"])
+        container = self.provider.container(task.spec)
+        try:
+            await container.start()
+            await task.set_up(container)
+            yield container
+        finally:
+            await container.stop()
 
 
 async def _converse(

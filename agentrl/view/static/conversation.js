@@ -197,9 +197,13 @@ export class Conversation {
   }
 }
 
-// Why it has several samples.
-const why = (record, i) => record.sides ? `side ${record.sides[i]}, final reward ${record.side_rewards[record.sides[i]]}`
-  : record.extra?.gateway ? "the program's history did not continue" : "the template rewrote history";
+// Why a sample is one of several.
+const why = (record, i) => {
+  if (record.sides) return `side ${record.sides[i]}, final reward ${record.side_rewards[record.sides[i]]}`;
+  if (!record.extra?.gateway) return "the template rewrote history";
+  const shared = record.extra.gateway.shared?.[i];
+  return shared ? `its first ${shared} tokens are another sample's` : "a history of its own";
+};
 
 // Tokens until a number of characters is reached.
 function reach(pieces, limit) {

@@ -151,11 +151,15 @@ class Engine:
 
     def compose(self, *words: str, timeout: float = 120) -> str:
         """`docker compose` in sandbox/. Raises Unavailable where there is no version 2 of it."""
+        self.have_compose()
+        return self.docker("compose", *words, timeout=timeout, cwd=REPO / "sandbox")
+
+    def have_compose(self) -> None:
+        """Have version 2 of Compose; `env` says where it is. Raises Unavailable."""
         try:
             self.docker("compose", "version")
         except Unavailable:
             self.env["DOCKER_CONFIG"] = str(_fetch_compose())
-        return self.docker("compose", *words, timeout=timeout, cwd=REPO / "sandbox")
 
     def inspect(self, name: str) -> dict[str, Any]:
         """All about a container."""

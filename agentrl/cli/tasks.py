@@ -1,0 +1,87 @@
+"""Check task folders before a run, and remove what runs with containers have left.
+
+agentrl tasks check FOLDER                 run each task's solution, and nothing at all: 1 and 0 are right
+agentrl tasks check FOLDER --task fix-git  one of them
+agentrl tasks clean                        remove containers and networks that ended runs of this machine have left
+agentrl tasks clean --images               the images that runs have built, too
+"""
+
+import argparse
+import asyncio
+import tempfile
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from agentrl.tasks.harbor.table import CheckTable
+
+HELP = "check task folders, remove what runs with containers have left"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    check = actions.add_parser("check", help="build each task, run its solution and a no-op in it, verify both")
+    check.add_argument("folder", help="a task folder, or a folder with task folders in it")
+    check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
+    check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
+    check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
+    check.add_argument("--provider", metavar="NAME", default="docker", help="of containers (default: docker)")
+
+    clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
+    clean.add_argument("--images", action="store_true", help="also remove the images that runs have built")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one of them; returns 1 if a task is broken. Raises UserError, InfraError."""
+    return _clean(images=args.images) if args.action == "clean" else _check(args)
+
+
+def _clean(*, images: bool) -> int:
+    from rich.console import Console
+
+    from agentrl.containers.docker.clean import clean
+
+    removed = clean(images=images)
+    console = Console(highlight=False, soft_wrap=True)
+    for name in removed:
+        console.print(f"removed {name}")
+    if not removed:
+        console.print("nothing was left")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Check the tasks of a folder. Raises UserError for a folder without one, and without an engine."""
+    from rich.console import Console
+
+    from agentrl.tasks.harbor import find_tasks
+    from agentrl.tasks.harbor.table import CheckTable
+
+    if args.jobs < 1:
+        raise UserError("--jobs must be 1 or more")
+    tasks = find_tasks(Path(args.folder).expanduser())
+    chosen = {name: tasks[name] for name in tasks if any(fnmatch(name, wanted) for wanted in args.task or ["*"])}
+    if not chosen:
+        raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
+    table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
+    with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
+        asyncio.run(_checked(chosen, args.provider, Path(args.logs or unkept), args.jobs, table))
+    return table.close()
+
+
+async def _checked(tasks: dict[str, Path], provider: str, logs: Path, jobs: int, table: "CheckTable") -> None:
+    from agentrl.core.points import CONTAINER_PROVIDERS
+    from agentrl.tasks.harbor.check import check_tasks
+
+    containers = CONTAINER_PROVIDERS.make(provider, "--provider", None)
+    try:
+        if hasattr(containers, "ready"):
+            await containers.ready()
+        async for report in check_tasks(tasks, containers, logs, jobs=jobs):
+            table.add(report)
+    finally:
+        await containers.close()

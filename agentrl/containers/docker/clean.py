@@ -1,0 +1,36 @@
+"""Removes what runs have left: after a crash of the host, say, which no process of a run survives."""
+
+from contextlib import suppress
+from typing import Any
+
+from agentrl.containers.docker.build import LABEL
+from agentrl.containers.docker.connection import connect
+from agentrl.containers.docker.engine import described
+from agentrl.containers.docker.owners import remove_orphans
+from agentrl.core.errors import InfraError
+from agentrl.core.user_errors import one_line
+
+
+def clean(*, images: bool) -> list[str]:
+    """Remove containers and networks of ended runs, and built images that no container uses; the names.
+
+    Raises UserError without an engine, InfraError.
+    """
+    client, _ = connect()
+    from docker.errors import DockerException
+
+    try:
+        return remove_orphans(client) + (_remove_images(client) if images else [])
+    except (DockerException, OSError) as error:
+        raise InfraError(f"Docker: {described(one_line(error))}") from error
+
+
+def _remove_images(client: Any) -> list[str]:
+    from docker.errors import APIError
+
+    removed = []
+    for image in client.images.list(filters={"label": LABEL}):
+        with suppress(APIError):  # in use
+            client.images.remove(image.id, force=len(image.tags) > 1)
+            removed.append(f"image {(image.tags or [image.short_id])[0]}")
+    return removed

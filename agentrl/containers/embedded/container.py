@@ -1,0 +1,197 @@
+"""A container in the code sandbox: a session whose interpreter runs the commands (`driver`).
+
+Invariants: one cell runs at a time, and takes up all commands that were asked for meanwhile; a session that ended by
+itself is the work of a command, so further commands exit with code 137.
+"""
+
+import asyncio
+import json
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+from agentrl.containers.contract import ContainerSpec, Done
+from agentrl.containers.docker.archive import packed, unpack
+from agentrl.core.errors import InfraError
+from agentrl.core.sandbox import Sandbox, Session
+from agentrl_sandbox.job import CommandResult, Limits
+
+DRIVER = (Path(__file__).parent / "driver.py").read_text(encoding="utf-8")
+DISK_MB = 512
+"""Where the spec says nothing."""
+CELL = 60.0
+"""Seconds that a cell may take. Far more than it needs: the driver ends it after PATIENCE."""
+PATIENCE = 0.02, 0.25
+"""Seconds that a cell waits for the end of a command: at first, and at most. New commands wait as long."""
+PART = 1 << 20
+"""Bytes of an archive a cell."""
+OUTPUT = 64 << 20
+KILLED = 137
+
+
+class EmbeddedContainer:
+    """See the contract. All commands run as the same user, so `user` changes nothing."""
+
+    def __init__(self, sandbox: Callable[[], Sandbox], spec: ContainerSpec) -> None:
+        self._sandbox, self._spec = sandbox, spec
+        self.name = f"sandbox-{uuid4().hex[:12]}"
+        self._session: Session | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._numbers = count()
+        self._requests: list[dict[str, Any]] = []
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._shell = "sh"
+
+    async def start(self) -> None:
+        """See the contract."""
+        spec = self._spec
+        limits = Limits(
+            wall=CELL,
+            cpu=1e6,
+            memory_mb=spec.memory_mb,
+            output_bytes=OUTPUT,
+            processes=spec.processes,
+            disk_mb=min(spec.storage_mb or DISK_MB, spec.memory_mb // 2),
+            inodes=1 << 16,
+            open_files=1024,
+        )
+        self._session = await self._sandbox().session(limits, client=self.name)
+        done = await self._session.run(DRIVER)
+        if done.return_code != 0:
+            raise InfraError(f"container {self.name} did not start: {_last_line(done)}")
+        answer = await self._ask("prepare", workdir=spec.workdir, env=dict(spec.env))
+        if "error" in answer:
+            raise InfraError(f"container {self.name} has no folder {spec.workdir}: {answer['error']}")
+        self._shell = answer["shell"]
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | None = None,
+    ) -> Done:
+        """See the contract."""
+        argv = [self._shell, "-c", command] if isinstance(command, str) else list(command)
+        fields = {"argv": argv, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "stdin": _text(stdin or b"")}
+        number = next(self._numbers)
+        try:
+            answer = await self._ask("run", number, **fields)
+        except asyncio.CancelledError:
+            with suppress(InfraError):
+                await asyncio.shield(self._ask("kill", command=number))
+            raise
+        if "error" in answer:
+            return Done(KILLED, "", f"{answer['error']}\n", 0.0)
+        return Done(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"])
+
+    async def upload(self, source: Path, to: str) -> None:
+        """See the contract. `to` lies in a folder that the sandbox can write to."""
+        archive = next(self._numbers)
+        with packed(source, to) as file:
+            for data, last in _parts(file):
+                answer = await self._ask("put", archive=archive, data=_text(data), last=last)
+                if "error" in answer:
+                    raise InfraError(f"upload of {source} to {self.name}:{to}: {answer['error']}")
+
+    async def download(self, path: str, to: Path) -> None:
+        """See the contract."""
+        chunks = [chunk async for chunk in self._archive(path)]
+        try:
+            await asyncio.to_thread(unpack, chunks, to)
+        except InfraError as error:
+            raise InfraError(f"download of {self.name}:{path}: {error}") from error
+
+    async def host(self) -> str:
+        """Raises InfraError: it has no network."""
+        raise InfraError("the embedded provider has no network: set rollout.containers.provider=docker")
+
+    async def stop(self) -> None:
+        """See the contract."""
+        session, self._session = self._session, None
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+        self._fail(InfraError(f"container {self.name} was stopped"))
+        if session is not None:
+            await session.close()
+
+    async def _archive(self, path: str) -> AsyncIterator[bytes]:
+        archive = next(self._numbers)
+        while True:
+            answer = await self._ask("get", archive=archive, path=path, size=PART)
+            if "error" in answer:
+                raise InfraError(f"download of {self.name}:{path}: {answer['error']}")
+            if not answer["data"]:
+                return
+            yield b64decode(answer["data"])
+
+    async def _ask(self, do: str, number: int | None = None, **fields: Any) -> dict[str, Any]:
+        """Have the driver do something. Raises InfraError."""
+        if self._session is None:
+            raise InfraError(f"container {self.name} does not run")
+        number = next(self._numbers) if number is None else number
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._requests.append({"do": do, "number": number, **fields})
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._serve(self._session))
+        return await future
+
+    async def _serve(self, session: Session) -> None:
+        """Run cells while somebody waits for an answer."""
+        patience, longest = PATIENCE
+        while self._waiting:
+            requests, self._requests = self._requests, []
+            try:
+                done = await session.run(f"serve({requests!r}, {patience})", wall=CELL)
+            except InfraError as error:
+                return self._fail(error)
+            if done.return_code != 0 or session.over:
+                self._answer_all(f"the container has ended: {session.over or _last_line(done)}")
+                return None
+            answers = json.loads(done.stdout)
+            for answer in answers:
+                self._answer(answer)
+            patience = PATIENCE[0] if answers or self._requests else min(2 * patience, longest)
+        return None
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        future = self._waiting.pop(answer["number"], None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _answer_all(self, error: str) -> None:
+        for number in list(self._waiting):
+            self._answer({"number": number, "error": error})
+
+    def _fail(self, error: InfraError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+def _parts(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The content in parts, each with whether it is the last."""
+    data = file.read(PART)
+    while data:
+        following = file.read(PART)
+        yield data, not following
+        data = following
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _last_line(done: CommandResult) -> str:
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else done.status

@@ -1,0 +1,102 @@
+"""Text files of a container, read and written by `exec` alone.
+
+Invariant: a file that is written back differs from the one that was read only where it was edited: line ends and bytes
+that are no UTF-8 stay.
+"""
+
+from base64 import b64decode
+from binascii import Error as NoBase64
+from dataclasses import dataclass
+
+from agentrl.containers.contract import Container, Done
+from agentrl.tools.response import ModelError
+
+TIMEOUT = 60.0
+PART = 48 << 10
+"""Bytes a read; providers shorten outputs."""
+MOST_BYTES = 1 << 20
+MOST_ENTRIES = 500
+ENTRIES = 2
+"""Levels of a folder that are listed."""
+
+LOOK = r"""
+if [ -d "$1" ]; then
+  echo folder
+  cd "$1" && find . -maxdepth "$3" ! -path '*/.*' | sort | head -n "$4"
+elif [ -f "$1" ]; then
+  echo "file $(wc -c <"$1")"
+  tail -c "+$2" "$1" | head -c "$5" | base64
+elif [ -e "$1" ]; then
+  echo neither a file nor a folder
+else
+  echo missing
+fi
+"""
+WRITE = 'mkdir -p "$(dirname "$1")" && cat >"$1"'
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files and folders below a folder."""
+
+    entries: list[str]
+
+
+async def look(container: Container, path: str, user: str | None = None) -> str | Folder:
+    """The content of a text file, or of a folder. Raises ModelError for all else, and InfraError."""
+    content = b""
+    while True:
+        done = await _run(container, LOOK, path, str(len(content) + 1), user=user)
+        kind, _, rest = done.stdout.partition("\n")
+        if kind == "folder":
+            return Folder(rest.splitlines()[:MOST_ENTRIES])
+        if not kind.startswith("file "):
+            raise ModelError(_refused(path, kind))
+        content += _decoded(path, rest)
+        size = int(kind.removeprefix("file "))
+        if size > MOST_BYTES:
+            raise ModelError(
+                f"Error: {path} has {size} bytes, which is too much to view at once. Use head, tail or sed."
+            )
+        if len(content) >= size or not rest:
+            return _as_text(path, content)
+
+
+async def write(container: Container, path: str, text: str, user: str | None = None) -> None:
+    """Write a file; folders above it are made. Raises ModelError where it cannot be written, and InfraError."""
+    content = text.encode(errors="surrogateescape")
+    done = await _run(container, WRITE, path, stdin=content, user=user)
+    if done.code != 0:
+        raise ModelError(f"Error: {path} was not written. {_last_line(done)}")
+
+
+async def _run(container: Container, script: str, *words: str, user: str | None, stdin: bytes | None = None) -> Done:
+    limits = (str(ENTRIES), str(MOST_ENTRIES), str(PART))
+    argv = ["sh", "-c", script, "sh", *words, *limits]
+    done = await container.exec(argv, timeout=TIMEOUT, user=user, stdin=stdin)
+    if done.code is None:
+        raise ModelError(f"Error: {words[0]} took longer than {TIMEOUT:g} seconds.")
+    return done
+
+
+def _refused(path: str, kind: str) -> str:
+    if kind == "missing":
+        return f"Error: there is no file or folder {path}."
+    return f"Error: {path} is {kind}." if kind else f"Error: {path} cannot be read."
+
+
+def _decoded(path: str, text: str) -> bytes:
+    try:
+        return b64decode("".join(text.split()), validate=True)
+    except NoBase64:
+        raise ModelError(f"Error: {path} cannot be read.") from None
+
+
+def _as_text(path: str, content: bytes) -> str:
+    if b"\0" in content:
+        raise ModelError(f"Error: {path} is no text file.")
+    return content.decode(errors="surrogateescape")
+
+
+def _last_line(done: Done) -> str:
+    return (done.output.strip().splitlines() or [""])[-1]

@@ -1,0 +1,135 @@
+"""The entries of `environments.yaml`: a name, a kind with its id, and settings."""
+
+from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentrl.core.contracts import keywords_of
+from agentrl.core.errors import UserError
+from agentrl.core.points import ENVIRONMENT_KINDS
+from agentrl.core.resources import find, read_text
+from agentrl.core.user_errors import reported_as
+from agentrl.environments.own import is_own
+
+KEY = "data.environment_config_path"
+EXAMPLE = "`guess: {textarena: GuessTheNumber-v0}`"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An environment by its name."""
+
+    name: str
+    kind: str
+    """A name in ENVIRONMENT_KINDS."""
+    id: str
+    """The environment's id, or `file.py:name` of a class or function of the user's own that makes it."""
+    folder: str = "."
+    """Of the YAML file; paths are relative to it."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keywords of the kind."""
+    rows: int = 256
+    """Training rows: seeds from `first_seed` on."""
+    val_rows: int = 64
+    """Held-out rows: the seeds after those."""
+    first_seed: int = 0
+    system: str | None = None
+    """System prompt."""
+    max_steps: int | None = None
+    """Most steps of a trajectory, over all sides."""
+    timeout: float = 60.0
+    """Seconds for a reset or a step."""
+    reward: str | None = None
+    """Function of a step's reward that gives the one to use: `file.py:name`."""
+    success_at: float = 1.0
+    """Return from which a trajectory is a success."""
+    invalid_reward: float = 0.0
+    """Reward of an invalid action."""
+    unfinished_reward: float | None = None
+    """Reward of a side that has no tokens left, or only writes invalid actions; None: the kind's own."""
+
+    @property
+    def unfinished(self) -> float:
+        """The reward of a side that cannot go on."""
+        if self.unfinished_reward is not None:
+            return self.unfinished_reward
+        return float(ENVIRONMENT_KINDS.mark(self.kind, "unfinished", KEY) or 0.0)
+
+    def make(self) -> Any:
+        """An environment. Raises UserError."""
+        return ENVIRONMENT_KINDS.make(self.kind, f"environment {self.name}", self.id, self.kwargs, **self.options)
+
+    def to_json(self) -> dict[str, Any]:
+        """For rows, and for other processes."""
+        return asdict(self)
+
+
+COMMON = {f.name: f for f in fields(Entry) if f.name not in ("name", "kind", "id", "folder", "options")}
+NUMBERS = (
+    "rows",
+    "val_rows",
+    "first_seed",
+    "max_steps",
+    "timeout",
+    "success_at",
+    "invalid_reward",
+    "unfinished_reward",
+)
+
+
+def read_entry(path: str, name: str) -> Entry:
+    """The entry of that name. Raises UserError."""
+    file = find(path, what=KEY)
+    with reported_as(str(file)):
+        content = yaml.safe_load(read_text(file))
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{file}: write an environment a name, such as {EXAMPLE}")
+    if name not in content:
+        near = get_close_matches(name, map(str, content), 1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"env:{name}: {guess}{file} has {', '.join(map(str, content))}")
+    return _entry(name, content[name], file)
+
+
+def _entry(name: str, written: Any, file: Path) -> Entry:
+    where = f"{file}: {name}"
+    if not isinstance(written, dict):
+        raise UserError(f"{where}: write its kind and id, such as {EXAMPLE}")
+    kinds = [key for key in written if key in ENVIRONMENT_KINDS or is_own(str(key))]
+    if len(kinds) != 1:
+        known = ", ".join(ENVIRONMENT_KINDS)
+        found = f"it has {' and '.join(kinds)}" if kinds else f"it has {', '.join(map(str, written)) or 'nothing'}"
+        raise UserError(f"{where}: name one kind ({known}) with its id, such as {EXAMPLE}; {found}")
+    kind = kinds[0]
+    if not isinstance(written[kind], str):
+        raise UserError(f"{where}: {kind} is {written[kind]!r}; write the environment's id")
+    rest = {key: value for key, value in written.items() if key != kind}
+    options = keywords_of(ENVIRONMENT_KINDS.get(kind, where)) - {"id", "kwargs", "folder"}
+    _check(rest, {*COMMON, *options}, where)
+    common = {key: value for key, value in rest.items() if key in COMMON}
+    others = {key: value for key, value in rest.items() if key not in COMMON}
+    folder = str(file.resolve().parent)
+    return Entry(name, kind, written[kind], folder, options={**others, "folder": folder}, **common)
+
+
+def _check(written: dict[str, Any], known: set[str], where: str) -> None:
+    """Raises UserError for unknown keys, and for values of a wrong type."""
+    for key in written:
+        if key not in known:
+            near = get_close_matches(str(key), known, 1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"{where}: unknown key {key!r}: {guess}it takes {', '.join(sorted(known))}")
+    if not isinstance(written.get("kwargs", {}), dict):
+        raise UserError(f"{where}: kwargs is {written['kwargs']!r}; write the environment's arguments, name: value")
+    for key in NUMBERS:
+        value = written.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{where}: {key} is {value!r}; write a number")
+    for key in ("rows", "timeout", "max_steps"):
+        if written.get(key, 1) <= 0:
+            raise UserError(f"{where}: {key} is {written[key]}; write a number above 0")

@@ -1,0 +1,99 @@
+"""Gymnasium's environments, and others with the same methods: spaces become text (see `spaces`)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from agentrl.core.errors import UserError
+from agentrl.core.points import environment_kind
+from agentrl.environments.observation import Observation
+from agentrl.environments.own import fitted, is_own, load_own, require
+from agentrl.environments.spaces import choices_of, parse, text_of, uncoloured
+
+RENDER = "render"
+
+
+@environment_kind("gymnasium")
+class GymnasiumEnvironment:
+    """One environment by its id, or by the path of a class or function that makes one."""
+
+    def __init__(
+        self,
+        id: str,
+        kwargs: dict[str, Any],
+        *,
+        folder: str = ".",
+        observation: str | None = None,
+        action: str | None = None,
+        actions: list[str] | None = None,
+        hint: bool = True,
+    ) -> None:
+        """`observation`: "render" for the environment's own drawing, a text with {observation} and the observation's
+        own names or {0}, {1}, or the path of a function of it; None: its values as text. `action`: the path of a
+        function of the model's text, which raises ValueError for an invalid one; None: by the action space. `actions`:
+        names of a Discrete space's actions, in their order. `hint`: end the first observation with the valid actions.
+        """
+        self.id, self.kwargs, self.folder = id, dict(kwargs), folder
+        self.actions, self.hint = actions, hint
+        self.observation: Any = observation
+        if observation is not None and is_own(observation):
+            self.observation = load_own(observation, folder, "observation")
+        self.action = load_own(action, folder, "action") if action else None
+        if observation == RENDER:
+            self.kwargs.setdefault("render_mode", "ansi")
+        self.maker: Callable[..., Any] = load_own(id, folder, "gymnasium") if is_own(id) else _registered(id)
+        self.environment: Any = None
+
+    def reset(self, seed: int) -> Observation:
+        """See Observation. Raises UserError for names that do not fit the action space."""
+        self.environment = self._made(seed)
+        space = getattr(self.environment, "action_space", None)
+        choices = choices_of(space, self.actions)
+        if self.actions and len(choices) != len(self.actions):
+            raise UserError(f"actions has {len(self.actions)} names, and {self.id} takes {space}")
+        observation, info = self.environment.reset(seed=seed)
+        hint = f"\nActions: {', '.join(choices)}" if self.hint and choices and self.action is None else ""
+        return Observation(self._text(observation) + hint, info=dict(info))
+
+    def step(self, action: str) -> Observation:
+        """See Observation."""
+        try:
+            value = self.action(action) if self.action else self._parsed(action)
+        except ValueError as error:
+            return Observation(f"Invalid action: {error}", invalid=True)
+        observation, reward, terminated, truncated, info = self.environment.step(value)
+        over, rewards = bool(terminated or truncated), {0: float(reward)}
+        return Observation(
+            self._text(observation), rewards=rewards, done=over, truncated=bool(truncated), info=dict(info)
+        )
+
+    def close(self) -> None:
+        """End the environment."""
+        if self.environment is not None and hasattr(self.environment, "close"):
+            self.environment.close()
+
+    def _made(self, seed: int) -> Any:
+        if isinstance(self.maker, partial):
+            return self.maker(**self.kwargs)
+        return fitted(self.maker, **self.kwargs, seed=seed)
+
+    def _parsed(self, action: str) -> Any:
+        return parse(getattr(self.environment, "action_space", None), action, self.actions)
+
+    def _text(self, observation: Any) -> str:
+        if self.observation == RENDER:
+            return uncoloured(str(self.environment.render())).strip()
+        if callable(self.observation):
+            return str(self.observation(observation))
+        if self.observation is None:
+            return text_of(observation)
+        several = observation if isinstance(observation, tuple | list) else ()
+        named = observation if isinstance(observation, dict) else {}
+        return self.observation.format(*several, **{"observation": text_of(observation)} | named)
+
+
+def _registered(id: str) -> Callable[..., Any]:
+    require("gymnasium", f"gymnasium: {id}")
+    import gymnasium
+
+    return partial(gymnasium.make, id)

@@ -1,0 +1,182 @@
+"""The loop of environments: an observation, the model's action, a step, until it is over.
+
+Invariants:
+- the samples of a row begin from its seed;
+- a step's reward is on the turn that acted; the last one of a side is its final reward;
+- an invalid action is the model's error: it reads the answer and goes on; an exception or a late answer of the
+  environment is an infrastructure error;
+- the environment always ends, also when the trajectory is cancelled.
+"""
+
+import time
+from collections import defaultdict
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import fsum
+
+from agentrl.core.points import agent_loop
+from agentrl.engines.engine import Sampling
+from agentrl.environments.entry import Entry
+from agentrl.environments.observation import Observation
+from agentrl.environments.process import EnvironmentProcess, RunningEnvironment
+from agentrl.rollout.episode import Episode, recorded
+from agentrl.rollout.loops.base import AgentLoop
+from agentrl.trajectory.message import Message, Reply, text_of
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Finish, Outcome, ToolCallRecord, Trajectory, TurnReward
+
+BEFORE = -1
+"""Stands for the time before a side's first turn."""
+
+
+@agent_loop("environment")
+class EnvironmentAgent(AgentLoop):
+    """Plays the environment that the row names."""
+
+    uses_tools = False
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        process = self._process(trajectory.row)
+        async with process.open() as environment:
+            await Play(self, trajectory, sampling, process.entry, environment).run()
+
+    def _process(self, row: Row) -> EnvironmentProcess:
+        """That of the row's entry: all trajectories of the run share it."""
+        entry = Entry(**row.extra_info["environment"])
+        key = (EnvironmentProcess, repr(entry))
+        if key not in self.env.shared:
+            self.env.shared[key] = EnvironmentProcess(entry)
+        shared: EnvironmentProcess = self.env.shared[key]
+        return shared
+
+
+@dataclass
+class Side:
+    """A side of the policy: its conversation, and its rewards by turn."""
+
+    episode: Episode
+    reply: Reply | None = None
+    earned: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    turn: int = BEFORE
+    """Its last one."""
+
+    def earn(self, reward: float) -> None:
+        """Put a reward on its last turn."""
+        self.earned[self.turn].append(reward)
+
+    def by_turn(self) -> dict[int, float]:
+        """Its rewards by turn; those before its first are on its first."""
+        first = min((turn for turn in (*self.earned, self.turn) if turn != BEFORE), default=BEFORE)
+        summed: defaultdict[int, float] = defaultdict(float)
+        for turn, rewards in self.earned.items():
+            summed[first if turn == BEFORE else turn] += fsum(rewards)
+        return dict(sorted(summed.items()))
+
+    @property
+    def total(self) -> float:
+        """Its return."""
+        return fsum(reward for rewards in self.earned.values() for reward in rewards)
+
+
+class Play:
+    """One trajectory in its environment."""
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        trajectory: Trajectory,
+        sampling: Sampling,
+        entry: Entry,
+        environment: RunningEnvironment,
+    ) -> None:
+        self.loop, self.trajectory, self.sampling = loop, trajectory, sampling
+        self.entry, self.environment = entry, environment
+        self.sides: dict[int, Side] = {}
+        self.invalid = 0
+        """Invalid actions in a row."""
+
+    async def run(self) -> None:
+        """Play to the end, and set the rewards."""
+        with self._span():
+            seen = await self.environment.reset(self.trajectory.row.extra_info["seed"])
+        several = len(seen.sides) > 1
+        for number in seen.sides:
+            episode = self.loop.episode(self.trajectory, self.sampling, [], side=number if several else None)
+            self.sides[number] = Side(episode)
+        self._earn(seen)
+        while not seen.done:
+            side = self.sides[seen.side]
+            self._show(side, seen.text)
+            if side.episode.done:  # no room for an answer
+                side.earn(self.entry.unfinished)
+                break
+            seen = await self._act(side)
+            if why := self._limit(side, seen):
+                side.episode.finish(why)
+                break
+        else:
+            self.trajectory.finish = "max_turns" if seen.truncated else "terminated"
+        self._set_rewards(several=several)
+
+    def _show(self, side: Side, text: str) -> None:
+        """Append an observation to the conversation of a side."""
+        message: Message = {"role": "user", "content": text}
+        if side.reply is not None:
+            side.episode.observe([message], closed=side.reply.closed)
+            return
+        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
+        side.episode.begin([*system, message])
+
+    async def _act(self, side: Side) -> Observation:
+        """A turn of the model's, and the step that it asks for."""
+        side.reply = await side.episode.generate()
+        side.turn = self.trajectory.turns - 1
+        action, start = text_of(side.reply.message), time.monotonic()
+        with self._span():
+            seen = await self.environment.step(action)
+        self._earn(seen)
+        self.invalid = self.invalid + 1 if seen.invalid else 0
+        if seen.invalid and self.entry.invalid_reward:
+            side.earn(self.entry.invalid_reward)
+        outcome = Outcome.MODEL_ERROR if seen.invalid else Outcome.OK
+        record = ToolCallRecord(side.turn, self.entry.name, action, seen.text, outcome, time.monotonic() - start)
+        record.reward = fsum(side.earned[side.turn])
+        self.trajectory.tool_calls.append(record)
+        return seen
+
+    def _earn(self, seen: Observation) -> None:
+        """Put rewards on the last turns of their sides; those before a side's first turn on its first."""
+        for number, reward in seen.rewards.items():
+            if number in self.sides:
+                self.sides[number].earn(reward)
+
+    def _limit(self, side: Side, seen: Observation) -> Finish | None:
+        """Why the trajectory ends although the environment would go on; None: it does not."""
+        if seen.done:
+            return None
+        limits, turns = self.loop.env.limits, self.trajectory.turns
+        if side.episode.done or self.invalid >= limits.consecutive_errors:
+            side.earn(self.entry.unfinished)
+            return self.trajectory.finish if side.episode.done else "max_errors"
+        return "max_turns" if turns in (self.entry.max_steps, limits.assistant_turns) else None
+
+    def _set_rewards(self, *, several: bool) -> None:
+        trajectory, numbers = self.trajectory, sorted(self.sides)
+        finals = {number: self._final(self.sides[number]) for number in numbers}
+        trajectory.reward = finals[numbers[0]]
+        if several:
+            trajectory.side_rewards = [finals.get(number, 0.0) for number in range(numbers[-1] + 1)]
+        total = self.sides[numbers[0]].total
+        trajectory.reward_extra |= {"return": total, "success": float(total >= self.entry.success_at)}
+        if several:
+            trajectory.reward_extra |= {f"return_{number}": self.sides[number].total for number in numbers}
+
+    def _final(self, side: Side) -> float:
+        """The reward of a side's last turn; those of its earlier turns go to the trajectory."""
+        earned = side.by_turn()
+        final = earned.pop(side.turn, 0.0)
+        self.trajectory.turn_rewards += [TurnReward(turn, r, "environment") for turn, r in earned.items() if r]
+        return final
+
+    def _span(self) -> AbstractContextManager[None]:
+        return recorded(self.trajectory, "environment")

@@ -1,0 +1,42 @@
+"""The answer of an environment, and the contract of its kinds.
+
+A kind is a class made as `Kind(id, kwargs, **others)` whose objects serve one trajectory each: `reset(seed)` and
+`step(action)` give an Observation, `close()` ends it. It lives in a process of its own (see `server`), so it may block,
+seed the global random numbers and crash.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The state of an environment after a reset or a step, as text."""
+
+    text: str
+    """New text only: the model has the earlier ones in its conversation."""
+    side: int = 0
+    """The player whose turn it is."""
+    rewards: dict[int, float] = field(default_factory=dict)
+    """Earned since the last observation, by side."""
+    done: bool = False
+    """Whether it is over, by its own rules or a limit of its own."""
+    truncated: bool = False
+    """Whether a limit ended it."""
+    invalid: bool = False
+    """Whether the action was no valid one: the model's error. The environment may go on."""
+    sides: tuple[int, ...] = (0,)
+    """The sides that the policy plays, after a reset."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Further values, for a reward function of the entry's own; not sent to the loop."""
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> "Observation":
+        """As `to_json` wrote it."""
+        rewards = {int(side): float(value) for side, value in values["rewards"].items()}
+        return cls(**values | {"rewards": rewards, "sides": tuple(values["sides"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """All but `info`, as JSON has it."""
+        values = {name: value for name, value in vars(self).items() if name != "info"}
+        return values | {"rewards": {str(side): float(value) for side, value in self.rewards.items()}}

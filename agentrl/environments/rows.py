@@ -1,0 +1,73 @@
+"""The row source `env:NAME`: one row a seed. `env:NAME/val` has the held-out ones.
+
+Invariant: the seeds of training and of held-out rows do not overlap. The samples of a row's group share its seed, so
+they begin in the same state.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+
+from agentrl.config.schema import Data
+from agentrl.core.errors import UserError
+from agentrl.core.points import row_source
+from agentrl.data.lazy import LazyRows
+from agentrl.environments.entry import Entry, read_entry
+from agentrl.environments.process import START
+from agentrl.trajectory.row import Row
+
+HELD_OUT = "/val"
+LOOP = "environment"
+
+
+class EnvironmentRows(LazyRows):
+    """Rows of one entry, a seed each."""
+
+    def __init__(self, entry: Entry, seeds: range, source: str) -> None:
+        self.entry, self.seeds, self.source = entry, seeds, source
+        self.written = entry.to_json()
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def row(self, place: int) -> Row:
+        seed = self.seeds[place]
+        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
+        first = {"role": "user", "content": f"({self.entry.name} with seed {seed}: its first observation)"}
+        return Row(
+            f"env:{self.source}:{seed}",
+            [*system, first],
+            data_source=self.entry.name,
+            extra_info={"environment": self.written, "seed": seed},
+            agent_name=LOOP,
+        )
+
+
+@row_source("env", scored=True)
+def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
+    """The rows of the environment that `argument` names. Raises UserError where it cannot be started."""
+    name, held_out = argument.removesuffix(HELD_OUT), argument.endswith(HELD_OUT)
+    if not name:
+        raise UserError("env: names no environment: write env:NAME, a name in data.environment_config_path")
+    entry = read_entry(data.environment_config_path, name)
+    try_once(json.dumps(entry.to_json()))
+    middle = entry.first_seed + entry.rows
+    seeds = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
+    return EnvironmentRows(entry, seeds, argument)
+
+
+@cache
+def try_once(entry: str) -> None:
+    """Start an entry's environment twice with one seed. Raises UserError where it does not start, and where it
+    starts differently: the samples of a group would not be comparable."""
+    name = json.loads(entry)["name"]
+    words = [sys.executable, "-m", "agentrl.environments.trial", entry]
+    try:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=START)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"environment {name}: it did not start within {START:g} s") from None
+    if ended.returncode:
+        lines = (ended.stdout or ended.stderr).strip().splitlines()
+        raise UserError(f"environment {name}: {lines[-1] if lines else 'its process died'}")

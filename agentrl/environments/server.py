@@ -1,0 +1,101 @@
+"""The process behind `EnvironmentProcess`: prepares one entry, then forks a process for each trajectory.
+
+It imports the packages once, so that a trajectory's process starts in milliseconds. A process of its own for each
+trajectory keeps what environments share in one process apart: TextArena's games, for one, draw from Python's global
+random numbers and seed them. Messages are lines of JSON.
+
+Invariants: all processes end with the parent, since the sockets are then closed; output of environments goes to
+standard error.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from agentrl.core.errors import UserError
+from agentrl.environments.entry import Entry
+from agentrl.environments.observation import Observation
+from agentrl.environments.own import fitted, load_own
+
+Answer = dict[str, Any]
+Shape = Callable[[Observation], Observation]
+
+
+def main() -> None:
+    """Serve the socket whose number is the first argument; the second is the entry as JSON."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    entry = Entry(**json.loads(sys.argv[2]))
+    ready = answered(lambda: prepare(entry))
+    control.sendall(_line(ready))
+    if "failed" in ready or "refused" in ready:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended processes leave nothing behind
+    while True:
+        asked, handles, _, _ = socket.recv_fds(control, 1, 1)
+        if not asked:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGKILL)  # also those that hang
+        if os.fork() == 0:
+            control.close()
+            serve(entry, socket.socket(fileno=handles[0]))
+            os._exit(0)
+        os.close(handles[0])
+
+
+def prepare(entry: Entry) -> Answer:
+    """Import all that the entry needs. Raises UserError."""
+    shape_of(entry)
+    entry.make()
+    return {}
+
+
+def serve(entry: Entry, connection: socket.socket) -> None:
+    """One environment: answers `{"reset": seed}` and `{"step": action}` until the connection closes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    stream = connection.makefile("rwb", buffering=0)
+    stream.write(_line({"pid": os.getpid()}))
+    shape, environment = shape_of(entry), entry.make()
+    for line in stream:
+        ((method, value),) = json.loads(line).items()
+        stream.write(_line(answered(lambda: shape(getattr(environment, method)(value)).to_json())))  # noqa: B023
+    answered(lambda: environment.close() or {})
+
+
+def shape_of(entry: Entry) -> Shape:
+    """The entry's reward function on the rewards of an observation. Raises UserError."""
+    if entry.reward is None:
+        return lambda observation: observation
+    function = load_own(entry.reward, entry.folder, f"environment {entry.name}: reward")
+
+    def shaped(observation: Observation) -> Observation:
+        given = {"info": observation.info, "done": observation.done}
+        rewards = {s: float(fitted(function, r, side=s, **given)) for s, r in observation.rewards.items()}
+        return replace(observation, rewards=rewards)
+
+    return shaped
+
+
+def answered(work: Callable[[], Answer]) -> Answer:
+    """The answer, or what went wrong: environments may raise anything."""
+    try:
+        return work()
+    except UserError as error:
+        return {"refused": str(error)}
+    except (Exception, SystemExit) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(traceback.format_exception_only(error)[-1].split())
+        return {"failed": f"{said} ({where.filename}:{where.lineno})"}
+
+
+def _line(answer: Answer) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

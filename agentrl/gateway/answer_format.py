@@ -1,0 +1,92 @@
+"""JSON as the form of an answer: the model is told, and asked again where its answer does not fit.
+
+Invariant: every token is drawn from the policy's own distribution. A grammar in the engine would draw from another one
+than the trainer computes log-probs under, leave no room for thinking or calls, and lose its place where a weight update
+interrupts an answer.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from agentrl.core.json_text import to_json
+from agentrl.gateway.request import Refused
+from agentrl.trajectory.message import Message, text_of
+
+FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+LONGEST = 300
+"""Characters of a complaint."""
+ANY_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """A JSON schema that answers have to fit."""
+
+    written: str
+    """The schema as JSON text; equal ones are equal formats."""
+
+    def told(self) -> Message:
+        """The message that tells the model: a user's, because templates drop or refuse late system messages."""
+        schema = json.loads(self.written)
+        kind = "one JSON object." if schema == ANY_OBJECT else f"JSON that fits this schema: {self.written}"
+        return {"role": "user", "content": f"Write nothing but {kind}"}
+
+    def asked_again(self, text: str) -> Message | None:
+        """The message about a text that does not fit; None: it does."""
+        wrong = self._complaint(text)
+        if wrong is None:
+            return None
+        return {"role": "user", "content": f"The answer does not fit: {wrong[:LONGEST]}\n{text_of(self.told())}"}
+
+    def _complaint(self, text: str) -> str | None:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return f"it is no JSON: {error}."
+        try:
+            found = next(_validator(self.written).iter_errors(value), None)
+        except Exception as failure:  # the client's schema: a reference that leads nowhere, say
+            raise Refused(f"the schema of the response format cannot be checked: {failure}") from failure
+        return None if found is None else f"{found.json_path}: {found.message}."
+
+
+def read_format(given: Any, name: str) -> AnswerFormat | None:
+    """The format of a field `name`; None where the answer is free. Raises Refused."""
+    kind = given.get("type", "text") if isinstance(given, Mapping) else "text" if given is None else given
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerFormat(to_json(ANY_OBJECT))
+    if kind != "json_schema":
+        raise Refused(f"{name}.type: {kind!r} is not served; use text, json_object or json_schema")
+    within = given.get("json_schema")
+    schema = (within if isinstance(within, Mapping) else given).get("schema")
+    if not isinstance(schema, Mapping):
+        raise Refused(f"{name}: json_schema needs the field schema, a JSON schema")
+    written = to_json(schema)
+    try:
+        _validator(written)
+    except SchemaError as error:
+        raise Refused(f"{name}: the schema is wrong at {error.json_path}: {error.message[:LONGEST]}") from error
+    return AnswerFormat(written)
+
+
+def unfenced(text: str) -> str:
+    """The JSON within a code fence; other text as it is."""
+    found = FENCE.fullmatch(text.strip())
+    return found[1].strip() if found else text
+
+
+@lru_cache(maxsize=64)
+def _validator(written: str) -> Draft202012Validator:
+    """Raises SchemaError."""
+    schema = json.loads(written)
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)

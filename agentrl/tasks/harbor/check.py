@@ -1,0 +1,159 @@
+"""Checks task folders: in each, the task's own solution earns 1 and doing nothing earns 0.
+
+Invariant: a folder that cannot be read, built, started or verified is a report with one line that says why; nothing
+that is wrong with one task stops the others.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.containers import Container, ContainerProvider, Done
+from agentrl.core.errors import InfraError, UserError
+from agentrl.tasks.format import Verdict
+from agentrl.tasks.harbor.format import HarborTask
+
+WORDS = 160
+KEEP = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
+
+
+@dataclass
+class Report:
+    """How one task did. Seconds of a phase that did not happen are None."""
+
+    name: str
+    oracle: float | None = None
+    """Reward of the solution; None: it has none, or did not get so far."""
+    noop: float | None = None
+    build: float | None = None
+    start: float | None = None
+    verify: float | None = None
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = field(default=())
+    """The end of what a failed build wrote."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One container of a task, from its start to the verdict."""
+
+    verdict: Verdict
+    start: float
+    verify: float
+    solved: Done | None
+
+
+async def check_tasks(
+    tasks: Mapping[str, Path], provider: ContainerProvider, logs: Path, *, jobs: int = 2
+) -> AsyncIterator[Report]:
+    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME."""
+    slots = asyncio.Semaphore(jobs)
+
+    async def checked(name: str, folder: Path) -> Report:
+        async with slots:
+            return await check_task(name, folder, provider, logs / name)
+
+    running = [asyncio.ensure_future(checked(name, folder)) for name, folder in tasks.items()]
+    try:
+        for report in asyncio.as_completed(running):
+            yield await report
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def check_task(name: str, folder: Path, provider: ContainerProvider, logs: Path) -> Report:
+    """Build a task's image, try its solution and nothing at all. Raises nothing that the task is to blame for."""
+    report = Report(name)
+    try:
+        await _fill(report, folder, provider, logs)
+    except (UserError, InfraError) as error:
+        report.problem = " ".join(str(error).split())
+        report.details = getattr(error, "details", ())
+    return report
+
+
+async def _fill(report: Report, folder: Path, provider: ContainerProvider, logs: Path) -> None:
+    harbor = _task(folder)
+    task, report.notes = harbor.task, harbor.task.notes
+    began = time.monotonic()
+    await provider.prepare(harbor.spec)
+    if task.separate is not None:
+        await provider.prepare(task.separate.spec)
+    report.build = time.monotonic() - began
+    nothing = await _trial(folder, provider, logs / "noop", solve=False)
+    report.noop, report.start, report.verify = nothing.verdict.reward, nothing.start, nothing.verify
+    if task.solution is None:
+        report.notes = (*task.notes, "it has no solution")
+    else:
+        solved = await _trial(folder, provider, logs / "oracle", solve=True)
+        report.oracle, report.verify = solved.verdict.reward, solved.verify
+        if solved.verdict.reward != 1:
+            report.problem = await _why(solved, folder, provider, logs)
+    if not report.problem and report.noop != 0:
+        report.problem = f"doing nothing earns {report.noop:g}, not 0"
+
+
+async def _why(solved: Trial, folder: Path, provider: ContainerProvider, logs: Path) -> str:
+    """Why the solution does not earn 1."""
+    kept = await _trial(folder, provider, logs / "oracle-kept", solve=True, processes="keep")
+    if kept.verdict.reward == 1:
+        return KEEP
+    assert solved.solved is not None
+    words = _last(solved.verdict.output)
+    if solved.solved.code != 0:
+        ended = "took too long" if solved.solved.code is None else f"ended with exit code {solved.solved.code}"
+        words = f"it {ended}: {_last(solved.solved.output)}"
+    return f"the solution earns {solved.verdict.reward:g}, not 1" + (f": {words}" if words else "")
+
+
+async def _trial(
+    folder: Path, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop"
+) -> Trial:
+    """Start a container, perhaps solve its task, verify. Raises InfraError, UserError."""
+    harbor = _task(folder, processes)
+    began = time.monotonic()
+    async with _started(provider, harbor) as container:
+        start = time.monotonic() - began
+        solved = await harbor.solve(container) if solve else None
+        began = time.monotonic()
+        async with _limit(harbor.verify_timeout, "verification"):
+            verdict = await harbor.verify(container, logs)
+        return Trial(verdict, start, time.monotonic() - began, solved)
+
+
+@asynccontextmanager
+async def _started(provider: ContainerProvider, harbor: HarborTask) -> AsyncIterator[Container]:
+    container = provider.container(harbor.spec)
+    try:
+        async with _limit(harbor.spec.start_timeout, "the start of the container"):
+            await container.start()
+        async with _limit(harbor.set_up_timeout, "the set-up"):
+            await harbor.set_up(container)
+        yield container
+    finally:
+        await container.stop()
+
+
+@asynccontextmanager
+async def _limit(seconds: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise InfraError(f"{what} took more than {seconds:g} s") from None
+
+
+def _task(folder: Path, processes: str = "stop") -> HarborTask:
+    return HarborTask({"format": "harbor", "path": str(folder), "processes": processes})
+
+
+def _last(text: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:WORDS] if lines else ""

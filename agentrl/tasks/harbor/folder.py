@@ -1,0 +1,95 @@
+"""Finds task folders, and makes rows of them: `data.train_files=tasks:FOLDER`.
+
+FOLDER is a task, or has tasks in it at any depth. After a question mark, `tag=WORD` and `name=PATTERN` choose among
+them, `processes=keep` leaves what an agent left running alone, and `broken=skip` leaves out tasks that cannot be run.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from agentrl.core.errors import UserError
+from agentrl.core.points import row_source
+from agentrl.tasks.harbor.task import Task
+from agentrl.tasks.harbor.toml_task import read_toml
+from agentrl.tasks.harbor.yaml_task import read_yaml
+from agentrl.trajectory.row import Row
+
+READERS = {"task.toml": read_toml, "task.yaml": read_yaml}
+CHOICES = {"tag", "name", "processes", "broken"}
+SHOWN = 3
+
+
+def find_tasks(folder: Path) -> dict[str, Path]:
+    """Name -> task folder, by name. Raises UserError where there is none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; name one with task folders in it")
+    found = {place.relative_to(folder).as_posix(): place for place in _walk(folder)}
+    if not found:
+        raise UserError(f"{folder} has no task folder: one has a task.toml, instruction.md, environment/ and tests/")
+    if "." in found:
+        return {folder.resolve().name: folder}
+    return dict(sorted(found.items()))
+
+
+def read_task(folder: Path) -> Task:
+    """The task in a folder. Raises UserError in one line that names file and field."""
+    for name, read in READERS.items():
+        if (folder / name).is_file():
+            return read(folder.resolve())
+    raise UserError(f"{folder} is no task folder: it has neither {' nor '.join(READERS)}")
+
+
+@row_source("tasks", scored=True)
+def task_rows(argument: str) -> list[Row]:
+    """A row for each task of a folder, by name. Raises UserError for tasks that cannot be run."""
+    place, _, query = argument.partition("?")
+    choices = _choices(query)
+    tasks, broken = {}, []
+    for name, folder in find_tasks(Path(place).expanduser()).items():
+        try:
+            tasks[name] = read_task(folder)
+        except UserError as error:
+            broken.append(str(error))
+    if broken and choices.get("broken") != "skip":
+        more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
+        listed = "; ".join(broken[:SHOWN])
+        raise UserError(f"tasks:{place}: {listed}{more}; write tasks:{place}?broken=skip to leave them out")
+    chosen = {name: task for name, task in tasks.items() if _chosen(name, task, choices)}
+    return [_row(place, name, task, choices) for name, task in chosen.items()]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Task folders at any depth, and none inside of another one."""
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        if READERS.keys() & set(files):
+            folders.clear()
+            yield Path(place)
+
+
+def _choices(query: str) -> dict[str, str]:
+    found = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := found.keys() - CHOICES:
+        raise UserError(f"tasks:...?{min(unknown)}: choose among {', '.join(sorted(CHOICES))}")
+    return found
+
+
+def _chosen(name: str, task: Task, choices: Mapping[str, str]) -> bool:
+    return fnmatch(name, choices.get("name", "*")) and choices.get("tag", "") in ("", *task.tags)
+
+
+def _row(place: str, name: str, task: Task, choices: Mapping[str, str]) -> Row:
+    arguments = {"format": "harbor", "path": str(task.folder)}
+    if "processes" in choices:
+        arguments["processes"] = choices["processes"]
+    category = task.metadata.get("category")
+    return Row(
+        uid=f"tasks:{place.rstrip('/')}/{name}",
+        prompt=[{"role": "user", "content": task.instruction}],
+        data_source=Path(place).resolve().name,
+        ability=str(category) if category else None,
+        extra_info={"task": arguments},
+    )

@@ -1,0 +1,149 @@
+"""Runs a task folder in a container: set-up, the reference solution, the tests.
+
+Invariants: the tests come into the container after the agent's end, into folders that the agent cannot have prepared;
+the agent's processes have ended by then, but for services; what the tests fail at is a reward of 0.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from agentrl.containers import Container, ContainerSpec, Done
+from agentrl.core.errors import InfraError, UserError
+from agentrl.core.points import task_format
+from agentrl.tasks.format import Verdict
+from agentrl.tasks.harbor.folder import read_task
+from agentrl.tasks.harbor.processes import Process, look, stop_left
+from agentrl.tasks.harbor.rewards import read_reward
+from agentrl.tasks.harbor.separate import verifier_container
+from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script
+
+STEP = 120.0
+"""Seconds for a step of the set-up that is over at once in a healthy container."""
+KEPT = ("stop", "keep")
+ARGUMENTS = {"format", "path", "processes"}
+TAIL = 4000
+
+
+@task_format("harbor")
+class HarborTask:
+    """A row's task folder: `path`; `processes`: whether to `stop` (default) or `keep` the agent's before the tests."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        if unknown := arguments.keys() - ARGUMENTS:
+            raise UserError(f"extra_info.task.{min(unknown)}: no such field; there are {', '.join(sorted(ARGUMENTS))}")
+        self.processes = arguments.get("processes", "stop")
+        if self.processes not in KEPT:
+            raise UserError(f"extra_info.task.processes is {self.processes!r}: write {' or '.join(KEPT)}")
+        if "path" not in arguments:
+            raise UserError("extra_info.task.path is missing: write the task's folder there")
+        self.task = read_task(Path(arguments["path"]))
+        self._before: tuple[Process, ...] | None = None
+        self._own_tests = False
+
+    @property
+    def spec(self) -> ContainerSpec:
+        """The container that the task needs."""
+        return self.task.spec
+
+    @property
+    def agent_timeout(self) -> float | None:
+        """Seconds for the agent, as the task says."""
+        return self.task.agent_timeout
+
+    @property
+    def set_up_timeout(self) -> float:
+        """Seconds for the set-up, as long as the health check may take."""
+        check = self.task.healthcheck
+        waits = 0 if check is None else check.start_period + check.retries * (check.interval + check.timeout)
+        return 5 * STEP + waits
+
+    @property
+    def verify_timeout(self) -> float:
+        """Seconds for the verification, with the copies around the tests."""
+        own = self.task.separate.spec if self.task.separate else None
+        ready = own.build_timeout + own.start_timeout if own else 0
+        return 5 * STEP + ready + (self.task.tests.timeout or 0)
+
+    async def set_up(self, container: Container) -> None:
+        """Make the folders that the format promises, and wait until the container is healthy. Raises InfraError."""
+        folders = " ".join(f"{LOGS}/{name}" for name in ("agent", "verifier", "artifacts"))
+        made = await _root(container, f"mkdir -p {folders} && chmod 777 {folders}; test -e {self.task.tests.folder}")
+        self._own_tests = made.code == 0  # the image has a folder for the tests, with files of its own
+        if self.task.files is not None:
+            place = (await container.exec("pwd", timeout=STEP)).stdout.strip() or "/"
+            await container.upload(self.task.files, place)
+        if self.task.healthcheck is not None:
+            await wait_healthy(container, self.task.healthcheck)
+        self._before = (await look(container)).processes
+
+    async def solve(self, container: Container) -> Done:
+        """Run the task's own solution. Raises UserError where it has none, InfraError."""
+        if self.task.solution is None:
+            raise UserError(f"{self.task.folder} has no solution")
+        extra = {"DEBIAN_FRONTEND": "noninteractive"}
+        return await _run(container, self.task.solution, extra)
+
+    async def verify(self, container: Container, logs: Path) -> Verdict:
+        """Run the tests; their files in /logs/verifier and their output go to `logs`. Raises InfraError."""
+        if self.task.separate is not None:
+            async with verifier_container(container, self.task.separate, logs / "artifacts") as own:
+                return await self._test(own, logs)
+        if self._before is not None and self.processes == "stop":
+            await stop_left(container, self._before)
+        await self._clear(container)
+        return await self._test(container, logs)
+
+    async def _test(self, container: Container, logs: Path) -> Verdict:
+        done = await _run(container, self.task.tests, {})
+        await asyncio.to_thread(_keep, logs, done)
+        output = done.output[-TAIL:]
+        if done.code is None:
+            return Verdict(0.0, output=f"{output}\n(the tests took more than {self.task.tests.timeout:g} s)".lstrip())
+        await container.download(f"{LOGS}/verifier", logs)
+        return read_reward(logs, done.code, output, by_exit_code=self.task.by_exit_code)
+
+    async def _clear(self, container: Container) -> None:
+        """Remove all that the agent may have put where tests and rewards go."""
+        tests = "" if self._own_tests else self.task.tests.folder
+        preload = "/etc/ld.so.preload"  # a library there would be in every program of the tests
+        commands = f"rm -rf {tests} {LOGS}/verifier {preload}; [ -d {LOGS} ] && [ ! -L {LOGS} ] || rm -rf {LOGS}"
+        done = await _root(container, f"{commands}; mkdir -p {LOGS}/verifier && chmod 777 {LOGS}/verifier")
+        if done.code != 0:
+            raise InfraError(f"{LOGS}/verifier cannot be made: {done.output.strip()[-200:]}")
+
+
+def _keep(logs: Path, done: Done) -> None:
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "test-stdout.txt").write_text(done.output)
+
+
+async def wait_healthy(container: Container, check: Healthcheck) -> None:
+    """Repeat the check until it passes. Raises InfraError after as many failures as it allows."""
+    quiet_until, failures = time.monotonic() + check.start_period, 0
+    while True:
+        starting = time.monotonic() < quiet_until
+        done = await container.exec(check.command, timeout=check.timeout)
+        if done.code == 0:
+            return
+        failures += not starting
+        if failures >= max(check.retries, 1):
+            words = done.output.strip()[-200:] or "no output"
+            raise InfraError(f"the task's health check failed {failures} times: {check.command}: {words}")
+        await asyncio.sleep(check.start_interval if starting else check.interval)
+
+
+async def _run(container: Container, script: Script, env: dict[str, str]) -> Done:
+    """Copy a script's files and run it. Raises InfraError."""
+    for source in script.files:
+        await container.upload(source, script.folder if source.is_dir() else f"{script.folder}/{source.name}")
+    if "\n" not in script.command:
+        await _root(container, f"chmod +x {quote(script.command)}")
+    timeout = script.timeout or 24 * 3600.0
+    return await container.exec(script.command, timeout=timeout, env=env | script.env, user=script.user)
+
+
+async def _root(container: Container, command: str) -> Done:
+    return await container.exec(command, timeout=STEP, user="0:0", cwd="/")

@@ -1,0 +1,70 @@
+"""Shows the reports of checked tasks: a line each, as soon as it is there."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from agentrl.tasks.harbor.check import Report
+from agentrl.tracking.fields import duration, figure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+COLUMNS = ("oracle", "no-op", "build", "start", "verify")
+WIDTH = 8
+NO_VALUE = "-"
+
+
+class CheckTable:
+    """A table on a console, filled line by line."""
+
+    def __init__(self, console: "Console", names: Iterable[str]) -> None:
+        self.console = console
+        self.width = max([len("task"), *map(len, names)])
+        self.reports: list[Report] = []
+        console.print("task".ljust(self.width) + "".join(name.rjust(WIDTH) for name in COLUMNS), style="bold")
+
+    def add(self, report: Report) -> None:
+        """Show one task, below it why it is broken."""
+        from rich.text import Text
+
+        self.reports.append(report)
+        name = Text(report.name.ljust(self.width), "red" if report.problem else "")
+        line = Text.assemble(name, *(_cell(text, style) for text, style in _cells(report)))
+        self.console.print(line if report.problem else line.append("  ok", "green"))
+        for detail in report.details:
+            self.console.print(Text(f"    {detail}", "dim"))
+        if report.problem:
+            self.console.print(Text.assemble("  ", ("broken: ", "bold red"), (report.problem, "red")))
+        for note in report.notes:
+            self.console.print(Text(f"  note: {note}", "yellow"))
+
+    def close(self) -> int:
+        """Show the sum; gives the exit code: 1 where a task is broken."""
+        from rich.text import Text
+
+        broken = [report.name for report in self.reports if report.problem]
+        fine = len(self.reports) - len(broken)
+        style = "bold red" if broken else "bold green"
+        self.console.print(Text(f"{fine} of {len(self.reports)} tasks are fine", style))
+        return int(bool(broken))
+
+
+def _cells(report: Report) -> list[tuple[str, str]]:
+    rewards = ((report.oracle, 1), (report.noop, 0))
+    cells = [(_figure(value), "green" if value == right else "red") for value, right in rewards]
+    return cells + [(_seconds(value), "dim") for value in (report.build, report.start, report.verify)]
+
+
+def _cell(text: str, style: str) -> "Text":
+    from rich.text import Text
+
+    return Text(text.rjust(WIDTH), "" if text == NO_VALUE else style)
+
+
+def _figure(value: float | None) -> str:
+    return NO_VALUE if value is None else figure(value) if value % 1 else f"{value:.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return NO_VALUE if value is None else duration(value)

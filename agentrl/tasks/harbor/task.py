@@ -1,0 +1,91 @@
+"""A task folder as an object, whichever of the formats it is written in."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.containers import ContainerSpec
+
+TESTS, SOLUTION, LOGS = "/tests", "/solution", "/logs"
+"""Folders in the container that the format names."""
+
+
+@dataclass(frozen=True)
+class Healthcheck:
+    """A command that says when a started container is ready, as Docker's HEALTHCHECK does."""
+
+    command: str
+    interval: float = 5.0
+    timeout: float = 30.0
+    start_period: float = 0.0
+    """Seconds in which failures do not count."""
+    start_interval: float = 5.0
+    retries: int = 3
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of the task and the files that go into the container with it."""
+
+    files: tuple[Path, ...]
+    """Files, or folders whose content is copied."""
+    folder: str
+    """Where they go."""
+    command: str
+    env: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
+    """None: the agent's; empty: the image's."""
+    timeout: float | None = None
+    """Seconds; None: no limit of its own."""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """A command in the agent's container before files are copied out of it."""
+
+    command: str
+    timeout: float = 60.0
+    user: str | None = None
+
+
+@dataclass(frozen=True)
+class Separate:
+    """A container of the verifier's own."""
+
+    spec: ContainerSpec
+    artifacts: tuple[str, ...] = ()
+    """Files and folders that it gets from the agent's container, at the same paths."""
+    collect: tuple[Collect, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. All that is read from its folder."""
+
+    folder: Path
+    instruction: str
+    spec: ContainerSpec
+    tests: Script
+    solution: Script | None
+    agent_timeout: float | None = None
+    healthcheck: Healthcheck | None = None
+    files: Path | None = None
+    """A folder whose content is copied to the working folder, as there is no Dockerfile that does so."""
+    separate: Separate | None = None
+    """None: the tests run in the agent's container."""
+    by_exit_code: bool = False
+    """Whether the exit code of the tests is the reward, without a file."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Fields of the task that have no effect here."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags, category and difficulty."""
+        found = [*_list(self.metadata.get("tags")), *_list(self.metadata.get("keywords"))]
+        found += [self.metadata.get("category"), self.metadata.get("difficulty")]
+        return tuple(str(one) for one in found if one)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

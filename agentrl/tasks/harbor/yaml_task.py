@@ -1,0 +1,84 @@
+"""Reads task folders in the first format of Terminal-Bench: `task.yaml`, `run-tests.sh` and `docker-compose.yaml`.
+
+The exit code of `run-tests.sh` is the reward.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentrl.containers import ContainerSpec
+from agentrl.core.errors import UserError
+from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.tasks.harbor.fields import Fields
+from agentrl.tasks.harbor.task import SOLUTION, TESTS, Script, Task
+
+
+def read_yaml(folder: Path) -> Task:
+    """The task in a folder with a `task.yaml`. Raises UserError."""
+    file = folder / "task.yaml"
+    try:
+        values = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{file} has no fields: write `instruction:` and the others there")
+    fields = Fields(values, str(file))
+    timeout = fields.number("max_agent_timeout_sec", 360)
+    return Task(
+        folder=folder,
+        instruction=_instruction(fields),
+        spec=_spec(folder),
+        tests=_tests(folder, fields),
+        solution=_solution(folder, timeout),
+        agent_timeout=timeout,
+        by_exit_code=True,
+        metadata={key: values.get(key) for key in ("tags", "category", "difficulty")},
+    )
+
+
+def _instruction(fields: Fields) -> str:
+    text = fields.text("instruction")
+    for described in fields.get("descriptions") or ():  # before it had one text
+        text = text or (described.get("description") if described.get("key") == "base" else None)
+    if not text or not text.strip():
+        raise UserError(f"{fields.file}: instruction is empty: write the task for the agent there")
+    return text
+
+
+def _spec(folder: Path) -> ContainerSpec:
+    compose = folder / "docker-compose.yaml"
+    service = read_compose(compose, "client") if compose.is_file() else Service(build=folder)
+    if service.image is None and not ((service.build or folder) / "Dockerfile").is_file():
+        raise UserError(f"{folder}/Dockerfile is missing: write one")
+    env = {"TEST_DIR": TESTS} | service.env
+    build = None if service.image else service.build or folder
+    return ContainerSpec(image=service.image, build=build, workdir=service.workdir, env=env, network="full")
+
+
+def _tests(folder: Path, fields: Fields) -> Script:
+    script = folder / "run-tests.sh"
+    if not script.is_file():
+        raise UserError(f"{script} is missing: its exit code is the reward")
+    files = tuple(place for place in (folder / "tests", script) if place.exists())
+    timeout = fields.number("max_test_timeout_sec", 60)
+    return Script(files, TESTS, f"{TESTS}/run-tests.sh", timeout=timeout)
+
+
+def _solution(folder: Path, timeout: float) -> Script | None:
+    script, steps = folder / "solution.sh", folder / "solution.yaml"
+    if script.is_file():
+        return Script((script,), SOLUTION, f"{SOLUTION}/solution.sh", timeout=timeout)
+    if not steps.is_file():
+        return None
+    lines = [str(step.get("command", "")) for step in _steps(steps)]
+    return Script((), SOLUTION, "\n".join(lines), timeout=timeout)
+
+
+def _steps(file: Path) -> list[dict[str, Any]]:
+    """The commands of a solution that is typed into a terminal."""
+    steps = yaml.safe_load(file.read_text())
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise UserError(f"{file}: write a list of commands")
+    return steps

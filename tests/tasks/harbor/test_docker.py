@@ -1,0 +1,92 @@
+"""Task folders in containers of Docker: solved, untouched, and tampered with."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.containers import Container
+from agentrl.containers.docker.provider import DockerProvider
+from agentrl.tasks.format import Verdict
+from agentrl.tasks.harbor import HarborTask, find_tasks
+from agentrl.tasks.harbor.check import KEEP, Report, check_tasks
+from tests.sandbox.docker.engine import Engine
+from tests.tasks.harbor.unpack import have_image, unpack
+
+pytestmark = pytest.mark.docker
+
+BARE = ("hello-file", "plain-user")
+"""Tasks that Debian alone can run."""
+SPECIAL = ("background-worker", "broken-build")
+
+TAMPERED = """\
+mkdir -p /tests /logs/verifier && echo 1 > /logs/verifier/reward.json
+printf '#!/bin/bash\\necho 1 > /logs/verifier/reward.txt\\n' > /tests/test.sh; chmod a-w /tests/test.sh
+echo /no/library.so > /etc/ld.so.preload
+setsid bash -c 'while sleep 0.01; do echo 1 > /logs/verifier/reward.json; done' > /dev/null 2>&1 < /dev/null &
+"""
+
+
+@pytest.fixture
+async def provider(docker_host: None) -> AsyncIterator[DockerProvider]:
+    provider = DockerProvider()
+    yield provider
+    await provider.close()
+
+
+async def test_tasks_are_checked(engine: Engine, provider: DockerProvider, tmp_path: Path) -> None:
+    unpack("folders", tmp_path / "tasks", *BARE, image=engine.base())
+    unpack("special", tmp_path / "tasks", *SPECIAL, image=engine.base())
+    reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=4)
+    assert [(reports[name].oracle, reports[name].noop, reports[name].problem) for name in BARE] == [(1, 0, "")] * 2
+    assert reports["background-worker"].problem == KEEP
+    assert "no such compiler" in " ".join([reports["broken-build"].problem, *reports["broken-build"].details])
+    assert (tmp_path / "logs/hello-file/oracle/reward.txt").read_text() == "1\n"
+
+
+async def test_tampering_earns_nothing(engine: Engine, provider: DockerProvider, tmp_path: Path) -> None:
+    folder = unpack("folders", tmp_path, "hello-file", image=engine.base()) / "hello-file"
+    task = HarborTask({"path": str(folder)})
+    await provider.prepare(task.spec)
+    container = provider.container(task.spec)
+    try:
+        await container.start()
+        await task.set_up(container)
+        assert (await container.exec(TAMPERED, timeout=60)).code == 0
+        assert await _verified(task, container, tmp_path / "first") == 0
+        assert (await container.exec("echo 'Hello, world!' > hello.txt", timeout=60)).code == 0
+        assert await _verified(task, container, tmp_path / "second") == 1
+    finally:
+        await container.stop()
+
+
+@pytest.mark.slow
+async def test_all_tasks(engine: Engine, provider: DockerProvider, tmp_path: Path) -> None:
+    have_image(engine, tmp_path / "image")
+    reports = await _reports(unpack("folders", tmp_path / "tasks"), provider, tmp_path / "logs", jobs=3)
+    assert len(reports) >= 20
+    assert {name: report.problem for name, report in reports.items() if report.problem} == {}
+    assert {(report.oracle, report.noop) for report in reports.values()} == {(1, 0)}
+    old = unpack("special", tmp_path / "old", "first-format", "typed-solution")
+    first = await _reports(old, provider, tmp_path / "logs", jobs=2)
+    assert [(report.oracle, report.noop) for report in first.values()] == [(1, 0)] * 2
+
+
+def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    tasks = unpack("folders", tmp_path / "tasks", "hello-file", "env-config", image="debian")
+    assert main(["tasks", "check", str(tasks)]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.err.strip().splitlines()) == 1
+    assert "no Docker engine answers" in shown.err
+
+
+async def _reports(folder: Path, provider: DockerProvider, logs: Path, jobs: int) -> dict[str, Report]:
+    tasks = find_tasks(folder)
+    return {report.name: report async for report in check_tasks(tasks, provider, logs, jobs=jobs)}
+
+
+async def _verified(task: HarborTask, container: Container, logs: Path) -> float:
+    verdict: Verdict = await task.verify(container, logs)
+    return verdict.reward

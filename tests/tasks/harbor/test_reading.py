@@ -1,0 +1,206 @@
+"""Task folders: read as they are, or refused in one line that names file and field."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.core.errors import UserError
+from agentrl.tasks.harbor import HarborTask, find_tasks, read_task
+from agentrl.tasks.harbor.folder import task_rows
+from tests.tasks.harbor.unpack import HERE, unpack
+
+PLAIN = {
+    "task.toml": "",
+    "instruction.md": "Do it.",
+    "environment/Dockerfile": "FROM debian:bookworm-slim",
+    "tests/test.sh": "echo 1 > /logs/verifier/reward.txt",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("folders", tmp_path_factory.mktemp("tasks"))
+
+
+def test_all_folders_are_read(folders: Path) -> None:
+    tasks = {name: read_task(folder) for name, folder in find_tasks(folders).items()}
+    assert len(tasks) == len(list((HERE / "folders").iterdir())) >= 20
+    assert all(task.solution is not None and not task.notes for task in tasks.values())
+
+
+def test_fields_of_today_and_of_before(folders: Path) -> None:
+    old = read_task(folders / "sum-column")
+    assert (old.spec.memory_mb, old.spec.storage_mb, old.spec.network) == (1024, 5120, "full")
+    assert old.instruction.startswith("`/data/sales.csv` has")  # without the mark of a benchmark
+    assert old.tests.timeout == 60
+    new = read_task(folders / "sqlite-orders")
+    assert (new.spec.memory_mb, new.spec.cpus, new.spec.network, new.spec.storage_mb) == (512, 1, "full", None)
+    assert (new.spec.build, new.agent_timeout) == (folders / "sqlite-orders/environment", None)
+    assert read_task(folders / "no-network").spec.network == "none"
+    closed = write(folders.parent / "closed", PLAIN | {"task.toml": "[environment]\nallow_internet = false"})
+    assert read_task(closed).spec.network == "none"
+    assert read_task(folders / "shell-function").spec.workdir == "/work"
+    assert read_task(folders / "fix-failing-test").tags == ("repository", "python", "swe", "software-engineering")
+    ready = read_task(folders / "ready-image")
+    assert (ready.spec.image, ready.spec.build, ready.files) == (
+        "agentrl-test-tasks",
+        None,
+        folders / "ready-image/environment",
+    )
+
+
+def test_environment_variables(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTRL_TEST_REGION", raising=False)
+    task = read_task(folders / "env-config")
+    assert task.spec.env == {"APP_MODE": "staging", "APP_REGION": "eu-west"}
+    assert task.tests.env == {"EXPECTED": "mode=staging region=eu-west"}
+    monkeypatch.setenv("AGENTRL_TEST_REGION", "us")
+    assert read_task(folders / "env-config").spec.env["APP_REGION"] == "us"
+
+
+def test_users_health_check_and_compose(folders: Path) -> None:
+    task = read_task(folders / "plain-user")
+    assert (task.spec.user, task.tests.user) == ("dev", "root")
+    check = read_task(folders / "slow-service").healthcheck
+    assert check is not None
+    assert (check.command, check.interval, check.retries) == ("curl -fs localhost:9000/count", 0.2, 3)
+    assert read_task(folders / "one-service-compose").spec.env == {"GREETING": "good morning"}
+
+
+def test_a_verifier_in_a_container_of_its_own(tmp_path: Path) -> None:
+    toml = """
+    artifacts = ["/app/out.txt", {source = "/data"}]
+    [environment]
+    memory_mb = 512
+    [verifier]
+    environment_mode = "separate"
+    network_mode = "no-network"
+    [[verifier.collect]]
+    command = "sync"
+    """
+    task = read_task(write(tmp_path / "copy", PLAIN | {"task.toml": toml}))
+    assert task.separate is not None
+    assert (task.separate.spec.build, task.separate.spec.memory_mb) == (tmp_path / "copy/environment", 512)
+    assert (task.separate.spec.network, task.spec.network) == ("none", "full")
+    assert task.separate.artifacts == ("/app/out.txt", "/data")
+    assert [hook.command for hook in task.separate.collect] == ["sync"]
+    assert task.tests.files == (tmp_path / "copy/tests",)
+    toml = "[verifier.environment]\nmemory_mb = 256"
+    task = read_task(write(tmp_path / "own", PLAIN | {"task.toml": toml, "tests/Dockerfile": "FROM debian"}))
+    assert task.separate is not None
+    assert (task.separate.spec.build, task.separate.spec.memory_mb) == (tmp_path / "own/tests", 256)
+    assert task.tests.files == ()
+    assert not task.notes
+
+
+def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
+    special = unpack("special", tmp_path)
+    task = read_task(special / "first-format")
+    assert (task.by_exit_code, task.agent_timeout, task.tests.timeout) == (True, 60, 30)
+    assert task.spec.env == {"TEST_DIR": "/tests"}
+    typed = read_task(special / "typed-solution")
+    assert typed.instruction == "Write the word blue to /app/colour.txt."
+    assert typed.solution is not None
+    assert typed.solution.command == "cd /app\nprintf blue > colour.txt"
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"task.toml": "= 3"}, "task.toml: Invalid statement"),
+        ({"task.toml": "[verifier]\ntimeout_sec = 'soon'"}, "verifier.timeout_sec is 'soon': write a number"),
+        ({"task.toml": "agent = 3"}, "task.toml: agent is 3: write a table"),
+        ({"task.toml": "[environment]\nmemory = 'much'"}, "environment.memory is 'much': write a size"),
+        ({"task.toml": "[environment]\ngpus = 1"}, "environment.gpus: containers with a GPU are not supported"),
+        ({"task.toml": "[environment]\nos = 'windows'"}, "environment.os is windows: only linux"),
+        ({"task.toml": "[[steps]]\nname = 'a'"}, "steps: a task of several steps"),
+        (
+            {"task.toml": "artifacts = ['out']\n[verifier.environment]\ncpus = 1"},
+            "artifacts is 'out': write full paths",
+        ),
+        ({"task.toml": "[environment]\nnetwork_mode = 'some'"}, "network_mode is 'some': write one of public"),
+        ({"task.toml": "[environment.env]\nA = '${AGENTRL_NOT_SET}'"}, "environment.env.A needs the environment"),
+        ({"instruction.md": " \n"}, "instruction.md is empty"),
+        ({"instruction.md": None}, "instruction.md is missing"),
+        ({"tests/test.sh": None}, "tests/test.sh is missing"),
+        ({"environment/Dockerfile": None}, "environment/Dockerfile is missing: write one, or name"),
+        ({"environment/docker-compose.yaml": "services: {main: {}, db: {}}"}, "needs 2 services, and one"),
+        ({"environment/docker-compose.yaml": "services: {main: {privileged: true}}"}, "main.privileged is not"),
+        ({"environment/docker-compose.yaml": "a"}, "is no Compose file with services"),
+        ({"task.toml": None}, "is no task folder: it has neither task.toml nor task.yaml"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(files: dict[str, str | None], line: str, tmp_path: Path) -> None:
+    merged = PLAIN | files
+    write(tmp_path, {name: text for name, text in merged.items() if text is not None})
+    with pytest.raises(UserError, match=r"(?s).") as caught:
+        read_task(tmp_path)
+    assert line in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_without_an_effect_are_noted(tmp_path: Path) -> None:
+    toml = "[agent]\npatience = 3\nnetwork_mode = 'no-network'\n[[environment.mcp_servers]]\nname = 'a'\n"
+    task = read_task(write(tmp_path, PLAIN | {"task.toml": toml}))
+    assert task.spec.network == "none"
+    assert task.notes == (
+        "agent.network_mode holds for the tests too",
+        "environment.mcp_servers: the agent does not get them",
+        "agent.patience is unknown",
+    )
+
+
+def test_rows_of_a_folder(folders: Path) -> None:
+    rows = task_rows(str(folders))
+    names = [row.uid.rpartition("/")[2] for row in rows]
+    assert names == sorted(names)
+    assert len(set(names)) == len(names) >= 20
+    row = rows[names.index("hello-file")]
+    assert row.uid == f"tasks:{folders}/hello-file"
+    assert row.prompt == [
+        {"role": "user", "content": "Write the file `/app/hello.txt`. It has one line: `Hello, world!`\n"}
+    ]
+    assert (row.data_source, row.ability) == (folders.name, "files")
+    assert HarborTask(row.extra_info["task"]).agent_timeout == 60
+
+
+def test_rows_are_chosen(folders: Path, tmp_path: Path) -> None:
+    assert [row.uid.rpartition("/")[2] for row in task_rows(f"{folders}?tag=git")] == ["git-conflict", "git-recover"]
+    assert len(task_rows(f"{folders}?name=*-service&processes=keep")) == 3
+    assert task_rows(f"{folders}?name=hello-file&processes=keep")[0].extra_info["task"]["processes"] == "keep"
+    assert [row.uid for row in task_rows(f"{folders}/hello-file")] == [f"tasks:{folders}/hello-file/hello-file"]
+    with pytest.raises(UserError, match="choose among broken, name, processes, tag"):
+        task_rows(f"{folders}?tags=git")
+    nested = write(tmp_path / "deep/er/one", PLAIN).parents[1]
+    write(tmp_path / "deep/two", PLAIN | {"task.toml": "[environment]\ngpus = 1"})
+    with pytest.raises(UserError, match=r"two/task.toml: environment.gpus.*\?broken=skip"):
+        task_rows(str(nested))
+    assert [row.uid for row in task_rows(f"{nested}?broken=skip")] == [f"tasks:{nested}/er/one"]
+
+
+def test_a_folder_without_tasks(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no task folder"):
+        find_tasks(tmp_path)
+    with pytest.raises(UserError, match="no such folder"):
+        find_tasks(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"format": "harbor"}, "extra_info.task.path is missing"),
+        ({"path": "x", "proceses": "keep"}, "extra_info.task.proceses: no such field"),
+        ({"path": "x", "processes": "maybe"}, "extra_info.task.processes is 'maybe': write stop or keep"),
+    ],
+)
+def test_wrong_arguments_of_a_row(arguments: dict[str, str], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        HarborTask(arguments)

@@ -1,0 +1,67 @@
+"""The reward that tests leave, in the format's order."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.core.errors import InfraError
+from agentrl.tasks.harbor.rewards import read_reward
+
+REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "reward", "scores"),
+    [
+        ({"reward.txt": " 0.25\n"}, 0, 0.25, {}),
+        ({"reward.txt": "1"}, 5, 1, {}),
+        (
+            {"reward.json": '{"reward": 0.5, "style": 1, "why": "words"}', "reward.txt": "1"},
+            0,
+            0.5,
+            ("reward", "style"),
+        ),
+        ({"reward.json": '{"a": 1, "b": 0}'}, 0, 0.5, ("a", "b")),
+        ({"reward.json": '{"speed": true}'}, 0, 1, ()),
+        ({"reward.json": "0.75"}, 0, 0.75, ()),
+        ({"ctrf.json": REPORT % (3, 0)}, 0, 1, ()),
+        ({"ctrf.json": REPORT % (3, 1)}, 1, 0, ()),
+        ({"ctrf.json": REPORT % (0, 0)}, 0, 0, ()),
+        ({"ctrf.json": REPORT % (3, 0), "reward.txt": "0"}, 0, 0, ()),
+        ({}, 2, 0, ()),
+    ],
+)
+def test_the_first_file_counts(
+    files: dict[str, str], code: int, reward: float, scores: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    verdict = read_reward(tmp_path, code, "words")
+    assert verdict.reward == reward
+    assert tuple(verdict.scores) == tuple(scores)
+    assert verdict.output.startswith("words")
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({}, "ended well and wrote neither reward.txt nor reward.json"),
+        ({"reward.txt": ""}, "reward.txt of the tests holds '' and no number"),
+        ({"reward.txt": "nan"}, "holds 'nan' and no number"),
+        ({"reward.json": "{"}, "reward.json of the tests is no JSON"),
+        ({"reward.json": '{"reward": NaN}'}, "holds no finite numbers"),
+        ({"reward.json": "{}"}, "holds no finite numbers"),
+        ({"ctrf.json": "{}"}, "ctrf.json of the tests has no summary"),
+    ],
+)
+def test_a_broken_verifier_is_no_score(files: dict[str, str], line: str, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InfraError, match=line):
+        read_reward(tmp_path, 0, "")
+
+
+def test_the_exit_code_alone(tmp_path: Path) -> None:
+    (tmp_path / "reward.txt").write_text("1")
+    assert read_reward(tmp_path, 0, "", by_exit_code=True).reward == 1
+    assert read_reward(tmp_path, 1, "", by_exit_code=True).reward == 0
