@@ -37,11 +37,13 @@ def read_separate(folder: Path, top: Fields, verifier: Fields, spec: ContainerSp
 def _artifacts(top: Fields) -> tuple[str, ...]:
     """Paths in the container that the verifier gets."""
     listed = top.get("artifacts") or []
-    found = [one.get("source") if isinstance(one, dict) else one for one in listed]
-    for one in found:
-        if not isinstance(one, str) or not one.startswith("/") or ".." in one.split("/"):
-            raise top.wrong("artifacts", one, "full paths in the container")
-    return tuple(found)
+    return tuple(_full_path(top, one.get("source") if isinstance(one, dict) else one) for one in listed)
+
+
+def _full_path(top: Fields, path: object) -> str:
+    if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+        raise top.wrong("artifacts", path, "full paths in the container")
+    return path
 
 
 def _collects(verifier: Fields) -> tuple[Collect, ...]:
