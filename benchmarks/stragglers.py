@@ -260,7 +260,7 @@ def mean(metrics: Sequence[dict[str, float]], name: str) -> float:
 def ideal_step(sessions: Sequence[Turns], args: argparse.Namespace) -> float:
     """Seconds that the trainer computes in a step."""
     tokens = sum(tokens for turns in sessions for _, tokens in turns)
-    return tokens / len(sessions) * args.rows * args.n / args.speed  # type: ignore[no-any-return]
+    return tokens / len(sessions) * args.rows * args.n / args.speed
 
 
 def kolmogorov_smirnov(one: Sequence[float], other: Sequence[float]) -> float:
