@@ -172,6 +172,9 @@ async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: A
     except UserError as error:
         diagnosis.note("reward", [_as_problem(error)])
         return
+    if judge.loops_only:
+        diagnosis.note("reward", [ok("the rollout itself sets it")])
+        return
     await diagnosis.listen("reward", reward.reward(chat, judge, found))
     await judge.close()
     if _runs_code(diagnosis.config, judge):

@@ -6,6 +6,7 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
 from agentrl.core.plurals import plural
+from agentrl.data.dataset import scored_by_rollout
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.gateway.loop import ProgramAgent
 from agentrl.interactions import InteractionSet
@@ -34,7 +35,8 @@ def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> 
 def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows: Sequence[Row]) -> Iterator[Finding]:
     """Check ground truths and the names of tools, interactions and agent loops."""
     without = [row.uid for row in rows if row.ground_truth in (None, "")]
-    if without and not any(row.tools_kwargs or row.interaction_kwargs for row in rows):
+    otherwise = scored_by_rollout(config.data) or any(row.tools_kwargs or row.interaction_kwargs for row in rows)
+    if without and not otherwise:
         yield warning(
             f"{without[0]} has no ground truth", "put it under reward_model.ground_truth if the reward needs it"
         )
