@@ -5,7 +5,7 @@
 #   make code   a chat model learns to write functions in the sandbox        make bench        the figures in benchmarks/
 #   make check  lint and types only                                          make test-docker  attacks on the sandbox's image
 #   make lock   constraints.txt from pyproject.toml                          make test-newest  the tests on the newest packages
-#   make terminal  a tiny model learns chores with a shell in containers
+#   make terminal  a tiny model trains on chores with a shell in containers
 #   make test-agents  agent programs of the registries behind the gateway
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
@@ -93,11 +93,12 @@ test-slow: $(VENV)/.test
 test-docker: $(VENV)/.test
 	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
 
-# uv, because pip needs minutes to choose the versions of so many packages.
+# uv, because pip needs minutes to choose the versions of so many packages; pip, where uv does not reach an index.
 .venv-agents/.installed: Makefile
 	@test -x .venv-agents/bin/python || $(PYTHON) -m venv .venv-agents
 	@.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
-	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES)
+	@.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python $(AGENT_PACKAGES) \
+		|| .venv-agents/bin/python -m pip install --quiet --disable-pip-version-check $(AGENT_PACKAGES)
 	@touch $@
 
 # Agent programs of the registries behind the gateway, in an environment of their own, and the pages about them. With
@@ -150,7 +151,7 @@ code: $(VENV)/.run
 	$(BIN)/agentrl sft --config-name code_sft
 	$(BIN)/agentrl train --config-name code rollout.multi_turn.enable=true
 
-# A model from scratch learns chores with a shell, each trajectory in a container of agentrl's own sandbox.
+# A model from scratch trains on chores with a shell, each trajectory in a container of agentrl's own sandbox.
 terminal: $(VENV)/.run
 	$(BIN)/agentrl data $(TERMINAL_TASK) --out .cache/data/terminal
 	$(BIN)/agentrl model tiny .cache/models/terminal --tokenizer-data .cache/data/terminal/sft.jsonl

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from agentrl.cli.main import main
 from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.build import pack
 from agentrl.containers.docker.clean import clean
+from agentrl.containers.docker.connection import environments
 from agentrl.containers.docker.container import DockerContainer
 from agentrl.containers.docker.images import with_tag
 from agentrl.containers.docker.owners import OWNER
@@ -51,8 +53,8 @@ class TestContract(Conformance):
 
 
 @pytest.fixture(scope="session")
-def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image with busybox and nothing else: no bash, no `timeout` that others have, no /tmp."""
+def busybox_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of busybox and nothing else: no bash, no `timeout` that others have."""
     found = shutil.which("busybox")
     if found is None or subprocess.run(["ldd", found], capture_output=True).returncode == 0:
         pytest.skip("no static busybox here: install busybox-static")
@@ -64,9 +66,14 @@ def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in subprocess.run([found, "--list"], capture_output=True, text=True).stdout.split():
         if not (root / "bin" / name).exists():
             (root / "bin" / name).symlink_to("busybox")
-    name = f"agentrl-test-busybox-{os.getpid()}"
     subprocess.run(["tar", "-C", root, "-cf", root.parent / "busybox.tar", "."], check=True)
-    engine.docker("import", str(root.parent / "busybox.tar"), name)
+    return root.parent / "busybox.tar"
+
+
+@pytest.fixture(scope="session")
+def busybox(engine: Engine, busybox_files: Path) -> Iterator[str]:
+    name = f"agentrl-test-busybox-{os.getpid()}"
+    engine.docker("import", str(busybox_files), name)
     yield name
     engine.docker("rmi", name)
 
@@ -76,6 +83,53 @@ def busybox(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 async def test_busybox_is_enough(provider: DockerProvider, busybox: str, name: str) -> None:
     async with started(provider, ContainerSpec(busybox)) as container:
         await getattr(Conformance(), name)(container)
+
+
+@pytest.fixture
+def podman(busybox_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An image of podman, whose socket is the engine."""
+    if shutil.which("podman") is None:
+        pytest.skip("no podman here")
+    name, address = f"localhost/agentrl-test-{os.getpid()}:1", f"unix://{tmp_path}/podman.sock"
+    subprocess.run(["podman", "import", busybox_files, name], check=True, capture_output=True)
+    if subprocess.run(["podman", "run", "--rm", "--network=none", name, "true"], capture_output=True).returncode:
+        pytest.skip("podman runs no container here")
+    service = subprocess.Popen(["podman", "system", "service", "--time", "0", address])
+    while not (tmp_path / "podman.sock").exists():
+        time.sleep(0.05)
+    monkeypatch.setenv("DOCKER_HOST", address)
+    yield name
+    subprocess.run(["podman", "rmi", name], capture_output=True)
+    service.terminate()
+    service.wait()
+
+
+@pytest.mark.docker
+async def test_podman(podman: str, tmp_path: Path) -> None:
+    provider = DockerProvider()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "Dockerfile").write_text(f"FROM {podman}\nRUN echo built >/built\n")
+    spec = ContainerSpec(build=tmp_path / "made", network="allow")
+    async with started(provider, spec) as container:
+        await Conformance().test_commands(container)
+        await Conformance().test_a_late_command_ends_with_its_children(container)
+        await Conformance().test_files_go_both_ways(container, tmp_path)
+        assert "403 example.org is not" in (await container.exec("wget -O- http://example.org", timeout=30)).stderr
+        assert (await container.exec("cat /built", timeout=30)).stdout == "built\n"
+    await asyncio.to_thread(subprocess.run, ["podman", "rmi", tag_of(tmp_path / "made")], capture_output=True)
+    await provider.close()
+
+
+def test_podmans_sockets_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "podman").mkdir()
+    (tmp_path / "podman" / "podman.sock").touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    own, first, *_ = environments()
+    assert "DOCKER_HOST" not in own
+    assert first["DOCKER_HOST"] == f"unix://{tmp_path}/podman/podman.sock"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:1")
+    assert [env["DOCKER_HOST"] for env in environments()] == ["tcp://elsewhere:1"]
 
 
 @pytest.mark.docker

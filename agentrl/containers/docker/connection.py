@@ -21,7 +21,7 @@ def connect() -> tuple[Any, dict[str, str]]:
     import docker
 
     trouble = ""
-    for env in _environments():
+    for env in environments():
         try:
             client = docker.from_env(environment=env, timeout=SECONDS, max_pool_size=CONNECTIONS)
             client.ping()
@@ -37,8 +37,8 @@ def require_docker() -> None:
         raise UserError("containers need the docker package: run `pip install 'agentrl[docker]'`")
 
 
-def _environments() -> Iterator[Mapping[str, str]]:
-    """The user's own, then one for each podman of this host."""
+def environments() -> Iterator[Mapping[str, str]]:
+    """To look for an engine with: the user's own, then one for each podman of this host."""
     yield os.environ
     if "DOCKER_HOST" not in os.environ:
         for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/run"):

@@ -21,7 +21,7 @@ from agentrl.core.errors import InfraError
 KEEP = ["sh", "-c", "while :; do sleep 3600; done"]
 """Its first process: one that no process of the container can end, and that reaps those without a parent."""
 LOG = {"max-size": "4m", "max-file": "1"}
-KILL_SECONDS = 15.0
+KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
 
 

@@ -16,7 +16,7 @@ from agentrl.tasks.demo.base import Option, Problem, Task, call, say
 from agentrl.tasks.demo.stage import Script
 
 Numbers = list[int]
-DEFAULT_MISTAKES = 0.5
+DEFAULT_MISTAKES = 0.4
 
 
 @dataclass(frozen=True)
