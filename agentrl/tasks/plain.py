@@ -57,6 +57,7 @@ FIELDS: dict[str, Kind] = {
     "image": TEXT,
     "build": FOLDER,
     "workdir": TEXT,
+    "user": TEXT,
     "env": TEXTS,
     "cpus": NUMBER,
     "memory_mb": WHOLE,
