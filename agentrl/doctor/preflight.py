@@ -122,10 +122,10 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
 
     data, agent = config.data, config.rollout.agent
     parts = plain_parts(data, list(files), what)
+    first = [row for rows in parts for row in rows[:WHOLE_ROWS]]
     if trains and what == "data.train_files":
         check_enough_rows(config, sum(len(rows) for rows in parts))
     read = [rows for rows in parts if isinstance(rows, Rows)]
-    first = [row for rows in parts for row in rows[:WHOLE_ROWS]]
     silent = [uid for rows in read for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
     names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))
     for name in sorted(names) if config.model.external_lib is None else ():

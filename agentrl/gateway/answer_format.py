@@ -32,7 +32,7 @@ class AnswerFormat:
     written: str
     """The schema as JSON text; equal ones are equal formats."""
 
-    def told(self) -> Message:
+    def instruction(self) -> Message:
         """The message that tells the model: a user's, because templates drop or refuse late system messages."""
         schema = json.loads(self.written)
         kind = "one JSON object." if schema == ANY_OBJECT else f"JSON that fits this schema: {self.written}"
@@ -43,7 +43,7 @@ class AnswerFormat:
         wrong = self._complaint(text)
         if wrong is None:
             return None
-        return {"role": "user", "content": f"The answer does not fit: {wrong[:LONGEST]}\n{text_of(self.told())}"}
+        return {"role": "user", "content": f"The answer does not fit: {wrong[:LONGEST]}\n{text_of(self.instruction())}"}
 
     def _complaint(self, text: str) -> str | None:
         try:

@@ -77,11 +77,11 @@ class Forest:
         known = self._turns.get(place.turn, ()) if place.turn else ()
         turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
         if turn is not None:
-            return self._after(turn, [*place.tail, *_told(request, turn)], place.digest)
+            return self._after(turn, [*place.tail, *_instructions(request, turn)], place.digest)
         whole = [*request.conversation.head, *self._read(request, 0)]
         if not whole:
             raise Refused("messages: give at least one")
-        return self._new(request.tools, [*whole, *_told(request)], place.digest)
+        return self._new(request.tools, [*whole, *_instructions(request)], place.digest)
 
     def again(self, name: str, said: Message, digest: Digest) -> Pending:
         """After the answer `name`, which its client does not get; the next one ends the same conversation. Raises
@@ -133,9 +133,9 @@ class Forest:
         history = turn.branch.messages[: turn.messages]
         same_tools = canonical.start(request.tools) == canonical.start(turn.branch.schemas)
         if same_tools and (not head or history[: len(head)] == head):
-            return self._after(turn, [*new, *_told(request, turn)], digest)
+            return self._after(turn, [*new, *_instructions(request, turn)], digest)
         old = [message for message in history if not (head and message["role"] == "system")]
-        return self._new(request.tools, [*head, *old, *new, *_told(request)], digest)
+        return self._new(request.tools, [*head, *old, *new, *_instructions(request)], digest)
 
     def _after(self, turn: Turn, new: list[Message], digest: Digest) -> Pending:
         return _first_form(softened(new, middle=True), lambda new: self._continued(turn, new, digest))
@@ -201,11 +201,11 @@ class Forest:
         return None if isinstance(step, Split) else step.segments
 
 
-def _told(request: Request, turn: Turn | None = None) -> list[Message]:
-    """What the model is told about the form of its answer, unless the conversation up to `turn` has it."""
-    told = [] if request.format is None else [request.format.told()]
+def _instructions(request: Request, turn: Turn | None = None) -> list[Message]:
+    """Those on the form of the answer, unless the conversation up to `turn` has them."""
+    wanted = [] if request.format is None else [request.format.instruction()]
     known = [] if turn is None else turn.branch.messages[: turn.messages]
-    return [message for message in told if message not in known]
+    return [message for message in wanted if message not in known]
 
 
 def _first_form(forms: Iterable[list[Message]], begin: Callable[[list[Message]], Pending]) -> Pending:

@@ -47,7 +47,7 @@ class Images:
 
     def _begin(self, spec: ContainerSpec) -> asyncio.Task[None]:
         task = self._tasks[_key(spec)] = asyncio.create_task(self._get(spec))
-        task.add_done_callback(_told)
+        task.add_done_callback(_log_failure)
         return task
 
     async def _get(self, spec: ContainerSpec) -> None:
@@ -68,7 +68,7 @@ def _key(spec: ContainerSpec) -> tuple[str, str]:
     return str(spec.image), str(spec.build)
 
 
-def _told(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     """Log a failure, also of an image that nobody waits for."""
     if not task.cancelled() and (error := task.exception()):
         lines = "".join(f"\n  | {line}" for line in getattr(error.__cause__, "details", ()))

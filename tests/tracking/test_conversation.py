@@ -125,7 +125,7 @@ def test_the_phases_of_a_container_and_its_verification_are_shown(told, decode):
     seconds = {"build": 1.0, "start": 0.5, "run": 12.0, "verify": 3.0}
     told.extra["task"] = {"container": "box-1", "seconds": seconds, "output": "2 passed\n\x1b[31m1\n"}
     lines = inside(drawn(conversation(told, decode)))
-    start = lines.index("container box-1: build 1.0s, start 0.5s, run 12s, verify 3.0s")
+    start = lines.index("container box-1: build 1.0s, start 500ms, run 12s, verify 3.0s")
     assert lines[start + 1 : start + 3] == ["  2 passed", "  ␛[31m1"]
     told.extra["task"] = "arithmetic"  # a user's own
     assert not any(line.startswith("container") for line in inside(drawn(conversation(told, decode))))

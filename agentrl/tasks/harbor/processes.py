@@ -52,9 +52,10 @@ class Seen:
     """Inodes of sockets that wait for others."""
 
     def serving(self) -> set[int]:
-        """Processes with a socket that waits for others, and all their children."""
+        """Processes with a socket that waits for others, and all their children. Those of process 1 are no children:
+        it adopts all that have lost their parent."""
         found = {pid for pid, sockets in self.sockets.items() if sockets & self.listening}
-        while more := {one.pid for one in self.processes if one.parent in found} - found:
+        while more := {one.pid for one in self.processes if one.parent in found - {1}} - found:
             found |= more
         return found
 
