@@ -88,10 +88,12 @@ test: check
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m 'slow and not gpu and not docker' --timeout 1800
 
-# Builds the sandbox's image and attacks it, and runs agents in containers. As root on Debian it installs and starts a Docker engine if none runs; other
-# obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with more languages.
+# Builds the sandbox's image and attacks it, runs agents, tasks and tests in containers. As root on Debian it installs and
+# starts a Docker engine if none runs; other obstacles are printed in one line. AGENTRL_DOCKER_TIER=extra: the image with
+# more languages; DOCKER_TESTS=docker: also each of the task folders (a minute).
+DOCKER_TESTS ?= docker and not slow
 test-docker: $(VENV)/.test
-	$(BIN)/python -m pytest -q -rs -m docker tests/sandbox/docker tests/containers tests/gateway tests/docs
+	$(BIN)/python -m pytest -q -rs -m '$(DOCKER_TESTS)' tests/sandbox/docker tests/containers tests/gateway tests/docs tests/tasks
 
 # uv, because pip needs minutes to choose the versions of so many packages; pip, where uv does not reach an index.
 .venv-agents/.installed: Makefile
