@@ -26,6 +26,7 @@ def settings(tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPat
         *overrides,
         f"data.train_files={tmp_path / 'rows.jsonl'}",
         "data.val_files=null",
+        "trainer.val_before_train=false",
         "rollout.containers.provider=tests.tasks.local_provider:LocalProvider",
         "rollout.containers.max_starting=1",
         "rollout.max_concurrent_trajectories=3",
