@@ -38,6 +38,10 @@ AGENT_PACKAGES := mini-swe-agent==2.4.6 openai-agents==0.24.0 langgraph==1.2.22 
 # Environments that tests train on, each package in an environment of its own.
 VERIFIERS_PACKAGES := verifiers==0.4.0 marble-v1==0.1.0
 OPENENV_PACKAGES := openenv==0.10.0
+# It needs Python 3.12 or later: of the interpreters here the first that is.
+NEMO_GYM_PACKAGES := nemo-gym==0.4.0
+NEWER_PYTHON = $(shell for p in $(PYTHON) python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python); do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$p" && break; done)
 UV := uv==0.13.9
 
 export HF_HUB_OFFLINE ?= 1
@@ -102,8 +106,12 @@ test-docker: $(VENV)/.test
 .venv-agents/.installed: WANTED = $(AGENT_PACKAGES)
 .venv-verifiers/.installed: WANTED = $(VERIFIERS_PACKAGES)
 .venv-openenv/.installed: WANTED = $(OPENENV_PACKAGES)
-.venv-agents/.installed .venv-verifiers/.installed .venv-openenv/.installed: Makefile
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+.venv-nemo-gym/.installed: WANTED = $(NEMO_GYM_PACKAGES)
+INTERPRETER = $(PYTHON)
+.venv-nemo-gym/.installed: INTERPRETER = $(or $(NEWER_PYTHON),$(PYTHON))
+ENVIRONMENTS := .venv-agents .venv-verifiers .venv-openenv .venv-nemo-gym
+$(ENVIRONMENTS:=/.installed): Makefile
+	@test -x $(@D)/bin/python || $(INTERPRETER) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
 	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python $(WANTED) \
 		|| $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WANTED)
@@ -111,9 +119,9 @@ test-docker: $(VENV)/.test
 
 # Agent programs and environments of the registries behind the gateway, in environments of their own, and the pages about
 # them. With bytecode: each of them imports some thousand modules.
-test-agents: $(VENV)/.test .venv-agents/.installed .venv-verifiers/.installed .venv-openenv/.installed
+test-agents: $(VENV)/.test $(ENVIRONMENTS:=/.installed)
 	AGENTRL_AGENTS=$(CURDIR)/.venv-agents/bin AGENTRL_VERIFIERS=$(CURDIR)/.venv-verifiers \
-		AGENTRL_OPENENV=$(CURDIR)/.venv-openenv OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs \
+		AGENTRL_OPENENV=$(CURDIR)/.venv-openenv AGENTRL_NEMO_GYM=$(CURDIR)/.venv-nemo-gym OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m agents -n 2 --dist worksteal tests/gateway tests/docs \
 		tests/environments
 
 # With real SGLang and vLLM, from `agentrl engine install`.

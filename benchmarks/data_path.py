@@ -3,10 +3,10 @@
     python benchmarks/data_path.py --out before.json            # on one tree
     python benchmarks/data_path.py --against before.json        # on another: the ratios
 
-No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, packed,
-scored, made ready for eight ranks of a Ray run and dumped as a step does it. CPU seconds are those of this process
-alone, all threads together; what another process does for it is not in them. Run it on a quiet machine. Bytes are exact
-on any machine.
+No model and no engine: trajectories of several turns are recorded as an agent loop records them, checked, read from a
+rollout worker's bytes, packed, scored, made ready for eight ranks of a Ray run and dumped as a step does it, after a
+few of them that do not count. CPU seconds are those of this process alone, all threads together; what another process
+does for it is not in them. Run it on a quiet machine. Bytes are exact on any machine.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from agentrl.training.packing import advantages_by_key, pack_tokens, place_rewar
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Span, Trajectory
+from agentrl.trajectory.wire import pack, unpack
 
 VOCABULARY = 50_000
 GROUP, TURNS, PROMPT, MODEL, REPLY = 8, 6, 200, 180, 60
@@ -163,6 +164,10 @@ def measured(tokens: int, folder: Path) -> Figures:
     with stages("check"):
         for ledger in ledgers:
             ledger.check()
+    sent = [pack(each) for each in trajectories]
+    with stages("from a worker"):
+        for data, each in zip(sent, trajectories, strict=True):
+            unpack(data, each.row)
     with stages("metrics"):
         rollout_metrics(trajectories)
     with stages("pack"):
@@ -214,7 +219,8 @@ def main() -> None:
     logging.disable()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        seconds = measured(args.tokens, Path(folder))
+        measured(1, Path(folder) / "first")  # imports, and what a first call sets up
+        seconds = measured(args.tokens, Path(folder) / "run")
     lengths = PROMPT + TURNS * (MODEL + REPLY)
     count = max(GROUP, args.tokens // lengths // GROUP * GROUP) * lengths
     found = {name: value / count * 1e6 for name, value in seconds.items()}

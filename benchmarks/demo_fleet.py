@@ -37,9 +37,12 @@ from agentrl.tracking import read_metrics
 HERE = Path(__file__).resolve().parent.parent
 HELD_OUT = 256
 """Rows: 64, as the demo has, would tell 5 points from nothing."""
-WARM_UP = {"game": ["--config-name=tiny_sft", "trainer.total_training_steps=150", "data.train_batch_size=8"]}
+WARM_UP = {
+    "game": ["--config-name=tiny_sft", "trainer.total_training_steps=150", "data.train_batch_size=8", "optim.lr=2e-3"]
+}
+SIZE = {"game": ["--layers", "2", "--hidden", "128"]}
 SCRIPT = re.compile(r"^```python\n(# demonstrations\.py\n.*?)^```", re.DOTALL | re.MULTILINE)
-"""The game's warm-up and demonstrations are those of its page."""
+"""The game's model, warm-up and demonstrations are those of its page."""
 SMALL = ["--train", "64", "--val", "8", "--demos", "64"]
 """Rows and demonstrations with --steps, to see that it runs."""
 
@@ -108,7 +111,7 @@ class Fleet:
             words = [*DATA[args.preset].split(), *small, "--seed", str(seed), "--out", str(folder / "data")]
             self._must(log, "data", *words)
         if args.model is None:
-            self._must(log, "model", "tiny", str(model), "--tokenizer-data", demos)
+            self._must(log, "model", "tiny", str(model), "--tokenizer-data", demos, *SIZE.get(args.preset, []))
         files = [f"model.path={model}", f"data.train_files={demos}", f"trainer.output_dir={folder / 'warm'}"]
         seeds = [f"trainer.seed={seed}", f"data.seed={seed}", f"trainer.device={args.device}"]
         seeds += [f"trainer.total_training_steps={4 * args.steps}"] if args.steps else []
@@ -118,7 +121,7 @@ class Fleet:
 
     def _play(self, log: Path, folder: Path, seed: int) -> None:
         """Demonstrations of the game, by the script of its page. Raises RuntimeError."""
-        entry = (HERE / "configs/environments/guess.yaml").read_text()
+        entry = (HERE / "configs/environments/poker.yaml").read_text()
         (folder / "environments.yaml").write_text(f"{entry}  val_rows: {8 if self.args.steps else HELD_OUT}\n")
         script = SCRIPT.findall((HERE / "docs/environments.md").read_text())[0]
         (folder / "demonstrations.py").write_text(script.replace("Random(0)", f"Random({seed})"))

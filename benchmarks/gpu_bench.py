@@ -139,6 +139,7 @@ class Bench:
             "passes": [None if size == "default" else int(size) for size in self.args.passes],
             "tokens": self.args.update_tokens,
             "lengths": self.args.lengths,
+            "groups": [self.work.prompts, self.work.group, self.work.prompt_tokens, self.work.new_tokens],
             "steps": 2,
             "settings": [
                 f"model.path={self.model}",

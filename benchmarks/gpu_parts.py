@@ -119,19 +119,38 @@ def mixed_batch(tokens: int, lengths: tuple[int, int], vocabulary: int) -> Any:
     return random_batch(drawn(), vocabulary, draw)
 
 
+def grouped_batch(prompts: int, group: int, prompt_tokens: int, new_tokens: int, vocabulary: int) -> Any:
+    """Random answers, `group` to each of so many random prompts."""
+    draw = torch.Generator().manual_seed(0)
+    asked = [random_ids(prompt_tokens, vocabulary, draw) for _ in range(prompts)]
+    owners = [number for number in range(prompts) for _ in range(group)]
+    return _packed([(asked[owner], random_ids(new_tokens, vocabulary, draw)) for owner in owners], owners, draw)
+
+
 def random_batch(lengths: Iterable[int], vocabulary: int, draw: torch.Generator) -> Any:
     """Random sequences, half prompt and half model tokens, with random advantages."""
+    drawn = [(random_ids(length, vocabulary, draw), length // 2) for length in lengths]
+    return _packed([(ids[:prompt], ids[prompt:]) for ids, prompt in drawn], [0] * len(drawn), draw)
+
+
+def random_ids(count: int, vocabulary: int, draw: torch.Generator) -> list[int]:
+    """So many token ids."""
+    ids: list[int] = torch.randint(vocabulary, (count,), generator=draw).tolist()
+    return ids
+
+
+def _packed(sequences: list[tuple[list[int], list[int]]], owners: list[int], draw: torch.Generator) -> Any:
+    """Prompts and answers with random advantages."""
     from agentrl.training import pack_ledgers
     from agentrl.trajectory.ledger import Ledger
 
     ledgers: list[Ledger] = []
-    for length in lengths:
-        ids = torch.randint(vocabulary, (length,), generator=draw).tolist()
+    for prompt, answer in sequences:
         ledger = Ledger()
-        ledger.append_prompt(ids[: length // 2])
-        ledger.append_model(ids[length // 2 :], [-1.0] * (length - length // 2), turn=0, version=0)
+        ledger.append_prompt(prompt)
+        ledger.append_model(answer, [-1.0] * len(answer), turn=0, version=0)
         ledgers.append(ledger)
-    batch = pack_ledgers(ledgers, group=[0] * len(ledgers))
+    batch = pack_ledgers(ledgers, group=owners)
     batch.advantages = torch.randn(batch.num_tokens, generator=draw) * batch.mask
     return batch
 

@@ -2,13 +2,15 @@
 
     python benchmarks/one_gpu.py --tokenizer MODEL                      # Qwen3-1.7B's shape, random weights
     python benchmarks/one_gpu.py --model MODEL --column before=../old --column after=.
+    python benchmarks/one_gpu.py --tokenizer MODEL --column main=. --column shared=. actor.share_prompts=true
     python benchmarks/one_gpu.py --device cpu --tiny                    # everything on a CPU, in two minutes
 
 Parts: `train`, a run of `agentrl train` with nothing set but model, batch and lengths (seconds by phase, the GPU's load
 in each, sync's share, memory beside `agentrl doctor`'s estimate, command to the end of step 1); `rollout`, the loop
 over the same server without it, and over the limit of the memory (gpu_rollout.py); `update`, MFU by pass size over
-sequences of mixed lengths (gpu_update.py). A column is a checkout and further settings; the ratio is that of the last
-column to the first. A part that fails is a line of the table. --out has all figures, logs, and samples of the GPU.
+sequences of mixed lengths, then over groups like the run's: seconds, tokens computed, losses (gpu_update.py). A column
+is a checkout and further settings; the ratio is that of the last column to the first. A part that fails is a line of
+the table. --out has all figures, logs, and samples of the GPU.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""Processes that start with PyTorch and transformers imported, so that a command costs no seconds of imports.
+"""Processes that start with PyTorch and transformers imported, so that a command costs no seconds of imports; and with
+a configuration composed.
 
-Each is a fork of one server process, which is started when the first is asked for. Apart from the imports it is what
+Each is a fork of one server process, which is started when the first is asked for. Apart from that it is what
 `python -m agentrl` is: a process, an exit code, signals, streams of its own. tests/cli and tests/packaging start the
 command cold.
 """
@@ -29,6 +30,7 @@ IMPORTED = [
     "agentrl.cli.train",
     "agentrl.engines.hf.engine",
     "agentrl.training.checkpoint.run_start",
+    "tests.composed",
     __name__,
 ]
 START_METHOD = "forkserver"

@@ -53,23 +53,24 @@ class Written:
     calls: list[Named]
     texts: tuple[str, ...]
     """From the end of the generation prompt on, including the turn's end."""
+    variants: tuple[str, ...]
+    """Each text, with and without what ends it."""
 
-    def read_by(self, parser: Parser, ends: Sequence[str]) -> str | None:
+    def read_by(self, parser: Parser) -> str | None:
         """The text that the parser reads back exactly, with or without what ends it; None: none of them."""
-        variants = (cut for text in self.texts for cut in (text, *_without_end(text, ends)))
-        return next((text for text in variants if reads(parser, text, self.calls)), None)
+        return next((text for text in self.variants if reads(parser, text, self.calls)), None)
 
 
 def readers(template: Template, further: Sequence[tuple[str, Parser]] = ()) -> list[str]:
     """Names of the formats that read the template's own calls, the best first; `further` ones besides PARSERS."""
-    plain, ends = written(template, PLAIN), _tokens(template)
-    fitting = {name: parser for name, parser in (*built_in_parsers(), *further) if plain.read_by(parser, ends)}
+    plain = written(template, PLAIN)
+    fitting = {name: parser for name, parser in (*built_in_parsers(), *further) if plain.read_by(parser)}
     if len(set(fitting.values())) < 2:
         return list(fitting)
     others = [written(template, calls, content) for content, calls in FURTHER]
 
     def score(name: str) -> int:
-        return sum(bool(other.read_by(fitting[name], ends)) for other in others)
+        return sum(bool(other.read_by(fitting[name])) for other in others)
 
     return sorted(fitting, key=score, reverse=True)
 
@@ -87,7 +88,7 @@ def call_ends(template: Template, parser: Parser) -> list[str]:
     the calls, nobody knows where they end.
     """
     plain, ends = written(template, PLAIN), _tokens(template)
-    text = plain.read_by(parser, ends)
+    text = plain.read_by(parser)
     if text is None:
         return []
     shown = next(whole for whole in plain.texts if whole.startswith(text))
@@ -109,7 +110,9 @@ def reads(parser: Parser, text: str, calls: list[Named]) -> bool:
 def written(template: Template, calls: list[Named], content: str = "") -> Written:
     """The turns with which the template itself makes these calls; no text where it refuses or drops them."""
     texts = [_turn(template, _calling(calls, ids, content)) for ids in ("agentrl{i:02d}", "functions.{name}:{i}")]
-    return Written(calls, tuple(dict.fromkeys(text for text in texts if text)))
+    texts, ends = list(dict.fromkeys(filter(None, texts))), _tokens(template)
+    variants = (variant for text in texts for variant in (text, *_without_end(text, ends)))
+    return Written(calls, tuple(texts), tuple(variants))
 
 
 def _turn(template: Template, turn: Message) -> str:

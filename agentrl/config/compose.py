@@ -17,7 +17,7 @@ from agentrl.config.names import written
 from agentrl.config.overrides import read_overrides, read_values
 from agentrl.config.presets import Presets
 from agentrl.config.schema import Config
-from agentrl.config.tree import Reader, apply
+from agentrl.config.tree import Reader, apply, to_object
 from agentrl.config.validate import TRAINING, Check, validate
 from agentrl.config.verl_defaults import MARK, VerlDefaults, file_of
 from agentrl.config.verl_version import find_version
@@ -99,7 +99,7 @@ def to_yaml(config: Any) -> str:
 def _typed(tree: DictConfig, schema: type) -> Any:
     """Raises UserError for a value of the wrong type or an interpolation that leads nowhere."""
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree))
+        return to_object(tree, schema)
     except OmegaConfBaseException as error:
         raise UserError(_type_message(error, tree, schema_keys(schema))) from error
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import yaml
@@ -78,20 +78,15 @@ class Presets:
         return self._hydra(choices)
 
     def _hydra(self, choices: Sequence[str], *, whole: bool = False) -> DictConfig:
-        from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException
 
-        main, *others = self.folders
+        wanted = (self.name, tuple(self.folders), tuple(choices), whole)
+        mixed = self.own or self.searchpath
         try:
-            with (
-                warnings.catch_warnings(record=True) as caught,
-                also_in(others),
-                initialize_config_dir(str(main), version_base="1.3"),
-            ):
-                config = compose(self.name, list(choices), return_hydra_config=whole)
+            config, warned = _compose(*wanted) if mixed else _compose_ours(_state(self.folders[0]), *wanted)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise UserError(f"{self.name}.yaml: {one_line(error)}") from error
-        self.notes = list(dict.fromkeys([*self.notes, *(_note(str(warning.message)) for warning in caught)]))
+        self.notes = list(dict.fromkeys([*self.notes, *map(_note, warned)]))
         return config
 
     def _file(self) -> Path:
@@ -104,6 +99,33 @@ class Presets:
         raise UserError(
             f"--config-name {self.name}: no such file in {self.folders[0]} (--config-dir names another); {fix}"
         )
+
+
+def _compose(name: str, folders: Sequence[Path], choices: Sequence[str], whole: bool) -> tuple[DictConfig, list[str]]:
+    """The tree that Hydra puts together from the folders, the first of which has `name`; and its warnings."""
+    from hydra import compose, initialize_config_dir
+
+    main, *others = folders
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        also_in(others),
+        initialize_config_dir(str(main), version_base="1.3"),
+    ):
+        config = compose(name, list(choices), return_hydra_config=whole)
+    return config, [str(warning.message) for warning in caught]
+
+
+@lru_cache(maxsize=64)
+def _compose_ours(
+    state: frozenset[tuple[Path, int]], name: str, folders: Sequence[Path], choices: Sequence[str], whole: bool
+) -> tuple[DictConfig, list[str]]:
+    """The same from our own files alone, once while they stay as they are: nobody may change the tree."""
+    return _compose(name, folders, choices, whole)
+
+
+def _state(folder: Path) -> frozenset[tuple[Path, int]]:
+    """When each file was written."""
+    return frozenset((file, file.stat().st_mtime_ns) for file in folder.rglob("*.yaml"))
 
 
 def _searchpath(file: Path) -> list[Path]:

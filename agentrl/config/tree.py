@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -118,6 +119,17 @@ def resolved(config: DictConfig, path: str) -> Any:
     except OmegaConfBaseException as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def to_object(tree: DictConfig, schema: type) -> Any:
+    """An object of the schema with the values of `tree`. Raises OmegaConfBaseException for a wrong type."""
+    return OmegaConf.to_object(OmegaConf.merge(_defaults(schema), tree))
+
+
+@cache
+def _defaults(schema: type) -> DictConfig:
+    """Made once a process, because it takes longer than the rest of a merge; `merge` copies it."""
+    return OmegaConf.structured(schema)
 
 
 def apply(settings: Iterable[Setting], onto: DictConfig) -> None:

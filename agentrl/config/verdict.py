@@ -21,7 +21,7 @@ from agentrl.config.choices import CHOICES, OPEN
 from agentrl.config.keys import Key, home, nearest, schema_keys, schema_sections
 from agentrl.config.names import destination, lookup, table, translate, written
 from agentrl.config.sources import Given, Source
-from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved
+from agentrl.config.tree import INTERPOLATION, Reader, Setting, apply, resolved, to_object
 from agentrl.config.validate import SETTINGS, Check, check_word, sections_for
 from agentrl.config.verl_defaults import VerlDefaults
 from agentrl.core.errors import UserError
@@ -195,7 +195,7 @@ def together(verdicts: Iterable[Verdict], schema: type, verl: VerlDefaults | Non
     if verl is not None:
         apply(verl.settings(), tree)
     apply(settings, tree)
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), tree))
+    config = to_object(tree, schema)
     return Together(config, [] if verl is None else verl.finish(config, {setting.path for setting in settings}))
 
 

@@ -21,6 +21,11 @@ def runs_the_model(kind: Any) -> bool:
     return hasattr(kind, "program")
 
 
+def brings_rows(kind: Any) -> bool:
+    """Whether environments of a kind have rows of their own, each with an agent loop."""
+    return hasattr(kind, "rows")
+
+
 ESTIMATOR_COLUMNS = ("rewards", "mask", "cu_seqlens", "trajectory", "group")
 
 ADVANTAGES: Registry[Any] = Registry(
@@ -163,7 +168,10 @@ TASKS: Registry[Any] = Registry(
 LOOPS: Registry[Any] = Registry(
     "an agent loop",
     decorator="agent_loop",
-    places=("rollout/loops", "gateway/loop.py", "environments/loop.py", "environments/outside.py"),
+    places=(
+        *("rollout/loops", "gateway/loop.py"),
+        *("environments/loop.py", "environments/outside.py", "environments/nemo_gym/loop.py"),
+    ),
     contract=ClassContract(None, ("async run(trajectory, sampling)",), functions=False),
 )
 """`rollout.agent.default_agent_loop`, and a row's `agent_name`."""
@@ -200,14 +208,19 @@ ENVIRONMENT_KINDS: Registry[Any] = Registry(
     places=("environments/kinds",),
     contract=EitherContract(
         ClassContract("id, kwargs, folder=", ("reset(seed)", "step(action)", "close()")),
-        ClassContract("id, kwargs, folder=", ("program(count, turns)",), functions=False),
-        second=runs_the_model,
+        EitherContract(
+            ClassContract("id, kwargs, folder=", ("program(count, turns)",), functions=False),
+            ClassContract("id, kwargs, folder=", ("rows(entry, held_out)",), functions=False),
+            second=brings_rows,
+        ),
+        second=lambda kind: runs_the_model(kind) or brings_rows(kind),
     ),
     marks=("unfinished",),
 )
 """The key of an entry of `environments.yaml` that has the environment's id; the entry's further keys are keywords. Mark
 `unfinished`: the reward of a side that cannot go on, where the entry says nothing. The second contract is that of kinds
-whose environments ask the model themselves: see `agentrl.environments.outside`."""
+whose environments ask the model themselves: see `agentrl.environments.outside`. The third is that of kinds with rows of
+their own: a list of `Row`, each of which names its agent loop."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (
     ADVANTAGES,

@@ -100,7 +100,7 @@ async def _diagnose(diagnosis: Diagnosis, split: str, count: int) -> None:
 async def _with_rows(diagnosis: Diagnosis, env: Environment, found: list[Row], sandbox: Any, tokenizer: Any) -> None:
     config, first = diagnosis.config, found[0]
     chat = _strict(config, env.chat)
-    schemas = env.tools.schemas(first.tool_selection)
+    schemas = rows.prompt_tools(config, env.tools, first)
     diagnosis.note("rows", rows.lengths(config, chat, env.tools, found))
     diagnosis.note("rows", rows.contents(config, env.tools, env.interactions, found))
     diagnosis.note("template", template.append_only(chat, first.prompt, schemas))

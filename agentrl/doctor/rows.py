@@ -1,6 +1,7 @@
 """Checks the rows: prompt lengths, and the names of tools, interactions and agent loops."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.config.schema import Config
@@ -18,9 +19,10 @@ from agentrl.trajectory.row import Row
 def lengths(config: Config, chat: Chat, tools: ToolSet, rows: Sequence[Row]) -> Iterator[Finding]:
     """Compare prompt lengths in tokens to `data.max_prompt_length`."""
     data = config.data
-    found = [len(chat.prompt(row.prompt, tools.schemas(row.tool_selection) or None)) for row in rows]
+    shown = [prompt_tools(config, tools, row) for row in rows]
+    found = [len(chat.prompt(row.prompt, schemas or None)) for row, schemas in zip(rows, shown, strict=True)]
     without_tools = len(chat.prompt(rows[0].prompt))
-    share = f", {found[0] - without_tools} of them for {plural(len(tools), 'tool')}" if len(tools) else ""
+    share = f", {found[0] - without_tools} of them for {plural(len(shown[0]), 'tool')}" if shown[0] else ""
     text = f"prompts of {min(found)} to {max(found)} tokens{share}; data.max_prompt_length={data.max_prompt_length}"
     if max(found) <= data.max_prompt_length:
         yield ok(text)
@@ -55,6 +57,13 @@ def contents(config: Config, tools: ToolSet, interactions: InteractionSet, rows:
                 interactions.open("doctor", row.interaction_kwargs)
         except UserError as error:
             yield problem(f"{row.uid}: {error}", "correct the row, or the tool")
+
+
+def prompt_tools(config: Config, tools: ToolSet, row: Row) -> list[dict[str, Any]]:
+    """Schemas of the tools in a row's prompt."""
+    agent, multi_turn = config.rollout.agent, config.rollout.multi_turn.enable
+    name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn)
+    return loop_class(name, agent.agent_loop_config_path).prompt_tools(row, tools)
 
 
 def runs_programs(config: Config, rows: Sequence[Row]) -> bool:

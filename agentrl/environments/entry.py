@@ -8,7 +8,7 @@ import yaml
 
 from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
-from agentrl.core.points import ENVIRONMENT_KINDS, runs_the_model
+from agentrl.core.points import ENVIRONMENT_KINDS, brings_rows, runs_the_model
 from agentrl.core.resources import find, read_text
 from agentrl.core.user_errors import did_you_mean, reported_as
 from agentrl.environments.own import is_own
@@ -45,7 +45,7 @@ class Entry:
     max_steps: int | None = None
     """Most steps of a trajectory, over all sides."""
     timeout: float | None = None
-    """Seconds for a reset or a step, 60 by default; or for a rollout that the environment runs."""
+    """Seconds for a reset, a step or a request, 60 by default; or for a rollout that the environment runs."""
     reward: str | None = None
     """Function of a step's reward that gives the one to use: `file.py:name`."""
     success_at: float = 1.0
@@ -72,6 +72,11 @@ class Entry:
         """Whether the environment itself asks the model. Raises UserError."""
         return runs_the_model(ENVIRONMENT_KINDS.get(self.kind, f"environment {self.name}"))
 
+    @property
+    def brings_rows(self) -> bool:
+        """Whether the environment has rows of its own. Raises UserError."""
+        return brings_rows(ENVIRONMENT_KINDS.get(self.kind, f"environment {self.name}"))
+
     def make(self) -> Any:
         """An environment. Raises UserError."""
         return ENVIRONMENT_KINDS.make(self.kind, f"environment {self.name}", self.id, self.kwargs, **self.options)
@@ -84,6 +89,8 @@ class Entry:
 COMMON = {f.name: f for f in fields(Entry) if f.name not in ("name", "kind", "id", "folder", "options")}
 OF_A_STEP = ("system", "max_steps", "reward", "invalid_reward", "unfinished_reward")
 """Keys of environments that are stepped."""
+OF_A_SEED = ("rows", "val_rows", "first_seed")
+"""Keys of environments that are made of numbers."""
 NUMBERS = (
     "rows",
     "val_rows",
@@ -123,7 +130,9 @@ def _entry(name: str, written: Any, file: Path) -> Entry:
         raise UserError(f"{where}: {kind} is {written[kind]!r}; write the environment's id")
     rest = {key: value for key, value in written.items() if key != kind}
     found = ENVIRONMENT_KINDS.get(kind, where)
-    left_out = OF_A_STEP if runs_the_model(found) else ()
+    left_out: tuple[str, ...] = OF_A_STEP if runs_the_model(found) else ()
+    if brings_rows(found):
+        left_out = (*OF_A_SEED, *(key for key in OF_A_STEP if key != "max_steps"))
     options = keywords_of(found) - {"id", "kwargs", "folder"}
     _check(rest, {*COMMON, *options} - {*left_out}, where)
     common = {key: value for key, value in rest.items() if key in COMMON}

@@ -32,6 +32,29 @@ def fitted(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
     return function(*args, **UserFunction(function).fit(offered))
 
 
+def interpreter(written: str | None, folder: str, package: str, further: str = "") -> str:
+    """The path of an interpreter that has a package; that of a virtual environment is a link, which stays one.
+
+    `further`: packages that it needs besides. Raises UserError.
+    """
+    if written is None and find_spec(package.replace("-", "_")) is None:
+        raise UserError(
+            f"{package} is not installed here: write `python: .venv-{package}/bin/python`, an interpreter that has it; "
+            + _how_to_make(f".venv-{package}", package, further)
+        )
+    if written is None:
+        return sys.executable
+    path = Path(folder, Path(written).expanduser()).absolute()
+    if not path.exists():
+        raise UserError(f"python: there is no {path}; {_how_to_make(path.parents[1], package, further)}")
+    return str(path)
+
+
+def _how_to_make(folder: str | Path, package: str, further: str) -> str:
+    commands = f"make one: `python3.12 -m venv {folder}`, then `{folder}/bin/pip install {package}`"
+    return f"{commands}, {further}" if further else commands
+
+
 def require(package: str, what: str) -> None:
     """Raises UserError where a package is not installed."""
     if find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""The row source `env:NAME`: one row a seed, or a task. `env:NAME/val` has the held-out ones.
+"""The row source `env:NAME`: one row a seed, a task, or a line of its data. `env:NAME/val` has the held-out ones.
 
 Invariant: the seeds of training and of held-out rows do not overlap. The samples of a row's group share its seed, so
 they begin in the same state.
@@ -76,6 +76,9 @@ def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
     if not name:
         raise UserError("env: names no environment: write env:NAME, a name in data.environment_config_path")
     entry = read_entry(data.environment_config_path, name)
+    if entry.brings_rows:
+        brought: Sequence[Row] = entry.make().rows(entry, held_out)
+        return brought
     middle = entry.first_seed + entry.rows
     numbers = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
     if entry.runs_the_model:

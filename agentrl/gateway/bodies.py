@@ -17,12 +17,13 @@ from agentrl.gateway.request import Body, Refused
 
 @dataclass(frozen=True)
 class LastBody:
-    """A body that was read: its text, its value, and where the list of its history ends in the text."""
+    """A body that was read: its value, and its text in two parts."""
 
-    text: bytes
+    begun: bytes
+    """Up to the bracket that closes the list of its history; all of the text where that is not known."""
     value: Body
-    end: int | None = None
-    """Position of the bracket that closes the list; None: not known."""
+    rest: bytes = b""
+    """From that bracket on."""
 
 
 class BodyReader:
@@ -53,30 +54,35 @@ def parse(text: bytes) -> Body:
 
 def _continued(last: LastBody, text: bytes, history: str) -> LastBody | None:
     """The body as the last one with further items at the end of its history; None where it is another one."""
-    end = _end(last, text, history) if last.end is None else last.end
-    if end is None or text[: end + 1] != last.text[:end] + b"," or not text.endswith(last.text[end:]):
+    begun, rest = (last.begun, last.rest) if last.rest else _parts(last, text, history)
+    end, close = len(begun), len(text) - len(rest)
+    # startswith compares without a copy: the text is long.
+    if not rest or text[end : end + 1] != b"," or not text.startswith(begun) or not text.endswith(rest):
         return None
-    close = len(text) - len(last.text) + end
     try:
         # Whole items: so brackets and braces after them close what they closed in the last body.
         items = orjson.loads(b"[%b]" % text[end + 1 : close])
     except ValueError:
         return None
-    return LastBody(text, {**last.value, history: [*last.value[history], *items]}, close) if items else None
+    value = {**last.value, history: [*last.value[history], *items]}
+    return LastBody(text[:close], value, text[close:]) if items else None
 
 
-def _end(last: LastBody, text: bytes, history: str) -> int | None:
-    """Where the history of the last body ends, if another text goes on there."""
-    at, fields = common_length(last.text, text), list(last.value)
-    if last.text[at : at + 1] != b"]" or not last.value.get(history):
-        return None
+def _parts(last: LastBody, text: bytes, history: str) -> tuple[bytes, bytes]:
+    """The last body up to the end of its history, and from there on, if another text goes on there; else the second
+    is empty."""
+    at, fields = common_length(last.begun, text), list(last.value)
+    begun, rest = last.begun[:at], last.begun[at:]
+    if not rest.startswith(b"]") or not last.value.get(history):
+        return begun, b""
     try:
-        rest = orjson.loads(b'{"%b":[%b' % (history.encode(), last.text[at:]))
+        closed = orjson.loads(b'{"%b":[%b' % (history.encode(), rest))
     except ValueError:
-        return None
+        return begun, b""
     # The fields after this bracket are those after the history: so it closes the history.
     after = {name: last.value[name] for name in fields[fields.index(history) + 1 :]}
-    return at if list(rest) == [history, *after] and rest == {history: [], **after} else None
+    same = list(closed) == [history, *after] and closed == {history: [], **after}
+    return begun, rest if same else b""
 
 
 def _loads(text: bytes) -> Any:

@@ -7,13 +7,14 @@ Invariants:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from agentrl.core.prefixes import common_length
 from agentrl.gateway import canonical
 from agentrl.gateway.canonical import Digest
 from agentrl.gateway.request import Refused
-from agentrl.trajectory.message import Message
+from agentrl.trajectory.message import Message, text_of
 
 REFERENCE = "reference"
 """Field of a message that stands for an item of an earlier answer: the item's id."""
@@ -63,15 +64,16 @@ class Conversation:
 def turns_joined(messages: Sequence[Message]) -> list[Message]:
     """Assistant messages in a row as one: these protocols write a turn's text and its calls apart."""
     whole: list[Message] = []
-    for message in messages:
-        if _said(message) and whole and _said(whole[-1]):
-            before = whole[-1]
-            text = "\n".join(filter(None, [before["content"], message["content"]]))
-            calls = [*before.get("tool_calls", []), *message.get("tool_calls", [])]
-            whole[-1] = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
-        else:
-            whole.append(message)
+    for said, run in groupby(messages, _said):
+        found = list(run)
+        whole += [_joined(found)] if said and len(found) > 1 else found
     return whole
+
+
+def _joined(said: Sequence[Message]) -> Message:
+    text = "\n".join(filter(None, map(text_of, said)))
+    calls = [call for message in said for call in message.get("tool_calls", ())]
+    return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
 
 
 def _said(message: Message) -> bool:

@@ -20,14 +20,12 @@ from agentrl.gateway.branch import Branch, Drawn, Pending, Place, Turn
 from agentrl.gateway.canonical import Digest
 from agentrl.gateway.conversation import Marked, name_results, referred
 from agentrl.gateway.opening import opening
-from agentrl.gateway.request import Refused, Request, too_long
+from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.size import Size
 from agentrl.gateway.softening import softened
 from agentrl.trajectory.ledger import Source
 from agentrl.trajectory.medium import media_of
-from agentrl.trajectory.message import Message, text_of
-
-MOST_PER_TOKEN, USUAL_TOKEN = 16, 4
-"""Characters of a token: in a long text on average at the most, and usually."""
+from agentrl.trajectory.message import Message
 
 
 class Forest:
@@ -35,7 +33,7 @@ class Forest:
 
     def __init__(self, chat: Chat, longest: int, *, inference_template: bool = False) -> None:
         """`longest`: tokens of prompt and answer."""
-        self.chat, self.longest = chat, longest
+        self.chat, self._size = chat, Size(chat, longest)
         self.inference_template = inference_template
         self.branches: list[Branch] = []
         """Those with an answer, in the order of their first."""
@@ -77,14 +75,15 @@ class Forest:
         return self._openings[name]
 
     def _begin(self, request: Request) -> Pending:
+        self._size.check_items(len(request.conversation.items))
         if request.previous:
             return self._following(request)
-        place = self._place(request)
+        place, whole = self._place(request)
         known = self._turns.get(place.turn, ()) if place.turn else ()
         turn = next((turn for turn in known if not turn.continued), known[-1] if known else None)
         if turn is not None:
             return self._after(turn, [*place.tail, *_instructions(request, turn)], place.digest)
-        whole = [*request.conversation.head, *self._read(request, 0)]
+        whole = [*request.conversation.head, *(self._read(request, 0) if whole is None else whole)]
         if not whole:
             raise Refused("messages: give at least one")
         return self._new(request.tools, [*whole, *_instructions(request)], place.digest)
@@ -154,15 +153,17 @@ class Forest:
     def _new(self, tools: list[dict[str, Any]], messages: list[Message], digest: Digest) -> Pending:
         return _first_form(softened(messages), lambda messages: self._begun(tools, messages, digest))
 
-    def _place(self, request: Request) -> Place:
-        """Where the request's history ends; only items that no request has had before are read. Raises Refused."""
+    def _place(self, request: Request) -> tuple[Place, list[Message] | None]:
+        """Where the request's history ends; only items that no request has had before are read. The messages of all
+        items, or None where some were not read. Raises Refused."""
         self._last = request.conversation.marked(request.tools, self._last)
         marks = self._last.marks
         known = next((i for i in range(len(marks) - 1, 0, -1) if marks[i] in self._places), 0)
         place = self._places[marks[known]] if known else self._beginning(request)
-        place = place.after(self._read(request, known))
+        read = self._read(request, known)
+        place = place.after(read)
         self._places[marks[-1]] = place
-        return place
+        return place, None if known else read
 
     @staticmethod
     def _beginning(request: Request) -> Place:
@@ -170,10 +171,7 @@ class Forest:
 
     def _read(self, request: Request, first: int) -> list[Message]:
         messages = request.conversation.since(first)
-        size = sum(len(text_of(message)) for message in messages)
-        # To render and encode them would keep all rollouts waiting.
-        if size > MOST_PER_TOKEN * self.longest or len(messages) > self.longest:
-            raise too_long(max(size // USUAL_TOKEN, len(messages)), self.longest)
+        self._size.check(messages)
         messages = referred(messages, self._told)
         name_results(messages, self._names)
         return messages

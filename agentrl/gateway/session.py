@@ -9,24 +9,23 @@ Invariants:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.chat import Chat
 from agentrl.chat.template import LEAD
-from agentrl.chat.thinking import BLOCKS, begins_with
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.answer_format import unfenced
 from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.branch import Drawn, Pending
 from agentrl.gateway.forest import Forest
+from agentrl.gateway.reply import after_thinking, call_records, cut_at_stop, rename_calls, shown
 from agentrl.gateway.request import Answer, Finish, Refused, Request, too_long
 from agentrl.rollout.episode import recorded
 from agentrl.rollout.loops.base import Environment
 from agentrl.rollout.seeds import seed_for
-from agentrl.trajectory.message import Message, Reply, as_tool_call, call_id
+from agentrl.trajectory.message import Message, as_tool_call, call_id
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
 AGENTS = ("temperature", "top_p")
@@ -190,7 +189,7 @@ class Session:
             drawn.ids += generation.token_ids
             drawn.logprobs += generation.logprobs
             drawn.versions += generation.versions or [generation.weight_version] * n
-            stopped = self._cut(drawn, request.stop) or self._cut_media(drawn)
+            stopped = cut_at_stop(self.chat, drawn, request.stop) or self._cut_media(drawn)
             finished = stopped is not None or generation.finish_reason != "abort"
             more = 0 if finished else most - len(drawn.ids)
         return drawn, stopped
@@ -205,23 +204,6 @@ class Session:
         own = {name: getattr(request, name) for name in AGENTS} if self.own_sampling else {}
         own = {name: value for name, value in own.items() if value is not None}
         return {"candidates": 0, "stop_token_ids": self.chat.stop_token_ids, **own}
-
-    def _cut(self, drawn: Drawn, stops: Sequence[str]) -> str | None:
-        """End the answer with the token that completes a stop string, as if generation had ended there."""
-        text = self.chat.decode(drawn.ids) if stops else ""
-        found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-        if not found:
-            return None
-        at, stop = min(found)
-        low, high = 1, len(drawn.ids)
-        while low < high:
-            middle = (low + high) // 2
-            if len(self.chat.decode(drawn.ids[:middle])) >= at + len(stop):
-                high = middle
-            else:
-                low = middle + 1
-        drawn.keep(low)
-        return stop
 
     def _cut_media(self, drawn: Drawn) -> str | None:
         """End the answer before a token that stands for an image: no model can show itself one."""
@@ -238,11 +220,11 @@ class Session:
         at = len(pending.ids) - pending.begun
         reply = self.chat.parse([*pending.ids[at:], *drawn.ids], schemas, lead=pending.ids[max(at - LEAD, 0) : at])
         name = f"{self.trajectory.key}/{pending.number}"
-        _rename(reply, name)
+        rename_calls(reply, name)
         calls = reply.calls if "tool_calls" in reply.message and schemas else []
-        text, reasoning = _shown(reply.message)
+        text, reasoning = shown(reply.message)
         if reply.calls and not schemas:  # calls of tools that the client did not name are text
-            text = _answer(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
+            text = after_thinking(self.chat.decode(drawn.ids[:-1] if reply.closed else drawn.ids))
         if stopped:
             text = text.partition(stopped)[0]
         text = unfenced(text) if request.format is not None else text
@@ -250,6 +232,7 @@ class Session:
         id = call_id(name, 0)
         self.forest.write(pending, drawn, reply.message, sent, name=id, closed=reply.closed)
         self._record()
+        self.trajectory.tool_calls += call_records(reply.calls if schemas else (), self.trajectory.turns - 1)
         finish: Finish = "tool_calls" if calls else "stop" if reply.closed or stopped is not None else "length"
         tokens = zip(drawn.ids, drawn.logprobs, strict=True) if request.logprobs else ()
         return Answer(
@@ -285,31 +268,3 @@ def _asked_again(request: Request, answer: Answer) -> Message | None:
     if request.format is None or answer.finish != "stop" or answer.stop is not None:
         return None
     return request.format.asked_again(answer.text)
-
-
-def _rename(reply: Reply, name: str) -> None:
-    """Give the calls ids that no other turn has: the same text may come again."""
-    for i, call in enumerate(reply.calls):
-        call.id = call_id(name, i + 1)
-    if "tool_calls" in reply.message:
-        reply.message["tool_calls"] = [as_tool_call(call) for call in reply.calls]
-
-
-def _answer(text: str) -> str:
-    """A turn's text after its thinking."""
-    for closing in BLOCKS.values():
-        text = text.rpartition(closing)[2]
-    return text.strip()
-
-
-def _shown(message: Message) -> tuple[str, str]:
-    """Text and reasoning of a turn, apart."""
-    text = str(message.get("content") or "")
-    if "reasoning_content" in message:
-        return text.strip(), str(message["reasoning_content"]).strip()
-    opened = begins_with(text)
-    closing = BLOCKS.get(opened, "")
-    if not opened:
-        return text.strip(), ""
-    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
-    return (rest.strip(), thought.strip()) if found else ("", thought.strip())

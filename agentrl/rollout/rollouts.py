@@ -147,7 +147,7 @@ class Rollouts:
 
     def prompt_length(self, row: Row) -> int:
         """Tokens of a row's first prompt, tools included."""
-        schemas = self.env.tools.schemas(row.tool_selection) if self._loop_for(row).uses_tools else []
+        schemas = self._loop_for(row).prompt_tools(row, self.env.tools)
         return len(self.env.chat.prompt(self.env.chat.see(row.prompt), schemas))
 
     def decode(self, ids: Sequence[int]) -> str:

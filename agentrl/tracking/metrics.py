@@ -190,7 +190,7 @@ def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
-    tool_seconds = sorted(call.seconds for t in trajectories for call in t.tool_calls)
+    tool_seconds = sorted(call.seconds for t in trajectories for call in t.tool_calls if call.seconds)  # 0: unknown
     lives = [max(s.end for s in t.spans) - min(s.start for s in t.spans) for t in trajectories if t.spans]
     by_kind: dict[str, list[float]] = defaultdict(list)
     for span in (span for t in trajectories for span in t.spans):

@@ -15,6 +15,7 @@ from agentrl.algorithms import PolicyLoss
 from agentrl.algorithms.segments import numbers_within, sequence_of, sum_by
 from agentrl.training.batch import Batch
 from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.shared_prompts import Prompt
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,16 @@ class Layout:
     """Whether all advantages are 0."""
     mixed: bool
     """Whether some sequences have images, and others none."""
+    shared: list[Prompt] | None = None
+    """The prompts, where a pass computes equal ones once; None: it computes every token."""
 
     @classmethod
-    def of(cls, batch: Batch) -> "Layout":
-        """The layout of a whole batch, whose advantages may be missing."""
+    def of(cls, batch: Batch, shares: bool = False) -> "Layout":
+        """The layout of a whole batch, whose advantages may be missing. `shares`: passes compute equal prompts once,
+        but for those with images."""
         images = [bool(media) for media in batch.media.held] if batch.media else [False]
-        return cls(batch.lengths, batch.group.tolist(), _still(batch), any(images) and not all(images))
+        shared = batch.prompts if shares and batch.media is None else None
+        return cls(batch.lengths, batch.group.tolist(), _still(batch), any(images) and not all(images), shared)
 
     @property
     def prompts(self) -> int:

@@ -5,35 +5,29 @@ and the metrics of the whole. So one process, whose share is all, and many run t
 """
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from agentrl.config.checks.fit import cut_distribution
 from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
-from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.core.errors import UserError
-from agentrl.training import Batch, PolicyActor, device_for, load_model, load_processor, load_tokenizer, tune_cpu
+from agentrl.training import Batch, PolicyActor, device_for, load_processor, load_tokenizer, tune_cpu
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.critic import ValueCritic
 from agentrl.training.dealing import Layout, Plan, prompts_of
-from agentrl.training.micro_batches import MicroBatching, check_shares, for_ranks, micro_batching_like
 from agentrl.training.model.export import write_model
-from agentrl.training.model.loading import float32_masters, freeze_vision_tower
 from agentrl.training.model.logprobs import score_tokens
-from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.parallel.sharding import Load, load_on_ranks, match_trained_precision
 from agentrl.training.passes import description, fit_passes
-from agentrl.training.perf.compiled_block import compiles, start_workers
+from agentrl.training.perf.compiled_block import start_workers
 from agentrl.training.perf.compiling import uncompiled
 from agentrl.training.perf.meter import Meter, Spent
 from agentrl.training.perf.profiling import Profiling
-from agentrl.training.reference import Reference, ref_micro_batching
+from agentrl.training.reference import Reference
+from agentrl.training.roles import Roles
 from agentrl.training.trainable import Trainable
 from agentrl.training.warm_up import Enough, warm_up
 
@@ -47,13 +41,14 @@ class Learner:
         self.config = config
         self.ranks = ranks or Ranks()
         self.device = device_for(config.trainer.device)
+        self.roles = Roles(config, self.device, self.ranks)
         if self.device.type == "cpu":
             tune_cpu()
-        elif self._compiles(config.actor.use_torch_compile):
+        elif self.roles.compiles():
             start_workers()
         self.tokenizer = load_tokenizer(config.model)
         self.processor = load_processor(config.model, self.tokenizer).processor or self.tokenizer
-        self.module = self._load(config.actor.fsdp_config, trained=not config.trainer.val_only)
+        self.module = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)
@@ -66,25 +61,11 @@ class Learner:
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
-        algorithm, data = self.config.algorithm, self.config.data
-        if algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
-            self.reference = self._reference()
+        if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
+            self.reference = self.roles.reference(self.module)
         if has_critic(self.config):
-            self.critic = self._critic(total_steps)
-        self.actor = PolicyActor(
-            self.module,
-            actor=self.config.actor,
-            temperature=self._temperature,
-            device=self.device,
-            total_steps=total_steps,
-            max_response_length=data.max_response_length,
-            scoring=self._scoring(),
-            rollout_correction=None if cut_distribution(self.config.rollout) else algorithm.rollout_correction,
-            reference=self.reference if full_kl_in(self.config) == "loss" else None,
-            ranks=self.ranks,
-            balance=self.config.trainer.balance_batch,
-            shares=self._shares(),
-        )
+            self.critic = self.roles.critic(total_steps)
+        self.actor = self.roles.actor(self.module, self.reference, total_steps)
 
     def warm_up(self, enough: Enough = lambda: False) -> None:
         """Compile the passes of a step, until `enough`; nothing where `use_torch_compile` is off. Call it after
@@ -161,12 +142,6 @@ class Learner:
         return apart or not self._require_actor().single_step(prompts)
 
     @property
-    def _temperature(self) -> float:
-        """The sampling temperature; 0: greedy, and the engine's log-probs have temperature 1."""
-        rollout = self.config.rollout
-        return rollout.temperature if rollout.do_sample else 0.0
-
-    @property
     def _step(self) -> int:
         """The current training step, by the optimizer's schedule."""
         return (self.critic or self._require_actor()).optimizer.schedule_step + 1
@@ -217,88 +192,9 @@ class Learner:
         if self.config.actor.fsdp_config.param_offload and self.ranks.mesh is not None:
             self.module.move(self.device)
 
-    def _shares(self) -> bool:
-        """Whether the policy's passes compute equal prompts once. Raises UserError where they cannot."""
-        shares = self.config.actor.share_prompts
-        if shares:
-            check_shares(self.module, self.device, self.ranks)
-        return shares
-
-    def _scoring(self) -> MicroBatching:
-        rollout = self.config.rollout
-        return micro_batching_like(
-            self.config.actor,
-            self.device,
-            rollout.log_prob_use_dynamic_bsz,
-            rollout.log_prob_max_token_len_per_gpu,
-            rollout.log_prob_micro_batch_size_per_gpu,
-        )
-
-    def _reference(self) -> Reference:
-        adapter = hasattr(self.module, "disable_adapter")
-        ref, balance = self.config.ref, self.config.trainer.balance_batch
-        offload = ref.fsdp_config.param_offload
-        sharded = replace(
-            ref.fsdp_config,
-            offload_policy=offload or ref.fsdp_config.offload_policy,
-            reshard_after_forward=ref.fsdp_config.reshard_after_forward is not False,  # it has no backward pass
-        )
-        sizes = replace(ref_micro_batching(ref, self.config.actor, self.device), shares=self._shares())
-        return Reference(
-            self.module if adapter else match_trained_precision(self._load(sharded, compiled=ref.use_torch_compile)),
-            temperature=self._temperature,
-            micro_batching=for_ranks(sizes, self.module, ranks=self.ranks, balance=balance),
-            device=self.device,
-            offload=offload and self.ranks.mesh is None,
-        )
-
-    def _critic(self, total_steps: int) -> ValueCritic:
-        critic = self.config.critic
-        network = critic.model if critic.model.path else replace(critic.model, path=self.config.model.path)
-        return ValueCritic(
-            self._load_on_ranks(
-                lambda device: load_value_model(network, device=device, seed=self.config.trainer.seed),
-                critic.fsdp_config,
-            ),
-            critic=critic,
-            actor=self.config.actor,
-            device=self.device,
-            total_steps=total_steps,
-            vf_coef=self.config.algorithm.vf_coef,
-            max_response_length=self.config.data.max_response_length,
-            ranks=self.ranks,
-            balance=self.config.trainer.balance_batch,
-        )
-
     def _trainables(self) -> dict[str, Trainable]:
         both: dict[str, Trainable | None] = {"policy": self._require_actor(), "critic": self.critic}
         return {name: trainable for name, trainable in both.items() if trainable is not None}
-
-    def _load(self, fsdp_config: FsdpConfig, *, trained: bool = False, compiled: bool | None = None) -> Any:
-        """Load the policy's initial weights; `trained`: with float32 parameters."""
-        config = self.config
-
-        def load(device: torch.device) -> Any:
-            module = load_model(config.model, device=device, seed=config.trainer.seed)
-            if config.actor.freeze_vision_tower:
-                freeze_vision_tower(module)
-            return float32_masters(module) if trained else module
-
-        return self._load_on_ranks(load, fsdp_config, compiled)
-
-    def _load_on_ranks(self, load: Load, fsdp_config: FsdpConfig, compiled: bool | None = None) -> Any:
-        """A model on this device, or sharded over the ranks. `compiled`: None: as the actor."""
-        actor = self.config.actor
-        return load_on_ranks(
-            load,
-            self.ranks,
-            fsdp_config,
-            device=self.device,
-            compiled=self._compiles(actor.use_torch_compile if compiled is None else compiled),
-        )
-
-    def _compiles(self, chosen: bool | None) -> bool:
-        return compiles(chosen, self.device, fused=self.config.model.use_liger)
 
     def _require_actor(self) -> PolicyActor:
         if self.actor is None:

@@ -42,24 +42,22 @@ class MicroBatching:
     by_default: bool = field(default=False, compare=False)
     """Whether no key sets `max_tokens`."""
     shares: bool = field(default=False, compare=False)
-    """Whether a pass computes equal prompts once; on one rank."""
+    """Whether a pass computes equal prompts once."""
 
     def split(self, batch: Batch, sequences: list[int] | None = None) -> list[list[int]]:
         """Micro-batches of the given sequences (None: all), as indices into the batch, which is this rank's share.
 
         All ranks get the same number of micro-batches; empty ones only run the collectives. Collective.
         """
-        lengths = batch.lengths
-        sequences = list(range(batch.num_sequences)) if sequences is None else sequences
-        if self._share(batch) and not self.max_sequences:
-            return self._families(batch, sequences)
-        parts = self._micro_batches(lengths, sequences)
-        if self.ranks.data_world == 1:
-            return parts
-        most = self.ranks.most(len(parts))
-        smaller = self._micro_batches(lengths, sequences, at_least=most)
-        parts = smaller if len(smaller) <= most else parts
-        return parts + [[]] * (most - len(parts))
+        units = self._units(batch, list(range(batch.num_sequences)) if sequences is None else sequences)
+        sizes = [self._tokens(batch, unit) for unit in units]
+        parts = self._micro_batches(sizes)
+        if self.ranks.data_world > 1:
+            most = self.ranks.most(len(parts))
+            smaller = self._micro_batches(sizes, at_least=most)
+            parts = smaller if len(smaller) <= most else parts
+            parts += [[]] * (most - len(parts))
+        return [[i for unit in part for i in units[unit]] for part in parts]
 
     def halved(self, batch: Batch, sequences: list[int] | None = None) -> "MicroBatching | None":
         """Limits under which the fullest micro-batch is split; None where it is a single sequence."""
@@ -81,20 +79,17 @@ class MicroBatching:
         lengths = [batch.lengths[i] for i in rows]
         return pass_tokens(lengths, [batch.prompts[i] for i in rows]) if self._share(batch) else sum(lengths)
 
-    def _families(self, batch: Batch, sequences: list[int]) -> list[list[int]]:
-        """Micro-batches in which sequences with the same prompt are together."""
+    def _units(self, batch: Batch, sequences: list[int]) -> list[list[int]]:
+        """Sequences that stay in one micro-batch: those with the same prompt, where passes share it."""
+        if self.max_sequences or not self._share(batch):
+            return [[i] for i in sequences]
         lengths, prompts = [batch.lengths[i] for i in sequences], [batch.prompts[i] for i in sequences]
-        units = [[sequences[i] for i in members] for members in families(lengths, prompts, self.max_tokens)]
-        parts = micro_batches([self._tokens(batch, u) for u in units], max_tokens=self.max_tokens, max_sequences=None)
-        return [[i for unit in part for i in units[unit]] for part in parts]
+        return [[sequences[i] for i in members] for members in families(lengths, prompts, self.max_tokens)]
 
-    def _micro_batches(self, lengths: list[int], sequences: list[int], *, at_least: int = 1) -> list[list[int]]:
+    def _micro_batches(self, sizes: list[int], *, at_least: int = 1) -> list[list[int]]:
         # Sequence-parallel ranks split the tokens of a micro-batch, so it may have `seq_world` times as many.
         tokens = self.max_tokens and self.max_tokens * self.ranks.seq_world
-        parts = micro_batches(
-            [lengths[i] for i in sequences], max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least
-        )
-        return [[sequences[i] for i in rows] for rows in parts]
+        return micro_batches(sizes, max_tokens=tokens, max_sequences=self.max_sequences, at_least=at_least)
 
 
 def micro_batch_tokens(tokens: int | None, device: torch.device) -> int:
@@ -132,8 +127,11 @@ def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
 
 def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:
     """Raises UserError where passes of a model cannot compute equal prompts once."""
-    if ranks.world > 1 or not is_packed(module):
-        raise UserError("actor.share_prompts=true needs one process, and a model whose sequences can be packed")
+    if ranks.seq_world > 1 or not is_packed(module):
+        raise UserError(
+            "actor.share_prompts=true needs a model whose sequences can be packed, and "
+            "actor.ulysses_sequence_parallel_size=1"
+        )
     if not kernel_shares(module.config, device):
         raise UserError(
             f"actor.share_prompts=true: attention by {kernel_of(module.config, device)} computes whole sequences only; "

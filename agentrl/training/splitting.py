@@ -6,10 +6,13 @@ All are deterministic. The split does not change the result: loss weights are co
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
 import torch
+
+from agentrl.training.shared_prompts import Prompt, repeated
 
 
 def mini_batches(
@@ -56,25 +59,79 @@ def micro_batches(
     return filled
 
 
-def deal(lengths: Sequence[int], parts: Sequence[Sequence[int]], count: int, *, hidden: int | None) -> list[list[int]]:
+def deal(
+    lengths: Sequence[int],
+    parts: Sequence[Sequence[int]],
+    count: int,
+    *,
+    hidden: int | None,
+    prompts: Sequence[Prompt] | None = None,
+) -> list[list[int]]:
     """Distribute sequences over `count` ranks so that each of `parts`, lists of sequences, is about equal work.
 
     Returns ascending indices into `lengths`. With the model's `hidden` size the heaviest sequence goes to the rank with
-    the least work of the part, then of all parts before. Without, a rank gets a contiguous run of each part.
+    the least work of the part, then of all parts before. Without, a rank gets a contiguous run of each part. With
+    `prompts`, which a rank computes once, sequences of the same prompt stay together where the work allows it.
     """
+    work = None if hidden is None else Work(lengths, hidden, prompts)
     shares: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for part in parts:
-        costs = None if hidden is None else [sequence_cost(lengths[i], hidden) for i in part]
-        for rank, dealt in enumerate(_runs(len(part), count) if costs is None else _even(costs, loads)):
-            shares[rank] += [part[i] for i in dealt]
-            loads[rank] += 0.0 if costs is None else sum(costs[i] for i in dealt)
+        for rank, dealt in enumerate(_runs(part, count) if work is None else _balanced_shares(part, loads, work)):
+            shares[rank] += dealt
+            loads[rank] += 0.0 if work is None else work(dealt)
     return [sorted(share) for share in shares]
 
 
-def _runs(size: int, count: int) -> list[range]:
-    bounds = [size * i // count for i in range(count + 1)]
-    return [range(i, j) for i, j in pairwise(bounds)]
+@dataclass(frozen=True)
+class Work:
+    """The cost of sequences that one rank computes."""
+
+    lengths: Sequence[int]
+    hidden: int
+    prompts: Sequence[Prompt] | None
+    """None: every token is computed."""
+
+    def __call__(self, sequences: Sequence[int]) -> float:
+        whole = sum(sequence_cost(self.lengths[i], self.hidden) for i in sequences)
+        again = repeated(self.prompts[i] for i in sequences) if self.prompts else []
+        return whole - sum(sequence_cost(tokens, self.hidden) for tokens in again)
+
+    def families(self, part: Sequence[int]) -> list[list[int]]:
+        """The sequences of a part by their prompt."""
+        alike: dict[int, list[int]] = {}
+        for i in part:
+            alike.setdefault(self.prompts[i].number if self.prompts else i, []).append(i)
+        return list(alike.values())
+
+
+def _runs(part: Sequence[int], count: int) -> list[list[int]]:
+    bounds = [len(part) * i // count for i in range(count + 1)]
+    return [list(part[i:j]) for i, j in pairwise(bounds)]
+
+
+def _balanced_shares(part: Sequence[int], loads: Sequence[float], work: Work) -> list[list[int]]:
+    """The sequences of a part for each rank, which has `loads` already.
+
+    Families are whole, or split where they are more than a fair share, a half or a quarter of it: the way with the
+    lightest heaviest share, for each part of a family computes the prompt again.
+    """
+    families = work.families(part)
+    costs = [work(family) for family in families]
+    fair = sum(costs) / len(loads)
+
+    def dealt(pieces: int) -> list[list[int]]:
+        units = [u for f, cost in zip(families, costs, strict=True) for u in _split(f, ceil(cost * pieces / fair))]
+        return [[i for u in own for i in units[u]] for own in _even([work(unit) for unit in units], loads)]
+
+    ways = (0, 1, 2, 4) if work.prompts else (0,)
+    return min((dealt(pieces) for pieces in ways), key=lambda shares: max(map(work, shares)))
+
+
+def _split(family: list[int], pieces: int) -> list[list[int]]:
+    """A family in so many parts, at least one, or as many as it has members."""
+    pieces = min(max(pieces, 1), len(family))
+    return [family[i::pieces] for i in range(pieces)]
 
 
 def _even(costs: Sequence[float], loads: Sequence[float]) -> list[list[int]]:

@@ -82,7 +82,7 @@ class Trainable:
         minis = mini_batches(layout.group, steps.prompts, generator=generator)
         # Sequences that get a backward pass, and the others: each rank has about as many passes of each kind.
         parts = [[i for i in mini if self.moves(layout, i) is moves] for mini in minis for moves in (True, False)]
-        return deal(layout.lengths, parts, sizes.ranks.data_world, hidden=sizes.hidden)
+        return deal(layout.lengths, parts, sizes.ranks.data_world, hidden=sizes.hidden, prompts=layout.shared)
 
     def moves(self, layout: Layout, sequence: int) -> bool:
         """Whether the loss of a sequence has a gradient, as far as its advantages say."""

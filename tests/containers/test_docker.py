@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -173,7 +175,7 @@ async def test_entrypoints(provider: DockerProvider, spec: ContainerSpec, engine
         text = f"FROM {engine.base()}\nENTRYPOINT {json.dumps(entrypoint)}\n"
         (tmp_path / name / "Dockerfile").write_text(text)
         tag = f"agentrl-test-{name}-{os.getpid()}"
-        docker.from_env().images.build(path=str(tmp_path / name), tag=tag)
+        docker.from_env().images.build(path=str(tmp_path / name), tag=tag, rm=True)
         try:
             async with started(provider, replace(spec, image=tag)) as container:
                 assert await sleeping(container) == (["7071"] if name == "service" else [])
@@ -272,6 +274,45 @@ async def test_builds_that_fail(provider: DockerProvider, spec: ContainerSpec, e
         await provider.prepare(replace(spec, image=None, build=tmp_path / "none"))
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.docker.provider import DockerProvider
+
+
+async def main():
+    provider, spec = DockerProvider(), ContainerSpec(sys.argv[1])
+    await provider.prepare(spec)
+    await provider.container(spec).start()
+    print(provider.run, flush=True)
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.docker
+def test_a_killed_process_leaves_no_container(engine: Engine, docker_host: None) -> None:
+    """Nor where its child processes are killed before: Ray does that to a worker's."""
+    words = [sys.executable, "-c", KILLED, engine.base()]
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    label = {"label": f"agentrl.run={killed.stdout.strip()}"}
+    while docker.from_env().containers.list(all=True, filters=label, ignore_removed=True):
+        time.sleep(0.1)
+
+
+@pytest.mark.docker
+async def test_clean_leaves_a_run_that_is_alive(provider: DockerProvider, spec: ContainerSpec) -> None:
+    async with started(provider, spec) as container:
+        await asyncio.to_thread(clean, images=False)
+        assert (await container.exec("true", timeout=60)).code == 0
+
+
 @pytest.mark.docker
 def test_clean_removes_what_a_crash_left(
     engine: Engine, docker_host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -300,6 +341,11 @@ async def test_clean_removes_built_images(
     async with started(provider, spec):
         tag = tag_of(tmp_path / "one")
         assert f"image {tag}" not in await asyncio.to_thread(clean, images=True)
+    assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
+    with pytest.raises(InfraError, match="No such image"):  # of a run that goes on
+        await provider.container(spec).start()
+    async with started(provider, spec):  # built again
+        pass
     assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
 
 

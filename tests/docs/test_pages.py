@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,6 +16,9 @@ from agentrl.engines.servers.interpreters import environments
 from agentrl.tasks.models import tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
+
+MADE_BY_MAKE = ("AGENTS", "VERIFIERS", "OPENENV", "NEMO_GYM")
+"""Environments of `make test-agents`, by the ends of their variables."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,8 @@ def story(
     """Makes the story of a page, in a folder where it may begin."""
     stories: list[Story] = []
 
-    monkeypatch.setattr(tiny, "TinyShape", partial(tiny.TinyShape, intermediate_size=256, num_hidden_layers=2))
+    small = tiny.TinyShape.of(tiny.HEAD, 2, vocab_size=tiny.TinyShape().vocab_size)
+    monkeypatch.setattr(tiny.TinyShape, "of", lambda *_, **__: small)
     monkeypatch.setenv("PATH", PATH)
     monkeypatch.delenv("AGENTRL_SANDBOX_TOKEN", raising=False)
 
@@ -80,7 +83,7 @@ def story(
         if start:
             shutil.copytree(starts[start], tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)
-        made_by_make = {name: os.environ.get(f"AGENTRL_{name}", "") for name in ("AGENTS", "VERIFIERS", "OPENENV")}
+        made_by_make = {name: os.environ.get(f"AGENTRL_{name}", "") for name in MADE_BY_MAKE}
         extra = {"JUDGE": judge, "ENGINES": str(environments()), **made_by_make}
         if (TABLE.get(page) or {}).get("docker"):
             request.getfixturevalue("docker_host")

@@ -11,6 +11,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, container_provider
 from agentrl.doctor import Finding, diagnose
 from agentrl.doctor.preflight import check_rows
+from agentrl.tasks import images
 from agentrl.tasks.models import tiny
 from tests.tasks.local_provider import ROOT, LocalProvider
 
@@ -40,8 +41,9 @@ def settings(folder: Path, *containers: object, **keys: object) -> list[str]:
     ],
 )
 def test_a_container_that_cannot_be_is_one_line_before_the_run(
-    container: dict[str, object], says: str, tmp_path: Path
+    container: dict[str, object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(images, "SPARE", 0.0)
     with pytest.raises(UserError) as caught:
         check_rows(compose(settings(tmp_path, {"image": "base"}, container), config_name="train", checks=()))
     assert str(caught.value) == says

@@ -52,6 +52,14 @@ class Cluster:
             time.sleep(0.1)
         raise TimeoutError(self.address)
 
+    def join(self, cpus: int = 2, **env: str) -> None:
+        """Start a further node; returns when the cluster has it."""
+        node = self.node(f"--address={self.address}", cpus=cpus, **env)
+        log = self.folder / f"node-{len(self.nodes) - 1}.log"
+        while "Ray runtime started" not in log.read_text():
+            assert node.poll() is None, log.read_text()
+            time.sleep(0.1)
+
     def close(self) -> None:
         for node in reversed(self.nodes):
             node.send_signal(signal.SIGTERM)
@@ -73,7 +81,7 @@ def head(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(head: Cluster) -> Cluster:
-    head.node(f"--address={head.address}")
+    head.join()
     return head
 
 

@@ -154,6 +154,7 @@ def test_containers_are_made_where_the_conversation_runs(
         *TWO,
         f"data.train_files={tmp_path / 'rows.jsonl'}",
         "data.val_files=null",
+        "trainer.val_before_train=false",
         "rollout.agent.num_workers=2",
         "rollout.containers.provider=tests.tasks.local_provider:LocalProvider",
         "rollout.containers.max_starting=2",

@@ -13,7 +13,7 @@ from agentrl.core import remote_files as remote
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
 from agentrl.rollout.environment import scorer
-from agentrl.training import learner as learners
+from agentrl.training import roles
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.learner import Learner
@@ -147,13 +147,13 @@ def test_a_run_without_checkpoints_leaves_a_model_that_loads(config: Made, tmp_p
 
 def test_models_are_compiled_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    load = learners.load_on_ranks
+    load = roles.load_on_ranks
 
     def noting(*args: Any, compiled: bool, **kwargs: Any) -> Any:
         seen.append(compiled)
         return load(*args, compiled=False, **kwargs)
 
-    monkeypatch.setattr(learners, "load_on_ranks", noting)
+    monkeypatch.setattr(roles, "load_on_ranks", noting)
     ready(config("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "ref.use_torch_compile=true"))
     assert seen == [False, True, False]
 

@@ -17,7 +17,7 @@ from agentrl.environments.spaces import text_of, uncoloured
 
 TROUBLES = {
     "gess": r"did you mean guess\? .*environments.yaml has guess, ",
-    "no_kind": r"no_kind: name one kind \(gymnasium, openenv, textarena, verifiers\) with its id.*it has rows",
+    "no_kind": r"no_kind: name one kind \(gymnasium, nemo_gym, openenv, textarena, verifiers\) with its id.*has rows",
     "misspelt": r"misspelt: unknown key 'max_step': did you mean max_steps\?",
     "rows": r"rows: rows is 'many'; write a number",
     "none": r"none: rows is 0; write a number above 0",

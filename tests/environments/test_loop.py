@@ -130,8 +130,8 @@ async def test_a_crash_and_a_hang_are_infrastructure_errors_of_one_trajectory() 
     other = asyncio.create_task(play("counter", "one", "draw", "two", "three"))
     with pytest.raises(InfraError, match=r"environment counter: RuntimeError: it broke \(.*counter.py:\d+\)"):
         await play("counter", "crash")
-    with pytest.raises(InfraError, match="environment counter: no answer within 1 s"):
-        await play("counter", "hang")
+    with pytest.raises(InfraError, match="environment hanging: no answer within 1 s"):
+        await play("hanging", "hang")
     assert (await other).reward == 0.5
 
 
@@ -144,11 +144,8 @@ async def test_a_cancelled_trajectory_ends_its_process() -> None:
         await asyncio.sleep(0.05)
         task.cancel()
     assert pid is not None
-    for _ in range(200):
-        if not alive(pid):
-            break
+    while alive(pid):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    assert not alive(pid)
 
 
 def alive(pid: int) -> bool:

@@ -192,7 +192,7 @@ async def play(seed: int, env_chat: Any, *, inference: bool = False) -> tuple[Se
     engine = RandomEngine(random, env_chat)
     limits = Limits(512, 512, 4096)
     env = Environment(engine, env_chat, no_tools(), load_interactions(None), limits, inference)  # type: ignore[arg-type]
-    session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=seed))
+    session = Session(Trajectory(row(), "k", 0), env, Sampling(192, seed=seed))
     agent = Agent(session, random, random.choice(CLIENTS))
     agent.history = [{"role": "system", "content": "Add."}, {"role": "user", "content": agent.word()}]
     linear, wild = True, random.random() < 0.7
@@ -278,7 +278,7 @@ async def test_a_fork_repeats_the_tokens_of_its_parent(client: Client) -> None:
         random = Random(seed)
         engine = RandomEngine(random, env_chat)
         env = Environment(engine, env_chat, no_tools(), load_interactions(None), Limits(512, 512, 4096))  # type: ignore[arg-type]
-        session = Session(Trajectory(row(), "k", 0), env, Sampling(64, seed=seed))
+        session = Session(Trajectory(row(), "k", 0), env, Sampling(192, seed=seed))
         agent = Agent(session, random, client, [{"role": "user", "content": "What is 2 + 3 ?"}])
         if not await agent.turn():
             continue

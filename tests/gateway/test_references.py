@@ -58,7 +58,10 @@ async def test_the_tool_runner_sends_its_new_messages_alone(stream: bool) -> Non
 
 
 async def test_a_thread_goes_on_after_any_of_its_answers() -> None:
-    async with serving(says("One .", "Two .", "Other .")) as served, httpx.AsyncClient(base_url=served.url) as http:
+    async with (
+        serving(says("One .", "Two .", "Other .")) as served,
+        httpx.AsyncClient(base_url=served.url, timeout=None) as http,
+    ):
         given = {"model": "m", "max_tokens": 99}
 
         async def ask(text: str, **thread: str) -> Any:

@@ -26,7 +26,7 @@ async def test_conversations_are_kept_by_key(tmp_path: Path) -> None:
         for _ in range(turns):
             answer = await client.chat.completions.create(model="m", messages=said)
             said += [answer.choices[0].message, {"role": "user", "content": "Sure?"}]
-    async with httpx.AsyncClient() as keyless:
+    async with httpx.AsyncClient(timeout=None) as keyless:
         answer = await keyless.get(f"{base}/models")
         assert answer.status_code == 401
         assert answer.json()["error"]["message"].startswith("the request names no rollout: use the base URL")

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from agentrl.cli.main import main
 from agentrl.core.errors import UserError
 from agentrl.tasks.models import smollm2, tiny
 from agentrl.tasks.models.store import make_once
@@ -90,6 +91,20 @@ def test_tiny_is_made_once_and_only_as_asked(made: Path) -> None:
         tiny.prepare(made, data, seed=1)
     with pytest.raises(UserError, match=r"was made with another vocab_size"):
         tiny.prepare(made, data, shape=tiny.TinyShape(vocab_size=2048))
+
+
+def test_tiny_has_the_size_that_is_asked_for(tmp_path: Path, made: Path) -> None:
+    words = ["--tokenizer-data", str(made.parent / "sft.jsonl"), "--hidden", "64", "--layers", "1"]
+    assert main(["model", "tiny", str(tmp_path / "small"), *words]) == 0
+    config = AutoConfig.from_pretrained(tmp_path / "small")
+    assert (config.hidden_size, config.intermediate_size, config.num_hidden_layers) == (64, 256, 1)
+    assert tiny.TinyShape.of(256, 4, vocab_size=1024) == tiny.TinyShape()
+
+
+@pytest.mark.parametrize(("hidden", "layers", "said"), [(100, 2, "multiple of 64"), (64, 0, "--layers 0")])
+def test_an_impossible_size_is_refused(hidden: int, layers: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        tiny.TinyShape.of(hidden, layers, vocab_size=1024)
 
 
 def test_tiny_weights_follow_the_seed_alone(tmp_path: Path, made: Path) -> None:

@@ -60,6 +60,8 @@ class Case:
     ledgers: int = 1
     """Of a trajectory."""
     correction: RolloutCorrection | None = None
+    shares: bool = False
+    """Whether the ranks compute equal prompts once; one process computes every token."""
     rounding: float = 2e-5
     """What figures may differ by."""
 
@@ -90,6 +92,7 @@ class Case:
             total_steps=9,
             reference=self.reference(module, models, ranks) if settings.get("kl_loss_type") == "full" else None,
             rollout_correction=self.correction,
+            shares=self.shares and ranks.world > 1,
             ranks=ranks,
             balance=True,
         )
@@ -129,7 +132,7 @@ CASES = {
     "bypassed": Case(actor={"loss_agg_mode": "seq-mean-token-sum"}, correction=BYPASSED),
     "sp": Case(seq_world=2, checkpointing=True),
     "sp-gqa-window": Case("mistral", seq_world=2, actor=FIXED | LOOSE),
-    "full-kl": Case(actor=FULL),
+    "full-kl-shared": Case(actor=FULL, shares=True),
     "full-kl-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT, actor=FULL),
     "bfloat16": Case(dtype="bfloat16"),
     "float16": Case(fsdp_config=HALF, rounding=0.06),
@@ -140,6 +143,7 @@ CASES = {
 RESUMED = ("fsdp2", "lora")
 FURTHER = {
     "entropy-and-kl": Case("qwen3", actor=LOOSE),
+    "full-kl": Case(actor=FULL),
     "full-kl-one-by-one": Case(packed=False, lora_rank=4, actor=FULL),
     "full-kl-sp": Case(seq_world=2, actor=FIXED | FULL),
     "kept-whole-lora": Case("qwen3", lora_rank=4, fsdp_config=KEPT),
@@ -158,6 +162,8 @@ def batch_of(case: Case, step: int) -> Any:
     batch = random_batch(case.lengths, seed=step)
     batch.advantages[: batch.cu_seqlens[1]] = 0.0  # a sequence without gradient
     batch.trajectory = batch.trajectory // case.ledgers
+    if case.shares:  # equal prompts, within groups and across them
+        batch.ids = torch.where(batch.mask | (batch.positions > 3), batch.ids, batch.positions + 9)
     if case.actor.get("use_kl_loss"):
         batch.ref_logprobs = batch.mask * torch.linspace(-4, -3, batch.num_tokens)
     return batch
@@ -166,7 +172,7 @@ def batch_of(case: Case, step: int) -> Any:
 def share_of(trainable: Trainable, whole: Any) -> Any:
     """This rank's share."""
     ranks = trainable.micro_batching.ranks
-    return whole.share(trainable.deal(Layout.of(whole))[ranks.data_rank])
+    return whole.share(trainable.deal(Layout.of(whole, trainable.micro_batching.shares))[ranks.data_rank])
 
 
 def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
@@ -181,6 +187,10 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
     if case.lora_rank:
         weights |= {n: t.clone() for n, t in AdapterWeights(trainable.module).tensors()}
     found = {"scored": scored, "metrics": metrics, "weights": weights, "shares": shares}
+    if case.shares:
+        sizes = trainable.micro_batching
+        layouts = [sizes.micro_batch(batch, rows).shared for rows in sizes.split(batch)]
+        found["computed"] = sum(layout.kept.numel() for layout in layouts if layout) or batch.num_tokens
     return found | ({"head_error": head_error(trainable, batch)} if case.float32_head else {})
 
 

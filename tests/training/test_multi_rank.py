@@ -128,6 +128,11 @@ def test_no_rank_has_more_than_its_share(name, results):
         assert max(tokens for _, tokens, _ in shares) <= max(0.65 * sum(lengths), max(lengths))
 
 
+def test_ranks_compute_equal_prompts_once(results, alone):
+    computed = sum(loaded(results, "full-kl-shared", rank)["computed"] for rank in range(multi_rank.WORLD))
+    assert computed < alone("full-kl-shared")["computed"]
+
+
 def test_the_output_layer_is_in_float32_on_every_rank(results):
     assert all(loaded(results, "float32-head", rank)["head_error"] < 1e-4 for rank in range(multi_rank.WORLD))
 

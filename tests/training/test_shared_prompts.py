@@ -1,6 +1,5 @@
 """A prompt that several sequences of a pass share is computed once."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,9 @@ import torch
 from agentrl.config.schema import Actor, Config, Optim
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, micro_batches, pack_ledgers
-from agentrl.training.learner import Learner
 from agentrl.training.micro_batches import MicroBatching, check_shares
 from agentrl.training.parallel.ranks import Ranks
+from agentrl.training.roles import Roles
 from agentrl.training.shared_prompts import Prompt, families, pass_tokens, repeated, sequence_prompts, shared_prompts
 from agentrl.trajectory.ledger import Ledger, Source
 from tests.training.tiny import tiny
@@ -123,9 +122,9 @@ def test_micro_batches_have_each_sequence_once_within_the_limit() -> None:
 def test_the_key_must_be_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     module, apart = tiny("qwen3"), tiny("qwen3")
     apart.set_attn_implementation("sdpa")
-    check_shares(module, CPU, Ranks())
-    for refused, ranks in ((apart, Ranks()), (module, Ranks(0, 2))):
-        with pytest.raises(UserError, match=r"actor\.share_prompts=true needs one process"):
+    check_shares(module, CPU, Ranks(0, 2))
+    for refused, ranks in ((apart, Ranks()), (module, Ranks(0, 2, seq_world=2))):
+        with pytest.raises(UserError, match=r"actor\.share_prompts=true needs a model whose sequences"):
             check_shares(refused, CPU, ranks)
     monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: False)
     with pytest.raises(UserError, match="attention by fa2 computes whole sequences only"):
@@ -135,5 +134,5 @@ def test_the_key_must_be_possible(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("chosen", [False, True])
 def test_the_key_decides(chosen: bool) -> None:
     config = Config(actor=Actor(share_prompts=chosen))
-    learner: Any = SimpleNamespace(config=config, module=tiny("qwen3"), device=CPU, ranks=Ranks())
-    assert Learner._shares(learner) == chosen
+    roles = Roles(config, CPU, Ranks())
+    assert roles.actor(tiny("qwen3"), None, 9).micro_batching.shares == chosen

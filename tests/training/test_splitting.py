@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.parallel.ranks import Ranks
-from agentrl.training.splitting import deal, micro_batches, mini_batches, sequence_cost
+from agentrl.training.shared_prompts import Prompt
+from agentrl.training.splitting import Work, deal, micro_batches, mini_batches, sequence_cost
 from tests.training.tiny import random_batch
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)
@@ -91,6 +92,28 @@ def test_each_part_is_dealt_evenly():
         assert max(costs) < 1.15 * min(costs)
     # parts of one sequence go to the rank with the least work so far
     assert [len(share) for share in deal([9] * 8, [[i] for i in range(8)], 4, hidden=64)] == [2] * 4
+
+
+def test_sequences_of_a_prompt_go_to_one_rank():
+    draw = random.Random(0)
+    prompts = [Prompt(i // 8, 300) for i in range(8 * 64)]
+    lengths = [300 + draw.randint(10, 400) for _ in prompts]
+    parts = [range(256), range(256, 512)]
+    shares = deal(lengths, parts, 8, hidden=64, prompts=prompts)
+    assert sorted(i for share in shares for i in share) == list(range(512))
+    owners = [{rank for rank, share in enumerate(shares) for i in share if i // 8 == family} for family in range(64)]
+    assert all(len(ranks) == 1 for ranks in owners)
+    for part in parts:
+        costs = [Work(lengths, 64, prompts)([i for i in share if i in part]) for share in shares]
+        assert max(costs) < 1.1 * min(costs)
+
+
+def test_families_are_split_where_ranks_would_wait():
+    assert deal([60] * 8, [range(8)], 4, hidden=64, prompts=[Prompt(0, 50)] * 8) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    three = deal([60] * 24, [range(24)], 2, hidden=64, prompts=[Prompt(i // 8, 5) for i in range(24)])
+    assert [len(share) for share in three] == [12, 12]
+    dear = deal([60] * 6, [range(6)], 4, hidden=64, prompts=[Prompt(i // 2, 58) for i in range(6)])
+    assert sorted(dear) == [[], [0, 1], [2, 3], [4, 5]]  # a part for itself would cost as much as the whole family
 
 
 def rank_shares(lengths, count, *, hidden):

@@ -13,7 +13,7 @@ EQUAL = 1e-6
 def trajectory_scores(rewards: Tensor, cu_seqlens: Tensor, trajectory: Tensor) -> tuple[Tensor, Tensor]:
     """(float64 [N] scores, int64 [B] which of the N trajectories each sequence belongs to)."""
     index, n = dense(trajectory)
-    return sum_by(rewards.double(), index[sequence_of(cu_seqlens)], n), index
+    return sum_by(rewards.double(), index.repeat_interleave(cu_seqlens.diff()), n), index
 
 
 def groups_of(index: Tensor, group: Tensor, trajectories: int) -> tuple[Tensor, int]:
@@ -39,7 +39,7 @@ def comparable(advantages: Tensor, count: Tensor, std: Tensor, mean: Tensor) -> 
 
 def spread(values: Tensor, index: Tensor, mask: Tensor, cu_seqlens: Tensor) -> Tensor:
     """Each trajectory's value [N] on its model tokens, 0 elsewhere: f32 [T]."""
-    return values[index][sequence_of(cu_seqlens)].float() * mask
+    return values[index].float().repeat_interleave(cu_seqlens.diff()) * mask
 
 
 def whiten(values: Tensor, mask: Tensor) -> Tensor:

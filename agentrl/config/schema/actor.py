@@ -132,5 +132,5 @@ class Actor:
     use_torch_compile: bool | None = None
     """Compile each transformer block, of the critic too; null: on a GPU, without `model.use_liger`."""
     share_prompts: bool = False
-    """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. One
-    process and packed attention; not measured on a GPU yet."""
+    """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. Packed
+    attention without sequence parallelism; not measured on a GPU yet."""

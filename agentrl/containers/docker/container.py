@@ -51,6 +51,10 @@ class DockerContainer:
                 await self._start(image)
         except TimeoutError:
             raise InfraError(f"{self.name}: no start of {image.name} within {seconds:g} s") from None
+        except InfraError as error:
+            if _lacks_image(error):  # somebody removed it: a retry builds it again
+                self._images.forget(self._spec)
+            raise
         self._steady.set()
         if self._spec.storage_mb is not None:
             watch = watch_disk(self._engine, self.name, self._spec.storage_mb, self._overrun)
@@ -204,6 +208,12 @@ def _seen(ends: Future[int]) -> None:
     """The error of a call that nobody waits for any more is no news."""
     if not ends.cancelled():
         ends.exception()
+
+
+def _lacks_image(error: InfraError) -> bool:
+    from docker.errors import ImageNotFound
+
+    return isinstance(error.__cause__, ImageNotFound)
 
 
 def _runs(raw: Any) -> bool:

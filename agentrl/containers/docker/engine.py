@@ -3,7 +3,8 @@
 Invariants:
 - each container and network has the labels of its run, and none outlives the process of that run: the run removes its
   own, a process beside it the rest, after SIGKILL too; the next run removes what both left;
-- the calls of the `docker` package run in threads: none blocks the event loop.
+- the calls of the `docker` package run in threads: none blocks the event loop;
+- while the engine is being started again, no further container is: what ran in it fails, what comes next waits.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +28,8 @@ NO_LOGIN = ("no basic auth credentials", "authentication required", "unauthorize
 """Words of a registry that wants to know who asks."""
 MOST_THREADS = 1024
 """Each command that runs has one that reads its output."""
+RESTART, PAUSE = 45.0, 0.5
+"""Seconds for an engine that is being started again, and between two looks at it."""
 
 
 class Engine:
@@ -38,24 +42,32 @@ class Engine:
         self.env: Mapping[str, str] = {}
         """Environment of processes that use the same engine."""
         self._lock = asyncio.Lock()
+        self._lost: float | None = None
+        """When it stopped answering."""
         self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="docker")
         self._reaper: subprocess.Popen[bytes] | None = None
 
     async def ready(self) -> None:
-        """Connect. Raises UserError where no engine answers."""
+        """Connect, or wait for an engine that is gone for a moment. Raises UserError where none answers, InfraError
+        where it does not come back."""
         async with self._lock:
             if self.client is None:
                 self.client = await self.call(self._connect)
+            elif self._lost is not None:
+                await self._returned(self._lost + RESTART)
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a blocking function in a thread. Raises InfraError where Docker fails."""
         from docker.errors import DockerException
+        from requests.exceptions import ConnectionError as NoAnswer
         from urllib3.exceptions import HTTPError
 
         def checked() -> T:
             try:
                 return function(*args, **kwargs)
             except (DockerException, HTTPError, OSError) as error:
+                if isinstance(error, NoAnswer):
+                    self._lost = self._lost or time.monotonic()
                 raise InfraError(f"Docker: {explained(error)}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, checked)
@@ -71,6 +83,16 @@ class Engine:
             if not await self.call(reaper.left, self.client, self.run):  # else the reaper tries again
                 await self.call(self._dismiss)
 
+    async def _returned(self, deadline: float) -> None:
+        while self._lost is not None:
+            try:
+                await self.call(self.client.ping)
+                self._lost = None
+            except InfraError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE)
+
     def _connect(self) -> Any:
         client, self.env = connect()
         remove_orphans(client)
@@ -81,7 +103,11 @@ class Engine:
         from agentrl.containers.docker import reaper
 
         words = [sys.executable, "-P", reaper.__file__, self.run]
-        self._reaper = subprocess.Popen(words, stdin=subprocess.PIPE, env=self.env, start_new_session=True)
+        quiet = subprocess.DEVNULL  # or who reads our output waits for it, too
+        self._reaper = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=self.env, start_new_session=True
+        )
+        self._reaper.wait()  # its child goes on
 
     def _dismiss(self) -> None:
         """End the reaper: nothing is left for it."""
@@ -91,8 +117,16 @@ class Engine:
 
 def explained(error: BaseException) -> str:
     """An error of the engine in one line: its own words, without the address that it was asked at."""
-    words = getattr(error, "explanation", None) or error
+    words = getattr(error, "explanation", None) or _reason(error)
     return described(" ".join(str(words).split()))
+
+
+def _reason(error: BaseException) -> BaseException | str:
+    """The system's words, where it gave no answer."""
+    inner = error
+    while inner.args and isinstance(inner.args[-1], BaseException):
+        inner = inner.args[-1]
+    return error if inner is error else f"no answer: {getattr(inner, 'strerror', None) or inner}"
 
 
 def described(error: str) -> str:

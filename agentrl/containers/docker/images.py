@@ -39,6 +39,10 @@ class Images:
             attempt = self._attempts[key] = asyncio.create_task(self._have(spec))
         return await asyncio.shield(attempt)
 
+    def forget(self, spec: ContainerSpec) -> None:
+        """An image was removed: get it again for the next container."""
+        self._attempts.pop(spec.image or spec.build or "", None)
+
     async def close(self) -> None:
         """End the builds that go on."""
         for attempt in self._attempts.values():

@@ -3,7 +3,8 @@
     python reaper.py RUN
 
 Standard input is a pipe from that process: its end means that the process has ended, a byte that nothing is left to do.
-Imports nothing of agentrl: it starts quickly and needs the `docker` package only.
+The process that is started ends at once and leaves the work to its child: a Ray worker kills its own child processes
+when it ends. Imports nothing of agentrl: it starts quickly and needs the `docker` package only.
 """
 
 import os
@@ -13,9 +14,6 @@ import sys
 import time
 from contextlib import suppress
 from typing import Any
-
-import docker
-from docker.errors import APIError, DockerException
 
 RUN = "agentrl.run"
 """Label of all containers and networks of a run."""
@@ -29,20 +27,30 @@ def main(run: str) -> None:
     """Wait for the end of the parent, then remove what has the run's label."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    parent = os.getppid()
-    while os.getppid() == parent:
-        if select.select([0], [], [], 1)[0]:
-            if os.read(0, 1):
-                return
-            break
+    watched = _watched(os.getppid())
+    if os.fork():
+        os._exit(0)
+    if 0 in select.select(watched, [], [])[0] and os.read(0, 1):
+        return
     deadline, quiet = time.monotonic() + PATIENCE, 0
     while quiet < QUIET and time.monotonic() < deadline:
         quiet = quiet + 1 if _clear(run) else 0
         time.sleep(PAUSE)
 
 
+def _watched(parent: int) -> list[int]:
+    """The pipe, and on Linux the process itself: a child that it forked may have the other end of the pipe."""
+    watched = [0]
+    with suppress(AttributeError, OSError):
+        watched.append(os.pidfd_open(parent))
+    return watched
+
+
 def _clear(run: str) -> bool:
     """Remove what is there; whether there was nothing."""
+    import docker
+    from docker.errors import DockerException
+
     try:
         client = docker.from_env()
         return not remove(client, run) and not left(client, run)
@@ -61,6 +69,8 @@ def remove(client: Any, run: str) -> list[str]:
     Containers leave the network first: the engine may count those that are killed as connected for ever, and then it
     does not remove their network.
     """
+    from docker.errors import APIError
+
     removed, networks = [], _networks(client, run)
     for container in _containers(client, run):
         for network in networks:

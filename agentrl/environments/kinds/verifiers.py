@@ -1,16 +1,14 @@
 """Environments of the `verifiers` package, unchanged, in an interpreter of their own."""
 
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
 from agentrl.core.points import environment_kind
+from agentrl.environments.own import interpreter
 from agentrl.environments.worker import Program
 
 WORKER = Path(__file__).parents[1] / "verifiers_program" / "worker.py"
-MAKE = "make one: `python3.12 -m venv {folder}`, then `{folder}/bin/pip install verifiers`, and the package"
 
 
 @environment_kind("verifiers")
@@ -32,24 +30,9 @@ class VerifiersEnvironment:
         if not isinstance(settings or {}, dict):
             raise UserError(f"settings is {settings!r}; write the configuration of the environment, name: value")
         self.id, self.kwargs, self.folder, self.settings = id, kwargs, folder, settings or {}
-        self.python = _interpreter(python, folder)
+        self.python = interpreter(python, folder, "verifiers", "and the package")
 
     def program(self, count: int, turns: int | None) -> Program:
         """The program that lists the first `count` tasks, and rolls them out with at most `turns` turns."""
         about = {"id": self.id, "kwargs": self.kwargs, "settings": self.settings, "count": count, "turns": turns}
         return Program(self.python, WORKER, about, self.folder)
-
-
-def _interpreter(written: str | None, folder: str) -> str:
-    """The path of an interpreter; that of a virtual environment is a link, which stays one. Raises UserError."""
-    if written is None and find_spec("verifiers") is None:
-        raise UserError(
-            "verifiers is not installed here: write `python: .venv-verifiers/bin/python`, an interpreter that has it; "
-            + MAKE.format(folder=".venv-verifiers")
-        )
-    if written is None:
-        return sys.executable
-    path = Path(folder, Path(written).expanduser()).absolute()
-    if not path.exists():
-        raise UserError(f"python: there is no {path}; {MAKE.format(folder=path.parents[1])}")
-    return str(path)

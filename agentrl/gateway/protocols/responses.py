@@ -74,7 +74,7 @@ def whole(answer: Answer) -> dict[str, Any]:
         **_head(answer),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": list(_output(answer)),
+        "output": list(output(answer)),
         "usage": _usage(answer),
     }
 
@@ -196,7 +196,8 @@ def _names(body: Body) -> dict[str, dict[str, str]]:
     }
 
 
-def _output(answer: Answer) -> Iterator[dict[str, Any]]:
+def output(answer: Answer) -> Iterator[dict[str, Any]]:
+    """The items of an answer."""
     if answer.reasoning:
         thought = [{"type": "reasoning_text", "text": answer.reasoning}]
         yield {"id": f"{REASONING}_{answer.id}", "type": "reasoning", "summary": [], "content": thought}

@@ -16,6 +16,7 @@ from agentrl.interactions import InteractionSet
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.limits import Limits
 from agentrl.tools import ToolSet
+from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
 
 
@@ -41,7 +42,7 @@ class AgentLoop(ABC):
     """Drives one trajectory; each trajectory has its own object."""
 
     uses_tools: ClassVar[bool] = True
-    """Whether the prompt shows the run's tools: what counts towards its length."""
+    """Whether the prompt shows the run's tools, which count towards its length."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -50,6 +51,11 @@ class AgentLoop(ABC):
     def container_spec(cls, spec: ContainerSpec) -> ContainerSpec:
         """A row's container as this loop needs it: as the row describes it, unless a loop says otherwise."""
         return spec
+
+    @classmethod
+    def prompt_tools(cls, row: Row, tools: ToolSet) -> list[dict[str, Any]]:
+        """Schemas of the tools in a row's prompt: the run's, unless a loop has others. Raises UserError."""
+        return tools.schemas(row.tool_selection) if cls.uses_tools else []
 
     @abstractmethod
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from agentrl.core.errors import InfraError
 from agentrl.core.points import agent_loop
@@ -19,22 +19,33 @@ from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSession
 from agentrl.rollout.episode import Episode
 from agentrl.rollout.loops.base import AgentLoop
-from agentrl.tools import ToolResult, ToolSession
+from agentrl.tools import ToolResult
 from agentrl.trajectory.message import Call, Reply
 from agentrl.trajectory.trajectory import Message, Outcome, ToolCallRecord, Trajectory, TurnReward
+
+
+class Tools(Protocol):
+    """The tools of one trajectory, as the loop needs them: see `agentrl.tools.ToolSession`."""
+
+    async def start(self) -> None: ...
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult: ...
+    async def rewards(self) -> dict[str, float]: ...
 
 
 @dataclass
 class Sessions:
     """The tools and the simulated user of one trajectory."""
 
-    tools: ToolSession
+    tools: Tools
     interaction: InteractionSession | None
 
 
 @agent_loop("tool_agent")
 class ToolAgent(AgentLoop):
     """Multi-turn conversation with tools and an optional interaction."""
+
+    calls_last: ClassVar[bool] = False
+    """Whether the calls of the last turn are carried out, although the model does not read their answers."""
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row = trajectory.row
@@ -46,7 +57,8 @@ class ToolAgent(AgentLoop):
             if interaction is not None:
                 stack.push_async_callback(interaction.finalize)
             stack.push_async_callback(tools.release)
-            await self._converse(trajectory, sampling, Sessions(tools, interaction))
+            schemas = self.prompt_tools(row, self.env.tools)
+            await self.converse(trajectory, sampling, Sessions(tools, interaction), schemas)
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:
         kwargs = trajectory.row.interaction_kwargs
@@ -54,11 +66,15 @@ class ToolAgent(AgentLoop):
             return None
         return self.env.interactions.open(trajectory.key, kwargs)
 
-    async def _converse(self, trajectory: Trajectory, sampling: Sampling, sessions: Sessions) -> None:
+    async def converse(
+        self, trajectory: Trajectory, sampling: Sampling, sessions: Sessions, schemas: list[dict[str, Any]]
+    ) -> None:
+        """Go on until the model answers without a call, or a limit is reached. `schemas`: of the tools in the prompt.
+
+        Raises InfraError."""
         await sessions.tools.start()
         if sessions.interaction is not None:
             await sessions.interaction.start()
-        schemas = self.env.tools.schemas(trajectory.row.tool_selection)
         episode = self.episode(trajectory, sampling, schemas)
         episode.begin()
         errors = 0
@@ -84,23 +100,22 @@ class ToolAgent(AgentLoop):
         if response.stop:
             episode.finish("terminated")
             return
-        if self._out_of_turns(trajectory) or trajectory.user_turns == self.env.limits.user_turns:
+        if self.out_of_turns(trajectory) or trajectory.user_turns == self.env.limits.user_turns:
             episode.finish("max_turns")
             return
         trajectory.user_turns += 1
         episode.observe([{"role": "user", "content": response.text}], closed=reply.closed)
 
-    async def _called(self, episode: Episode, reply: Reply, tools: ToolSession, errors: int) -> int:
-        """After tool calls: run them concurrently, answer in order; returns the number of bad turns in a row."""
-        if self._out_of_turns(episode.trajectory):
+    async def _called(self, episode: Episode, reply: Reply, tools: Tools, errors: int) -> int:
+        """After tool calls: answer in order; returns the number of bad turns in a row."""
+        last = self.out_of_turns(episode.trajectory)
+        if last and not self.calls_last:
             episode.finish("max_turns")
             return errors
-        with episode.span("tool"):
-            results = await _together([self._call(tools, call, i) for i, call in enumerate(reply.calls)])
-        self._record(episode.trajectory, reply.calls, results)
-        failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
-        if failed is not None:
-            raise InfraError(failed.error or "a tool failed")
+        results = await self._results(episode, reply, tools)
+        if last:
+            episode.finish("max_turns")
+            return errors
         errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
         if errors >= self.env.limits.consecutive_errors:
             episode.finish("max_errors")
@@ -109,7 +124,17 @@ class ToolAgent(AgentLoop):
         episode.observe(messages, closed=reply.closed)
         return errors
 
-    async def _call(self, tools: ToolSession, call: Call, position: int) -> ToolResult:
+    async def _results(self, episode: Episode, reply: Reply, tools: Tools) -> list[ToolResult]:
+        """Run the calls of a turn concurrently. Raises InfraError where one fails."""
+        with episode.span("tool"):
+            results = await _together([self._call(tools, call, i) for i, call in enumerate(reply.calls)])
+        self._record(episode.trajectory, reply.calls, results)
+        failed = next((r for r in results if r.outcome is Outcome.INFRA_ERROR), None)
+        if failed is not None:
+            raise InfraError(failed.error or "a tool failed")
+        return results
+
+    async def _call(self, tools: Tools, call: Call, position: int) -> ToolResult:
         limit = self.env.limits.parallel_calls
         if position >= limit:
             return ToolResult.model_error(f"Not run: at most {limit} tool calls a turn. Call it again.")
@@ -128,7 +153,8 @@ class ToolAgent(AgentLoop):
             if result.reward:
                 trajectory.turn_rewards.append(TurnReward(turn, result.reward, "tool"))
 
-    def _out_of_turns(self, trajectory: Trajectory) -> bool:
+    def out_of_turns(self, trajectory: Trajectory) -> bool:
+        """Whether the model has taken its last turn."""
         limit = self.env.limits.assistant_turns
         return limit is not None and trajectory.turns >= limit
 

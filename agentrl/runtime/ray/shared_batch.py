@@ -33,6 +33,8 @@ class SharedBatch:
     ranks: WorkerGroup
     each: int
     """Ranks that split the tokens of a share."""
+    shares: bool = False
+    """Whether a rank computes equal prompts once."""
     held: Held | None = None
 
     def compute_logprobs(self, batch: Batch) -> Batch:
@@ -58,5 +60,5 @@ class SharedBatch:
         return metrics
 
     def _plan(self, batch: Batch) -> Plan:
-        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch))
+        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares))
         return plan

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
@@ -15,6 +16,8 @@ from agentrl.tasks.models.store import make_once
 from agentrl.tasks.models.tokenizer import read_texts, train_tokenizer
 
 TEMPLATE = Path("configs/templates/chatml_tools_compact.jinja")
+HEAD = 64
+"""Size of an attention head."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class TinyShape:
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     max_position_embeddings: int = 2048
+
+    @classmethod
+    def of(cls, hidden: int, layers: int, *, vocab_size: int) -> Self:
+        """The same proportions in another size. Raises UserError."""
+        if hidden < HEAD or hidden % HEAD:
+            raise UserError(f"--hidden {hidden}: give a multiple of {HEAD}")
+        if layers < 1:
+            raise UserError(f"--layers {layers}: give 1 or more")
+        heads = hidden // HEAD
+        groups = heads // 2 if heads % 2 == 0 else heads
+        return cls(vocab_size, hidden, 4 * hidden, layers, heads, groups)
 
 
 def prepare(

@@ -1,0 +1,89 @@
+"""Resource servers of NeMo Gym: the rows are lines of its data files (see `agentrl.environments.nemo_gym`)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentrl.core.errors import UserError
+from agentrl.core.points import environment_kind
+from agentrl.core.user_errors import reported_as
+from agentrl.data.files import paths, read_records
+from agentrl.environments.entry import Entry
+from agentrl.environments.nemo_gym.server import EXAMPLE, Server, Servers
+from agentrl.environments.nemo_gym.started import started
+from agentrl.environments.nemo_gym.task import NOTHING, Task
+from agentrl.environments.own import interpreter, require
+from agentrl.trajectory.row import Row
+
+LOOP, STEPPED = "nemo_gym", "nemo_gym_steps"
+
+
+@environment_kind("nemo_gym")
+class NemoGymServer:
+    """The rows of one server, or of all those that a head server started."""
+
+    def __init__(
+        self,
+        id: str,
+        kwargs: dict[str, Any],
+        *,
+        folder: str = ".",
+        python: str | None = None,
+        data: str | None = None,
+        val_data: str | None = None,
+    ) -> None:
+        """`id`: the URL of a running server; or the name of one that runs in the interpreter `python`, with the
+        configuration `kwargs`. `data`, `val_data`: files of rows for training and for validation, relative to `folder`.
+        Raises UserError.
+        """
+        require("aiohttp", f"nemo_gym: {id}")
+        self.url = id.rstrip("/") if urlsplit(id).scheme in ("http", "https") else None
+        if self.url and (kwargs or python):
+            raise UserError(f"nemo_gym: {id} runs already: leave out python and kwargs, or name the server")
+        if self.url is None and (":" in id or ("/" in id and not id.endswith(".py"))):
+            raise UserError(f"nemo_gym: {id} is no server: write its name, or the address of a running one, {EXAMPLE}")
+        self.python = None if self.url else interpreter(python, folder, "nemo-gym")
+        self.settings, self.folder, self.data, self.val_data = {"id": id, "kwargs": kwargs}, folder, data, val_data
+
+    def rows(self, entry: Entry, held_out: bool) -> list[Row]:
+        """The lines of a file, each checked against its server. Raises UserError."""
+        key, written = ("val_data", self.val_data) if held_out else ("data", self.data)
+        if written is None:
+            raise UserError(
+                f"environment {entry.name}: it has no {key}: write `{key}: rows.jsonl`, a data file of NeMo Gym"
+            )
+        place = written if "://" in written else Path(self.folder, Path(written).expanduser())
+        (file,) = paths(place, f"environment {entry.name}: {key}")
+        servers = self._servers(entry)
+        made: list[Row] = []
+        seen: set[str] = set()
+        for number, line in enumerate(read_records(file), 1):
+            try:
+                made.append(self._row(entry, line, servers.of(line), f"{file.name}:{number}", seen))
+            except UserError as error:
+                raise UserError(f"environment {entry.name}: {file}:{number}: {error}") from None
+        return made
+
+    def _servers(self, entry: Entry) -> Servers:
+        with reported_as(f"environment {entry.name}"):
+            return Servers(self.url or started(str(self.python), self.settings, self.folder))
+
+    def _row(self, entry: Entry, line: Mapping[str, Any], server: Server, place: str, seen: set[str]) -> Row:
+        """`seen`: servers that were asked about a line of the file. Raises UserError for a line that cannot be
+        served."""
+        task = Task.of(line)
+        for trouble in server.lacks(line, task.tools):
+            raise UserError(trouble)
+        if server.url not in seen and (complaint := server.refuses(line)):
+            raise UserError(f"{server.url} refuses it: {complaint}")
+        seen.add(server.url)
+        if not task.prompt and not server.steps:
+            raise UserError("its input is empty: write the prompt")
+        return Row(
+            f"env:{entry.name}:{place}",
+            task.prompt or [{"role": "user", "content": NOTHING}],
+            data_source=entry.name,
+            extra_info={"environment": entry.to_json(), "line": dict(line), "url": server.url},
+            agent_name=STEPPED if server.steps else LOOP,
+        )

@@ -1,0 +1,77 @@
+"""A session with a resource server: requests that share cookies.
+
+Invariant: each trajectory has a session of its own, and its requests follow one another.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from agentrl.core.errors import InfraError, UserError
+from agentrl.environments.nemo_gym.server import about
+
+KEPT = 3.0
+"""Seconds that an idle connection is kept. Servers close theirs after 5, and a request sent at that moment is lost."""
+SHORT = 300
+"""Characters of an answer in a message."""
+
+
+class Session:
+    """The requests of one trajectory."""
+
+    def __init__(self, http: Any, url: str, timeout: float) -> None:
+        self.http, self.url, self.timeout = http, url, timeout
+        self._turn = asyncio.Lock()
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, str]:
+        """Status and text of the answer. Raises InfraError for a server that fails, is gone or is late."""
+        import aiohttp
+
+        try:
+            async with (
+                self._turn,
+                asyncio.timeout(self.timeout),
+                self.http.post(f"{self.url}{path}", json=body) as answer,
+            ):
+                status, text = answer.status, (await answer.read()).decode(errors="replace")
+        except TimeoutError:
+            raise InfraError(f"{self.url}{path}: no answer within {self.timeout:g} s") from None
+        except aiohttp.ClientError as error:
+            raise InfraError(f"{self.url}{path}: {error or type(error).__name__}") from error
+        if status >= 500:
+            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
+        return status, text
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """An answer of JSON. Raises InfraError, and UserError for a row that the server refuses."""
+        status, text = await self.post(path, body)
+        if status == 422:
+            raise UserError(f"{self.url}{path} refuses the row: {_complaint(text)}")
+        if status >= 400:
+            raise InfraError(f"{self.url}{path} answered {status}: {text[:SHORT]}")
+        try:
+            answer: dict[str, Any] = dict(json.loads(text))
+        except (ValueError, TypeError):
+            raise InfraError(f"{self.url}{path} answered no JSON object: {text[:SHORT]}") from None
+        return answer
+
+
+@asynccontextmanager
+async def session(url: str, timeout: float) -> AsyncIterator[Session]:
+    """A session; `timeout`: seconds for a request."""
+    import aiohttp
+
+    kept = aiohttp.TCPConnector(keepalive_timeout=KEPT)
+    jar, none = aiohttp.CookieJar(unsafe=True), aiohttp.ClientTimeout(None)
+    async with aiohttp.ClientSession(connector=kept, cookie_jar=jar, timeout=none) as http:
+        yield Session(http, url, timeout)
+
+
+def _complaint(text: str) -> str:
+    """The first error of pydantic in a few words, or the text as it is."""
+    try:
+        return about(json.loads(text)["detail"][0])
+    except (ValueError, LookupError, TypeError):
+        return text[:SHORT]

@@ -1,0 +1,182 @@
+"""The loops of NeMo Gym's rows: tools that are requests to the row's server, or steps of it.
+
+Invariants:
+- the calls of a turn are carried out one after the other, in the order in which they were written;
+- a call that the server refuses is the model's error, and its answer is what the model reads; a server that fails, is
+  gone or is late is an infrastructure error;
+- only tools of the row reach the server: its other routes are none of the model's business.
+"""
+
+import time
+from collections.abc import Mapping
+from math import fsum
+from typing import Any
+
+from agentrl.core.errors import InfraError
+from agentrl.core.points import agent_loop
+from agentrl.engines.engine import Sampling
+from agentrl.environments.entry import Entry
+from agentrl.environments.nemo_gym.client import Session, session
+from agentrl.environments.nemo_gym.response import response_of
+from agentrl.environments.nemo_gym.server import BEGIN, RESET, STEP, VERIFY
+from agentrl.environments.nemo_gym.task import REQUEST, Task
+from agentrl.rollout.episode import Episode, recorded
+from agentrl.rollout.loops.tool_agent import Sessions, ToolAgent
+from agentrl.tools import ToolResult, ToolSet
+from agentrl.trajectory.message import Message, Reply
+from agentrl.trajectory.row import Row
+from agentrl.trajectory.trajectory import Trajectory, TurnReward
+
+Line = Mapping[str, Any]
+
+
+class ServerTools:
+    """The tools of a row."""
+
+    def __init__(self, server: Session, line: Line, names: list[str]) -> None:
+        self.server, self.line, self.names = server, line, names
+
+    async def start(self) -> None:
+        """Begin the session. Raises InfraError and UserError."""
+        await self.server.ask(BEGIN, self.line)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Carry out a call of the model's."""
+        if name not in self.names:
+            return ToolResult.model_error(f"Error: there is no tool {name!r}. The tools are: {', '.join(self.names)}.")
+        start = time.perf_counter()
+        try:
+            status, text = await self.server.post(f"/{name}", arguments)
+        except InfraError as error:
+            return ToolResult.infra_error(str(error))
+        result = ToolResult(text) if status < 400 else ToolResult.model_error(text)
+        result.seconds = time.perf_counter() - start
+        return result
+
+    async def rewards(self) -> dict[str, float]:
+        """None: the server scores the whole."""
+        return {}
+
+
+class Gym(ToolAgent):
+    """What both kinds of rows have in common."""
+
+    calls_last = True  # the state that they leave decides the reward
+
+    @classmethod
+    def prompt_tools(cls, row: Row, tools: ToolSet) -> list[dict[str, Any]]:
+        """Those of the row."""
+        return Task.of(row.extra_info["line"]).schemas
+
+    def out_of_turns(self, trajectory: Trajectory) -> bool:
+        """Whether the entry's or the run's limit of turns is reached."""
+        return super().out_of_turns(trajectory) or trajectory.turns == entry_of(trajectory.row).max_steps
+
+
+@agent_loop("nemo_gym")
+class NemoGymAgent(Gym):
+    """Calls tools until it answers; then the server verifies the conversation."""
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        row, entry = trajectory.row, entry_of(trajectory.row)
+        line, schemas = row.extra_info["line"], self.prompt_tools(row, self.env.tools)
+        names = [schema["function"]["name"] for schema in schemas]
+        async with session(row.extra_info["url"], entry.step_timeout) as server:
+            tools = ServerTools(server, line, names)
+            await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+            response = response_for(trajectory, trajectory.messages[len(row.prompt) :])
+            with recorded(trajectory, "verify"):
+                verdict = await server.ask(VERIFY, {**line, "response": response})
+        reward = reward_of(verdict, server)
+        trajectory.reward = reward
+        others = {name: value for name, value in verdict.items() if name not in (*line, "reward")}
+        trajectory.reward_extra |= numbers(others) | returned(reward, entry)
+
+
+@agent_loop("nemo_gym_steps")
+class SteppedAgent(Gym):
+    """Answers, and the server replies with an observation and a reward, until it ends."""
+
+    async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
+        row, entry = trajectory.row, entry_of(trajectory.row)
+        episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
+        async with session(row.extra_info["url"], entry.step_timeout) as server:
+            with episode.span("environment"):
+                seen = await server.ask(RESET, row.extra_info["line"])
+            begun = Task.of(row.extra_info["line"]).prompt
+            episode.begin([*begun, *said(seen)] or row.prompt)
+            rewards: list[float] = []
+            while not episode.done:
+                reply = await episode.generate()
+                seen = await self._step(episode, reply, server, entry)
+                rewards.append(reward_of(seen, server))
+                self._go_on(episode, reply, seen)
+        trajectory.turn_rewards += [TurnReward(t, r, "environment") for t, r in enumerate(rewards[:-1]) if r]
+        trajectory.reward = rewards[-1] if rewards else 0.0
+        trajectory.reward_extra |= numbers(seen.get("info") or {}) | returned(fsum(rewards), entry)
+
+    async def _step(self, episode: Episode, reply: Reply, server: Session, entry: Entry) -> dict[str, Any]:
+        """The server's answer to a turn."""
+        line = episode.trajectory.row.extra_info["line"]
+        response = response_for(episode.trajectory, [reply.message])
+        with episode.span("environment"):
+            return await server.ask(STEP, {**line, "response": response})
+
+    def _go_on(self, episode: Episode, reply: Reply, seen: Mapping[str, Any]) -> None:
+        """Show an observation to the model, or end the trajectory."""
+        if seen.get("terminated") or seen.get("truncated"):
+            episode.finish("terminated" if seen.get("terminated") else "max_turns")
+        elif not episode.done and self.out_of_turns(episode.trajectory):
+            episode.finish("max_turns")
+        if not episode.done:
+            episode.observe([*answers(reply, seen), *said(seen)] or EMPTY, closed=reply.closed)
+
+
+EMPTY: list[Message] = [{"role": "user", "content": ""}]
+
+
+def entry_of(row: Row) -> Entry:
+    """The row's entry."""
+    return Entry(**row.extra_info["environment"])
+
+
+def response_for(trajectory: Trajectory, messages: list[Message]) -> dict[str, Any]:
+    """The response of which `messages` are the output."""
+    ledgers = trajectory.ledgers
+    sampled = sum(ledger.model_tokens for ledger in ledgers)
+    params = trajectory.row.extra_info["line"][REQUEST]
+    total = sum(len(ledger) for ledger in ledgers)
+    return response_of(params, messages, full=trajectory.finish == "length", prompt=total - sampled, sampled=sampled)
+
+
+def said(seen: Mapping[str, Any]) -> list[Message]:
+    """An observation as a message; none without one."""
+    return [{"role": "user", "content": seen["observation"]}] if seen.get("observation") else []
+
+
+def answers(reply: Reply, seen: Mapping[str, Any]) -> list[Message]:
+    """The answers to the calls of a turn, in which ids are those of `response_of`."""
+    given = {answer["call_id"]: answer["output"] for answer in (seen.get("info") or {}).get("tool_outputs", ())}
+    return [
+        {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": str(given[f"call_0_{i}"])}
+        for i, call in enumerate(reply.calls)
+        if f"call_0_{i}" in given
+    ]
+
+
+def reward_of(verdict: Mapping[str, Any], server: Session) -> float:
+    """The reward. Raises InfraError where there is none."""
+    reward = verdict.get("reward")
+    if not isinstance(reward, int | float) or reward - reward != 0:
+        raise InfraError(f"{server.url} gave the reward {reward!r}")
+    return float(reward)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the values, as metrics."""
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def returned(reward: float, entry: Entry) -> dict[str, float]:
+    """Metrics of a return."""
+    return {"return": reward, "success": float(reward >= entry.success_at)}

@@ -1,0 +1,159 @@
+"""The description of a resource server before a run: its routes, and the fields that it asks of a row."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+import yaml
+
+from agentrl.core.errors import UserError
+
+Json = dict[str, Any]
+ANSWER = 30.0
+"""Seconds for a description."""
+HEAD = "/global_config_dict_yaml"
+"""The route of a head server that gives the configuration of all servers."""
+KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
+BEGIN, VERIFY = "/seed_session", "/verify"
+RESET, STEP = "/reset", "/step"
+EXAMPLE = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A resource server that runs."""
+
+    url: str
+    about: Json
+    """Its OpenAPI document."""
+
+    @classmethod
+    def at(cls, url: str) -> "Server":
+        """Raises UserError where no server answers, and for one that serves no rows."""
+        server = cls(url, json.loads(fetched(url, "/openapi.json")))
+        if HEAD not in server.routes and not {VERIFY, STEP} & server.routes:
+            raise UserError(f"{url} is no resource server of NeMo Gym: it has neither {VERIFY} nor {STEP}")
+        if {BEGIN, STEP} <= server.routes:
+            raise UserError(
+                f"{url} is stepped by an agent of its own: only servers for simple_agent and gymnasium_agent run here"
+            )
+        return server
+
+    @cached_property
+    def routes(self) -> set[str]:
+        """Paths."""
+        return set(self.about.get("paths", ()))
+
+    @property
+    def steps(self) -> bool:
+        """Whether it is stepped, and does not verify a finished answer."""
+        return VERIFY not in self.routes
+
+    def lacks(self, row: Mapping[str, Any], tools: list[str]) -> Iterator[str]:
+        """Why it cannot serve a row."""
+        for route in (RESET, STEP) if self.steps else (BEGIN, VERIFY):
+            missing = [name for name in self._required(route) if name not in row and name != "response"]
+            if missing:
+                yield f"it has no {missing[0]}, which {self.url}{route} asks for"
+        anything = any(route.startswith("/{") for route in self.routes)
+        for name in tools:
+            if f"/{name}" not in self.routes and not anything and not self.steps:
+                yield f"its tool {name} is unknown to {self.url}"
+
+    def refuses(self, row: Mapping[str, Any]) -> str | None:
+        """Its own complaint about a row, of a request that has no response yet, and so does nothing."""
+        path = STEP if self.steps else VERIFY
+        if "response" not in self._required(path):
+            return None
+        status, text = asked(self.url, path, json.dumps(row).encode())
+        errors = json.loads(text).get("detail", []) if status == 422 else []
+        return next((about(error) for error in errors if error["loc"][1:2] != ["response"]), None)
+
+    def _required(self, route: str) -> list[str]:
+        """Fields of a request that have no default."""
+        schema: Json = self.about
+        for name in ("paths", route, "post", "requestBody", "content", "application/json", "schema"):
+            schema = schema.get(name, {})
+        name = str(schema.get("$ref", "")).rpartition("/")[2]
+        named: Json = self.about.get("components", {}).get("schemas", {}).get(name, schema)
+        return list(named.get("required", ()))
+
+
+class Servers:
+    """The server of each row: the one at an address, or by the row's `agent_ref` one that a head server started."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UserError."""
+        first = Server.at(url)
+        self.url, self.known = url, {url: first}
+        self.config: Json = _configuration(url) if HEAD in first.routes else {}
+
+    def of(self, row: Mapping[str, Any]) -> Server:
+        """Raises UserError."""
+        url = self._address(row) if self.config else self.url
+        if url not in self.known:
+            self.known[url] = Server.at(url)
+        return self.known[url]
+
+    def _address(self, row: Mapping[str, Any]) -> str:
+        agent = (row.get("agent_ref") or {}).get("name")
+        started = dict(self._all("resources_servers"))
+        if agent is None:
+            if len(started) == 1:
+                return _url(next(iter(started.values())))
+            listed = ", ".join(f"{_url(about)} ({name})" for name, about in started.items())
+            raise UserError(
+                f"it has no agent_ref, and {self.url} started several servers: name one of {listed or 'none'}"
+            )
+        agents = dict(self._all("responses_api_agents"))
+        if agent not in agents:
+            raise UserError(f"its agent_ref names {agent}: {self.url} started {', '.join(agents) or 'no agent'}")
+        return _url(started[agents[agent]["resources_server"]["name"]])
+
+    def _all(self, kind: str) -> Iterator[tuple[str, Json]]:
+        """Names and settings of the servers of a kind."""
+        for name, about in self.config.items():
+            if isinstance(about, dict) and isinstance(about.get(kind), dict):
+                yield name, next(iter(about[kind].values()))
+
+
+def _configuration(url: str) -> Json:
+    written = json.loads(fetched(url, HEAD))
+    found: Json = yaml.safe_load(written)
+    return found
+
+
+def _url(about: Mapping[str, Any]) -> str:
+    return f"http://{about['host']}:{about['port']}"
+
+
+def fetched(url: str, path: str) -> bytes:
+    """The answer to a GET. Raises UserError."""
+    status, answer = asked(url, path)
+    if status >= 400:
+        raise UserError(f"{url} is no server of NeMo Gym: {path} answered {status}")
+    return answer
+
+
+def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Status and body of the answer to a GET, or to a POST of JSON. Raises UserError."""
+    local = urlsplit(url).hostname in ("127.0.0.1", "localhost")
+    request = Request(url + path, body, {"Content-Type": "application/json"})
+    try:
+        with build_opener(*[ProxyHandler({})] * local).open(request, timeout=ANSWER) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
+    except (OSError, ValueError) as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise UserError(f"no NeMo Gym server answers at {url} ({why}): start it, or correct its URL") from None
+
+
+def about(error: Mapping[str, Any]) -> str:
+    """An error of pydantic in a few words."""
+    return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"

@@ -1,0 +1,66 @@
+"""The model's turn as its client gets it: where a stop string ends it, its text and reasoning, the ids of its calls."""
+
+from collections.abc import Sequence
+
+from agentrl.chat import Chat
+from agentrl.chat.thinking import BLOCKS, begins_with
+from agentrl.gateway.branch import Drawn
+from agentrl.trajectory.message import Call, Message, Reply, as_tool_call, call_id
+from agentrl.trajectory.trajectory import Outcome, ToolCallRecord
+
+
+def cut_at_stop(chat: Chat, drawn: Drawn, stops: Sequence[str]) -> str | None:
+    """End the answer with the token that completes a stop string, as if generation had ended there. The first of the
+    strings that the text has; None: it has none."""
+    text = chat.decode(drawn.ids) if stops else ""
+    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    if not found:
+        return None
+    at, stop = min(found)
+    low, high = 1, len(drawn.ids)
+    while low < high:
+        middle = (low + high) // 2
+        if len(chat.decode(drawn.ids[:middle])) >= at + len(stop):
+            high = middle
+        else:
+            low = middle + 1
+    drawn.keep(low)
+    return stop
+
+
+def rename_calls(reply: Reply, name: str) -> None:
+    """Give the calls ids that no other turn has: the same text may come again."""
+    for i, call in enumerate(reply.calls):
+        call.id = call_id(name, i + 1)
+    if "tool_calls" in reply.message:
+        reply.message["tool_calls"] = [as_tool_call(call) for call in reply.calls]
+
+
+def call_records(calls: Sequence[Call], turn: int) -> list[ToolCallRecord]:
+    """Calls of a turn as metrics count them. The program runs them and keeps their seconds and results to itself; a
+    malformed one reaches it as text."""
+    ends = [(Outcome.OK if call.error is None else Outcome.MODEL_ERROR, call.error or "") for call in calls]
+    return [
+        ToolCallRecord(turn, call.name, call.arguments, said, outcome, seconds=0.0)
+        for call, (outcome, said) in zip(calls, ends, strict=True)
+    ]
+
+
+def after_thinking(text: str) -> str:
+    """A turn's text after its thinking."""
+    for closing in BLOCKS.values():
+        text = text.rpartition(closing)[2]
+    return text.strip()
+
+
+def shown(message: Message) -> tuple[str, str]:
+    """Text and reasoning of a turn, apart."""
+    text = str(message.get("content") or "")
+    if "reasoning_content" in message:
+        return text.strip(), str(message["reasoning_content"]).strip()
+    opened = begins_with(text)
+    closing = BLOCKS.get(opened, "")
+    if not opened:
+        return text.strip(), ""
+    thought, found, rest = text.lstrip().removeprefix(opened).partition(closing)
+    return (rest.strip(), thought.strip()) if found else ("", thought.strip())

@@ -1,0 +1,53 @@
+"""Refuses histories that cannot fit the model, before anything is hashed, rendered or encoded: that would keep all
+rollouts waiting."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from agentrl.chat import Chat
+from agentrl.core.errors import UserError
+from agentrl.gateway.request import too_long
+from agentrl.trajectory.message import Message, text_of
+
+MOST_PER_TOKEN, USUAL_TOKEN = 16, 4
+"""Characters of a token: in a long text on average at the most, and usually."""
+FEW = 1000
+"""Messages that need no count."""
+PAIRS = 8
+"""Of messages that are rendered to see what one takes."""
+PER_MESSAGE = 2
+"""Items of a protocol that make one message at the most: reasoning stands apart, and the template does not see it."""
+
+
+class Size:
+    """What fits `longest` tokens."""
+
+    def __init__(self, chat: Chat, longest: int) -> None:
+        self.chat, self.longest = chat, longest
+
+    def check_items(self, count: int) -> None:
+        """Raises Refused for more items than fit."""
+        self._check_count(count // PER_MESSAGE)
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Raises Refused for messages with more text, or more of them and their calls, than fit."""
+        calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+        self._check_count(len(messages) + len(calls))
+        size = sum(len(text_of(message)) for message in messages)
+        size += sum(len(str(call["arguments"])) for call in calls)
+        if size > MOST_PER_TOKEN * self.longest:
+            raise too_long(size // USUAL_TOKEN, self.longest)
+
+    def _check_count(self, count: int) -> None:
+        if count > FEW and count * self._least > self.longest:
+            raise too_long(count * self._least, self.longest)
+
+    @cached_property
+    def _least(self) -> int:
+        """Tokens that a message takes at the least: its role, and the marks around it."""
+        asked, said = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+        try:
+            one, more = (self.chat.prompt([asked, *[said, asked] * pairs], []) for pairs in (0, PAIRS))
+        except UserError:  # a template that takes no such conversation
+            return 1
+        return max(1, (len(more) - len(one)) // (2 * PAIRS) - 1)

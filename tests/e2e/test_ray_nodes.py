@@ -1,0 +1,69 @@
+"""Containers on the nodes of a cluster, placed by free CPUs."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.core.shares import VARIABLE
+from tests.e2e.conftest import command, environment
+from tests.e2e.test_ray_cluster import TOKEN, Cluster
+from tests.tasks.local_provider import ROOT
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+NODE = "AGENTRL_TEST_NODE"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Cluster]:
+    """A node with two CPUs; a second one is on this machine, too."""
+    made = Cluster(tmp_path)
+    made.node("--head", f"--port={made.address.rpartition(':')[2]}", "--include-dashboard=false", **{NODE: "head"})
+    made.wait()
+    yield made
+    made.close()
+
+
+def run(cluster: Cluster, folder: Path, *settings: str) -> "subprocess.Popen[str]":
+    """A run whose containers say on which node they are, and which worker made them."""
+    (folder / "containers").mkdir()
+    container = {"verify": f"echo ${NODE} ${VARIABLE} >&2; sleep 1; echo $((RANDOM % 2))"}
+    row = {"prompt": "Write 5.", "extra_info": {"container": container}}
+    (folder / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 24)
+    files = [
+        f"data.train_files={folder / 'rows.jsonl'}",
+        "data.val_files=null",
+        "trainer.device=cpu",
+        "trainer.test_freq=-1",
+        f"trainer.default_local_dir={folder / 'run'}",
+        f"trainer.rollout_data_dir={folder / 'rollouts'}",
+        "rollout.containers.provider=tests.tasks.local_provider:LocalProvider",
+        f"ray_init.address={cluster.address}",
+    ]
+    env = environment() | TOKEN | {ROOT: str(folder / "containers")}
+    words = command("train", *settings, *files)
+    return subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def places(folder: Path, step: int) -> dict[str, str]:
+    """Worker -> node, of all trajectories of a step."""
+    dumps: list[Any] = [json.loads(line) for line in (folder / f"rollouts/{step}.jsonl").open()]
+    said = [dump["extra"]["task"]["output"].split() for dump in dumps]
+    assert len(said) == 16
+    return {worker: node for _, node, worker in said}
+
+
+def test_containers_run_on_the_nodes_with_free_cpus(head: Cluster, tmp_path: Path, overrides: list[str]) -> None:
+    head.join(cpus=4, **{NODE: "second"})
+    settings = ["trainer.nnodes=2", "rollout.agent.num_workers=3", "trainer.total_training_steps=2"]
+    process = run(head, tmp_path, *overrides, *settings)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    for step in (1, 2):  # a rank of each node has a CPU: 1 and 3 are free
+        assert sorted(places(tmp_path, step).values()) == ["head", "second", "second"]
+    assert not list((tmp_path / "containers").iterdir())

@@ -1,0 +1,49 @@
+"""Histories that cannot fit are refused before they are read, hashed or rendered."""
+
+from typing import Any
+
+import pytest
+
+from agentrl.chat import Chat
+from agentrl.gateway.conversation import Conversation
+from agentrl.gateway.forest import Forest
+from agentrl.gateway.protocols import chat
+from agentrl.gateway.request import Refused, Request
+from agentrl.gateway.size import Size
+from tests.chat.pairs import by_name
+from tests.rollout.scripted import make_chat
+
+ASKED, SAID = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+TEMPLATES = ("qwen3_training", "llama3_1", "deepseek_v3_1")
+
+
+def test_more_items_than_fit_are_not_read() -> None:
+    def read(items: Any, first: int) -> Any:
+        raise AssertionError("the items are read")
+
+    with pytest.raises(Refused, match="maximum context length is 4096 tokens") as caught:
+        Forest(make_chat(), 4096).begin(Request(Conversation([], [{}] * 5000, read)))
+    assert caught.value.fault == "context"
+
+
+def test_more_calls_than_fit_are_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    said = [ASKED, {**SAID, "tool_calls": [call] * 5000}, ASKED]
+    forest = Forest(make_chat(), 4096)
+    monkeypatch.setattr(forest, "_new", None)
+    with pytest.raises(Refused, match="maximum context length is 4096 tokens"):
+        forest.begin(chat.read({"messages": said}))
+
+
+def test_many_messages_that_fit_are_rendered() -> None:
+    forest = Forest(make_chat(), 100_000)
+    said = [ASKED, *[SAID, ASKED] * 1000]
+    assert len(forest.begin(chat.read({"messages": said})).ids) > len(said)
+
+
+@pytest.mark.parametrize("env_chat", [make_chat(), *map(by_name, TEMPLATES)])
+def test_no_message_takes_fewer_tokens_than_the_bound(env_chat: Chat) -> None:
+    said = [{**message, "content": ""} for message in [ASKED, *[SAID, ASKED] * 20]]
+    least = Size(env_chat, 1)._least
+    assert least >= 1
+    assert least * len(said) <= len(env_chat.prompt(said, []))
