@@ -34,10 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sample `rollout.n` trajectories per row, score and show them."""
     from agentrl.config import SAMPLING
-    from agentrl.evaluation.settings import scoring_something, untrained
+    from agentrl.evaluation.settings import of_split, scoring_something, untrained
 
     asked: Config = load_config(args, checks=SAMPLING)
-    config = scoring_something(asked)
+    config = scoring_something(of_split(asked, args.split))
     use_idle_cores(config.trainer, config.rollout)
     from agentrl.core.outputs import check_file
     from agentrl.doctor.preflight import preflight
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             console.print(conversation(trajectory, runtime.decode))
         if args.out:
             write_trajectories(Path(args.out), 0, trajectories, runtime.decode)
-    if config is not asked:
+    if config.reward is not asked.reward:
         console.print("[dim]no reward is configured: each reward is 0[/]")
     metrics = rollout_metrics(trajectories)
     for name in ("rollout/reward_mean", "rollout/success", "rollout/turns_mean", "tools/calls", "rollout/mask_share"):

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one of them; returns 1 if a task is broken. Raises UserError, InfraError."""
+    """Run one of them; returns 1 if a task is broken. Raises UserError and InfraError."""
     return _clean(images=args.images) if args.action == "clean" else _check(args)
 
 
@@ -45,11 +45,13 @@ def _clean(*, images: bool) -> int:
 
     from agentrl.containers.docker.clean import clean
 
-    removed = clean(images=images)
+    cleaned = clean(images=images)
     console = Console(highlight=False, soft_wrap=True)
-    for name in removed:
+    for name in cleaned.removed:
         console.print(f"removed {name}")
-    if not removed:
+    if cleaned.left:
+        raise UserError(f"Docker does not remove {', '.join(cleaned.left)}: restart Docker, then run this again")
+    if not cleaned.removed:
         console.print("nothing was left")
     return 0
 

@@ -24,3 +24,9 @@ def scoring_something(config: Settings) -> Settings:
 def untrained(config: Settings) -> Settings:
     """The same run without an update: the policy's parameters stay in `model.dtype`."""
     return replace(config, trainer=replace(config.trainer, val_only=True))
+
+
+def of_split(config: Settings, split: str) -> Settings:
+    """The same with the rows of `split`, "train" or "val", alone: those of the other one need not be right."""
+    other = "val_files" if split == "train" else "train_files"
+    return replace(config, data=replace(config.data, **{other: None}))

@@ -315,13 +315,10 @@ async def test_clean_leaves_a_run_that_is_alive(provider: DockerProvider, spec: 
 
 @pytest.mark.docker
 def test_clean_removes_what_a_crash_left(
-    engine: Engine, docker_host: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, docker_host: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = docker.from_env()
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    run = f"old-{ended.pid}"
-    labels = {OWNER: f"{os.uname().nodename} {ended.pid} 1", "agentrl.run": run}
+    run, labels = crashed()
     client.containers.create(engine.base(), ["true"], name=f"agentrl-{run}", labels=labels)
     client.networks.create(f"agentrl-{run}", labels=labels)
     assert main(["tasks", "clean"]) == 0
@@ -329,6 +326,30 @@ def test_clean_removes_what_a_crash_left(
         capsys.readouterr().out.split("\n")
     )
     assert not client.containers.list(all=True, filters={"label": f"agentrl.run={run}"})
+
+
+@pytest.mark.docker
+def test_clean_names_what_docker_does_not_remove(
+    engine: Engine, docker_host: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = docker.from_env()
+    run, labels = crashed()
+    network = client.networks.create(f"agentrl-{run}", labels=labels)
+    other = client.containers.run(engine.base(), ["sleep", "600"], detach=True, network=network.name)
+    try:
+        assert main(["tasks", "clean"]) == 2
+        assert f"Docker does not remove network agentrl-{run}" in capsys.readouterr().err
+    finally:
+        other.remove(force=True, v=True)
+        network.remove()
+
+
+def crashed() -> tuple[str, dict[str, str]]:
+    """A run whose process has ended, and the labels of what it left."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    run = f"old-{ended.pid}"
+    return run, {OWNER: f"{os.uname().nodename} {ended.pid} 1", "agentrl.run": run}
 
 
 @pytest.mark.docker
@@ -340,13 +361,13 @@ async def test_clean_removes_built_images(
     spec = ContainerSpec(build=folder(tmp_path / "one", "RUN true"))
     async with started(provider, spec):
         tag = tag_of(tmp_path / "one")
-        assert f"image {tag}" not in await asyncio.to_thread(clean, images=True)
-    assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
+        assert f"image {tag}" not in (await asyncio.to_thread(clean, images=True)).removed
+    assert f"image {tag}" in (await asyncio.to_thread(clean, images=True)).removed
     with pytest.raises(InfraError, match="No such image"):  # of a run that goes on
         await provider.container(spec).start()
     async with started(provider, spec):  # built again
         pass
-    assert f"image {tag}" in await asyncio.to_thread(clean, images=True)
+    assert f"image {tag}" in (await asyncio.to_thread(clean, images=True)).removed
 
 
 def folder(path: Path, line: str, left_out: str = "") -> Path:

@@ -1,17 +1,26 @@
 """Removes what runs have left: after a crash of the host, say, which no process of a run survives."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from agentrl.containers.docker.build import LABEL
 from agentrl.containers.docker.connection import connect
 from agentrl.containers.docker.engine import explained
-from agentrl.containers.docker.owners import remove_orphans
+from agentrl.containers.docker.owners import orphans, remove_orphans
 from agentrl.core.errors import InfraError
 
 
-def clean(*, images: bool) -> list[str]:
-    """Remove containers and networks of ended runs, and built images that no container uses; the names.
+@dataclass(frozen=True)
+class Cleaned:
+    """Names of what was removed, and of containers and networks that the engine did not remove."""
+
+    removed: list[str]
+    left: list[str]
+
+
+def clean(*, images: bool) -> Cleaned:
+    """Remove containers and networks of ended runs, and built images that no container uses.
 
     Raises UserError without an engine, InfraError.
     """
@@ -19,7 +28,8 @@ def clean(*, images: bool) -> list[str]:
     from docker.errors import DockerException
 
     try:
-        return remove_orphans(client) + (_remove_images(client) if images else [])
+        removed = remove_orphans(client) + (_remove_images(client) if images else [])
+        return Cleaned(removed, orphans(client))
     except (DockerException, OSError) as error:
         raise InfraError(f"Docker: {explained(error)}") from error
 

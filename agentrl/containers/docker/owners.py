@@ -21,10 +21,23 @@ def remove_orphans(client: Any) -> list[str]:
     """Remove what ended processes of this host have left; the names."""
     from agentrl.containers.docker import reaper
 
+    return [name for run in _ended_runs(client) for name in reaper.remove(client, run)]
+
+
+def orphans(client: Any) -> list[str]:
+    """Containers and networks that ended processes of this host have left; the names."""
+    from agentrl.containers.docker import reaper
+
+    found = [found for run in _ended_runs(client) for found in reaper.left(client, run)]
+    return [f"{type(one).__name__.lower()} {one.name}" for one in found]
+
+
+def _ended_runs(client: Any) -> list[str]:
+    from agentrl.containers.docker.reaper import RUN
+
     found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
     found += client.networks.list(filters={"label": OWNER})
-    runs = {labels[reaper.RUN] for labels in map(_labels, found) if _ended(labels[OWNER])}
-    return [name for run in sorted(runs) for name in reaper.remove(client, run)]
+    return sorted({labels[RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
 
 
 def _ended(label: str) -> bool:
