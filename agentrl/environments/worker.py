@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from agentrl.engines.servers import watchdog
 
 START = 300.0
 """Seconds for imports and for reading tasks."""
+POLL = 0.02
+"""Seconds between two looks at a program that is not ready."""
 LONGEST = 2**26
 """Bytes of an answer."""
 OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
@@ -84,11 +87,8 @@ class Worker:
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request; a cancellation cancels it there, too. Raises InfraError."""
-        running = await self._ready()
-        try:
-            reader, writer = await asyncio.open_unix_connection(running.socket, limit=LONGEST)
-        except OSError:
-            raise self._dead(running) from None
+        running, connection = await self._connected()
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LONGEST)
         try:
             writer.write(json.dumps(request).encode() + b"\n")
             line = await reader.readline()
@@ -115,6 +115,16 @@ class Worker:
                 await self._started(self._running)
             return self._running
 
+    async def _connected(self) -> "tuple[Running, socket.socket]":
+        """The program and a connection to it; one with many requests that wait takes no more for a moment. Raises
+        InfraError."""
+        while True:
+            running = await self._ready()
+            connection = running.connect()
+            if connection is not None:
+                return running, connection
+            await asyncio.sleep(POLL)
+
     async def _started(self, running: "Running") -> None:
         try:
             async with asyncio.timeout(START):
@@ -130,7 +140,7 @@ class Worker:
         while not running.ready:
             if running.process.poll() is not None:
                 raise self._dead(running)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL)
 
     def _dead(self, running: "Running") -> InfraError:
         return InfraError(f"{self.program.what}: its worker died: {running.last_words()}")
@@ -141,8 +151,8 @@ class Running:
 
     def __init__(self, program: Program) -> None:
         folder = Path(tempfile.mkdtemp(prefix="agentrl-environment-"))
-        self.socket, self.log = str(folder / "socket"), folder / "log"
-        words = [sys.executable, "-S", "-E", watchdog.__file__, str(folder), *program.words(folder), self.socket]
+        self.address, self.log = str(folder / "socket"), folder / "log"
+        words = [sys.executable, "-S", "-E", watchdog.__file__, str(folder), *program.words(folder), self.address]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 words,
@@ -158,7 +168,18 @@ class Running:
     @property
     def ready(self) -> bool:
         """Whether it takes requests."""
-        return os.path.exists(self.socket)
+        return os.path.exists(self.address)
+
+    def connect(self) -> socket.socket | None:
+        """A connection, if it takes one now. Not by asyncio, which takes a full queue for a connection."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            connection.connect(self.address)
+        except OSError:
+            connection.close()
+            return None
+        return connection
 
     def last_words(self) -> str:
         """The last line of its output."""

@@ -314,9 +314,7 @@ async def test_clean_leaves_a_run_that_is_alive(provider: DockerProvider, spec: 
 
 
 @pytest.mark.docker
-def test_clean_removes_what_a_crash_left(
-    engine: Engine, docker_host: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clean_removes_what_a_crash_left(engine: Engine, docker_host: None, capsys: pytest.CaptureFixture[str]) -> None:
     client = docker.from_env()
     run, labels = crashed()
     client.containers.create(engine.base(), ["true"], name=f"agentrl-{run}", labels=labels)

@@ -18,7 +18,7 @@ def started(python: str, settings: Mapping[str, object], folder: str) -> str:
     if running.process.poll() is not None:  # of an earlier run in this process
         _running.cache_clear()
         running = _running(python, json.dumps(settings), folder)
-    return Path(running.socket).read_text()
+    return Path(running.address).read_text()
 
 
 @cache

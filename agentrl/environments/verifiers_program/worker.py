@@ -131,7 +131,7 @@ async def serve(settings: dict[str, Any], path: str) -> None:
                 await writer.drain()
             writer.close()
 
-        server = await asyncio.start_unix_server(connected, f"{path}.new", limit=2**26)
+        server = await asyncio.start_unix_server(connected, f"{path}.new", limit=2**26, backlog=2048)
         os.rename(f"{path}.new", path)  # it is there once it answers
         await server.serve_forever()
 
