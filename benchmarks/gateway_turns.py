@@ -20,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -116,16 +118,10 @@ class InstantEngine:
         return Generation(ids, [-0.5] * len(ids), "stop", 0)
 
 
-def figures(marks: list[float], sessions: int) -> tuple[float, float, float]:
-    """Milliseconds a turn over all, in the first fifth and in the last one."""
-    turns = len(marks) - 1
-    fifth = max(1, turns // 5)
-    per = 1000 / sessions
-    return (
-        per * (marks[-1] - marks[1]) / (turns - 1),
-        per * (marks[1 + fifth] - marks[1]) / fifth,
-        per * (marks[-1] - marks[-1 - fifth]) / fifth,
-    )
+def figures(taken: Sequence[float], sessions: int) -> tuple[float, float, float]:
+    """Milliseconds a turn over all, in the first fifth and in the last one. `taken`: seconds of each round of turns."""
+    per, fifth = 1000 / sessions, max(1, len(taken) // 5)
+    return per * mean(taken), per * mean(taken[:fifth]), per * mean(taken[-fifth:])
 
 
 def environment(chat: Chat, engine: InstantEngine, folder: Path, words: int) -> Environment:
@@ -175,18 +171,19 @@ class Bench:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run: CPU milliseconds a turn over all, in the first fifth and in the last one; what a session takes."""
+    """Of a run: CPU time, and what a session takes."""
 
     name: str
-    whole: float
-    early: float
-    late: float
+    sessions: int
+    taken: Sequence[float]
+    """CPU seconds of each round of turns, from the second one on."""
     kib: float
     tokens: int
     seconds: float
 
     def __str__(self) -> str:
-        times = f"{self.whole:12.2f}{self.early:10.2f}{self.late:10.2f}{self.late / self.early:10.2f}"
+        whole, early, late = figures(self.taken, self.sessions)
+        times = f"{whole:12.2f}{early:10.2f}{late:10.2f}{late / early:10.2f}"
         return f"{self.name:14}{times}{self.kib:14.0f}{self.tokens:10}{self.seconds:10.1f}"
 
 
@@ -205,8 +202,8 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> Fi
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
     assert all(one.turns == given.turns for one in made)
     kib = (engine.resident - before) / 1024 / given.sessions
-    times = figures(engine.marks, given.sessions)
-    return Figures(protocol or "native loop", *times, kib, len(made[0].ledgers[0]), seconds)
+    taken = [end - start for start, end in pairwise(engine.marks[1:])]
+    return Figures(protocol or "native loop", given.sessions, taken, kib, len(made[0].ledgers[0]), seconds)
 
 
 def resident() -> int:
@@ -325,7 +322,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=200, help="of a tool's result")
     parser.add_argument("--template", default="qwen3_training")
     parser.add_argument("--tokenizer", help="folder of a ChatML model, in place of --template")
-    parser.add_argument("--rounds", type=int, default=1, help="the least CPU time of them counts")
+    parser.add_argument("--rounds", type=int, default=1, help="the least CPU time of each turn counts")
     parser.add_argument("--protocols", nargs="*", default=PROTOCOLS, choices=PROTOCOLS)
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--set", nargs="*", help="settings of a run with a real engine")
@@ -365,7 +362,8 @@ def show(given: argparse.Namespace, bench: Bench) -> None:
     for protocol in (None, *given.protocols):
         measure(argparse.Namespace(**{**vars(given), "sessions": 4, "turns": 3}), bench, protocol)  # fills caches
         rounds = [measure(given, bench, protocol) for _ in range(given.rounds)]
-        print(min(rounds, key=lambda one: one.whole), flush=True)
+        least = [min(taken) for taken in zip(*(one.taken for one in rounds), strict=True)]
+        print(replace(rounds[0], taken=least), flush=True)
 
 
 if __name__ == "__main__":

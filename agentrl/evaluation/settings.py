@@ -28,5 +28,5 @@ def untrained(config: Settings) -> Settings:
 
 def of_split(config: Settings, split: str) -> Settings:
     """The same with the rows of `split`, "train" or "val", alone: those of the other one need not be right."""
-    other = "val_files" if split == "train" else "train_files"
-    return replace(config, data=replace(config.data, **{other: None}))
+    data = replace(config.data, val_files=None) if split == "train" else replace(config.data, train_files=None)
+    return replace(config, data=data)
