@@ -80,14 +80,14 @@ def test_a_score_may_wait_for_the_log_probs(tmp_path: Path, overrides: list[str]
 def test_the_same_on_two_ranks(tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A score comes only when the ranks are asked for log-probs; the metrics are those of one process that waits."""
     group = pytest.importorskip("agentrl.runtime.ray.worker_group").WorkerGroup
-    call = group.call
+    scatter = group.scatter
 
     def telling(self, method, *args):
         if method == "compute_logprobs":
             began.set()
-        return call(self, method, *args)
+        return scatter(self, method, *args)
 
-    monkeypatch.setattr(group, "call", telling)
+    monkeypatch.setattr(group, "scatter", telling)
     events.clear()
     began.clear()
     many = ["trainer.device=cpu", "trainer.n_gpus_per_node=2", "ray_init.num_cpus=4"]
