@@ -2,7 +2,8 @@
 
 An instant engine plays the same conversation to both: a call of a tool, and its result, turn by turn. The agents are
 processes of their own, so that only the gateway's CPU counts; they send their whole history at each turn, as agents do.
-Read the ratios: late turns over early ones, and the gateway over the native loop.
+Read the ratios: late turns over early ones, and the gateway over the native loop. "fixed" is the ratio of late over
+early for a fixed piece of work between the turns: what the machine itself lost or won in that time.
 
     python benchmarks/gateway_turns.py --sessions 32 --turns 50
 
@@ -63,6 +64,8 @@ class LookTool(BaseTool):
 """
 TEMPLATE = "model.chat_template=configs/templates/chatml_tools.jinja"
 UNTRAINED = [TEMPLATE, "rollout.multi_turn.enable=true", "rollout.deterministic=false"]
+FIXED = 20
+"""Texts encoded as the fixed work of a round of turns."""
 HISTORY = "the history"
 """In the place of its items."""
 PROTOCOLS = ("chat", "responses", "messages")
@@ -75,14 +78,15 @@ def result(words: int) -> str:
 
 @dataclass
 class InstantEngine:
-    """Says the next turn of the conversation; `marks`: CPU seconds of this process when each round of turns began."""
+    """Says the next turn of the conversation; `marks`: CPU seconds of this process when each round of turns began,
+    before and after a fixed piece of work, which shows how fast the machine is at that moment."""
 
     chat: Chat
     sessions: int
     turns: int
     real: Any = None
     """An engine that draws as many tokens first."""
-    marks: list[float] = field(default_factory=list)
+    marks: list[tuple[float, float]] = field(default_factory=list)
     resident: int = 0
     """Bytes of this process at the end."""
     asked: int = 0
@@ -102,12 +106,19 @@ class InstantEngine:
 
     def finish(self) -> None:
         """Note CPU and memory while the sessions are there."""
-        self.marks.append(time.process_time())
+        self.mark()
         self.resident = resident()
+
+    def mark(self) -> None:
+        """Note the CPU time, and that of the fixed work."""
+        start = time.process_time()
+        for _ in range(FIXED):
+            self.chat.tokenizer.encode(SYSTEM)
+        self.marks.append((start, time.process_time()))
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, key: str, media: Any = ()) -> Generation:
         if self.asked % self.sessions == 0:
-            self.marks.append(time.process_time())
+            self.mark()
         self.asked += 1
         ids = self.said[self.taken[key]]
         self.taken[key] += 1
@@ -118,10 +129,10 @@ class InstantEngine:
         return Generation(ids, [-0.5] * len(ids), "stop", 0)
 
 
-def figures(taken: Sequence[float], sessions: int) -> tuple[float, float, float]:
-    """Milliseconds a turn over all, in the first fifth and in the last one. `taken`: seconds of each round of turns."""
-    per, fifth = 1000 / sessions, max(1, len(taken) // 5)
-    return per * mean(taken), per * mean(taken[:fifth]), per * mean(taken[-fifth:])
+def fifths(taken: Sequence[float]) -> tuple[float, float]:
+    """The mean in the first fifth and in the last one."""
+    fifth = max(1, len(taken) // 5)
+    return mean(taken[:fifth]), mean(taken[-fifth:])
 
 
 def environment(chat: Chat, engine: InstantEngine, folder: Path, words: int) -> Environment:
@@ -177,13 +188,16 @@ class Figures:
     sessions: int
     taken: Sequence[float]
     """CPU seconds of each round of turns, from the second one on."""
+    fixed: Sequence[float]
+    """Those of the fixed work around it."""
     kib: float
     tokens: int
     seconds: float
 
     def __str__(self) -> str:
-        whole, early, late = figures(self.taken, self.sessions)
-        times = f"{whole:12.2f}{early:10.2f}{late:10.2f}{late / early:10.2f}"
+        per, (early, late), (first, last) = 1000 / self.sessions, fifths(self.taken), fifths(self.fixed)
+        times = f"{per * mean(self.taken):12.2f}{per * early:10.2f}{per * late:10.2f}{late / early:10.2f}"
+        times += f"{last / first:10.2f}"
         return f"{self.name:14}{times}{self.kib:14.0f}{self.tokens:10}{self.seconds:10.1f}"
 
 
@@ -202,8 +216,9 @@ def measure(given: argparse.Namespace, bench: Bench, protocol: str | None) -> Fi
     assert ledgers == {1}, f"a conversation broke: {ledgers} ledgers"
     assert all(one.turns == given.turns for one in made)
     kib = (engine.resident - before) / 1024 / given.sessions
-    taken = [end - start for start, end in pairwise(engine.marks[1:])]
-    return Figures(protocol or "native loop", given.sessions, taken, kib, len(made[0].ledgers[0]), seconds)
+    taken = [end[0] - start[1] for start, end in pairwise(engine.marks[1:])]
+    fixed = [(start[1] - start[0] + end[1] - end[0]) / 2 for start, end in pairwise(engine.marks[1:])]
+    return Figures(protocol or "native loop", given.sessions, taken, fixed, kib, len(made[0].ledgers[0]), seconds)
 
 
 def resident() -> int:
@@ -315,6 +330,13 @@ def _filled(block: dict[str, Any], written: str) -> dict[str, Any]:
     return block | ({"text": written} if block["type"] == "text" else {"input": json.loads(written or "{}")})
 
 
+def keep_to_core(position: int) -> None:
+    """Keep this process to one core: after a move its caches are cold."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[position]})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=32)
@@ -327,6 +349,8 @@ def main() -> None:
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--set", nargs="*", help="settings of a run with a real engine")
     given = parser.parse_args()
+    if not given.set:
+        keep_to_core(0)
     with ExitStack() as stack:
         show(given, served(given.set, stack) if given.set else Bench(chat_of(given)))
 
@@ -358,16 +382,20 @@ def served(settings: list[str], stack: ExitStack) -> Bench:
 
 def show(given: argparse.Namespace, bench: Bench) -> None:
     print(f"CPU ms a turn, {given.sessions} sessions x {given.turns} turns, {'streamed' if given.stream else 'plain'}")
-    print(f"{'':14}{'all':>12}{'early':>10}{'late':>10}{'ratio':>10}{'KiB/session':>14}{'tokens':>10}{'seconds':>10}")
+    print(
+        f"{'':14}{'all':>12}{'early':>10}{'late':>10}{'ratio':>10}{'fixed':>10}{'KiB/session':>14}{'tokens':>10}{'seconds':>10}"
+    )
     for protocol in (None, *given.protocols):
         measure(argparse.Namespace(**{**vars(given), "sessions": 4, "turns": 3}), bench, protocol)  # fills caches
         rounds = [measure(given, bench, protocol) for _ in range(given.rounds)]
         least = [min(taken) for taken in zip(*(one.taken for one in rounds), strict=True)]
-        print(replace(rounds[0], taken=least), flush=True)
+        fixed = [min(taken) for taken in zip(*(one.fixed for one in rounds), strict=True)]
+        print(replace(rounds[0], taken=least, fixed=fixed), flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--agents"]:
+        keep_to_core(-1)
         port, sessions, turns, words, protocol, stream = sys.argv[2:]
         asyncio.run(agents(int(port), int(sessions), int(turns), int(words), protocol, stream == "1"))
     else:
