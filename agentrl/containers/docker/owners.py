@@ -3,6 +3,9 @@
 import platform
 from typing import Any
 
+from agentrl.containers.docker import reaper
+from agentrl.containers.docker.reaper import RUN
+
 OWNER = "agentrl.owner"
 """Label with the process that made a container: host, id, start."""
 
@@ -19,22 +22,16 @@ def owner(pid: int) -> str:
 
 def remove_orphans(client: Any) -> list[str]:
     """Remove what ended processes of this host have left; the names."""
-    from agentrl.containers.docker import reaper
-
     return [name for run in _ended_runs(client) for name in reaper.remove(client, run)]
 
 
 def orphans(client: Any) -> list[str]:
     """Containers and networks that ended processes of this host have left; the names."""
-    from agentrl.containers.docker import reaper
-
     found = [found for run in _ended_runs(client) for found in reaper.left(client, run)]
     return [f"{type(one).__name__.lower()} {one.name}" for one in found]
 
 
 def _ended_runs(client: Any) -> list[str]:
-    from agentrl.containers.docker.reaper import RUN
-
     found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
     found += client.networks.list(filters={"label": OWNER})
     return sorted({labels[RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
