@@ -125,6 +125,14 @@ def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
     return batch.select(rows) if rows else batch.dummy()
 
 
+def shares_by_default(module: Any, device: torch.device, ranks: Ranks) -> bool:
+    """Whether passes compute equal prompts once where no key says so: in one process, on a GPU whose kernel can."""
+    narrow = getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16)
+    if device.type != "cuda" or ranks.world > 1 or not narrow:
+        return False
+    return is_packed(module) and kernel_shares(module.config, device)
+
+
 def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:
     """Raises UserError where passes of a model cannot compute equal prompts once."""
     if ranks.seq_world > 1 or not is_packed(module):

@@ -14,7 +14,13 @@ from agentrl.config.schema import Config
 from agentrl.config.schema.fsdp import FsdpConfig
 from agentrl.training.actor import PolicyActor
 from agentrl.training.critic import ValueCritic
-from agentrl.training.micro_batches import MicroBatching, check_shares, for_ranks, micro_batching_like
+from agentrl.training.micro_batches import (
+    MicroBatching,
+    check_shares,
+    for_ranks,
+    micro_batching_like,
+    shares_by_default,
+)
 from agentrl.training.model.loading import float32_masters, freeze_vision_tower, load_model
 from agentrl.training.model.value_model import load_value_model
 from agentrl.training.parallel.ranks import Ranks
@@ -93,11 +99,13 @@ class Roles:
         )
 
     def shares(self, module: Any) -> bool:
-        """Whether the policy's passes compute equal prompts once."""
-        shares = self.config.actor.share_prompts
-        if shares:
+        """Whether the policy's passes compute equal prompts once. Raises UserError where they shall and cannot."""
+        chosen = self.config.actor.share_prompts
+        if chosen is None:
+            return self.config.rollout.n > 1 and shares_by_default(module, self.device, self.ranks)
+        if chosen:
             check_shares(module, self.device, self.ranks)
-        return shares
+        return chosen
 
     def compiles(self, chosen: bool | None = None) -> bool:
         """Whether blocks are compiled; `chosen`: None: as the actor's."""

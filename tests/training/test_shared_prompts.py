@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.config.schema import Actor, Config, Optim
+from agentrl.config.schema import Actor, Config, Optim, Rollout
 from agentrl.core.errors import UserError
 from agentrl.training import Batch, PolicyActor, micro_batches, pack_ledgers
 from agentrl.training.micro_batches import MicroBatching, check_shares
@@ -131,8 +131,19 @@ def test_the_key_must_be_possible(monkeypatch: pytest.MonkeyPatch) -> None:
         check_shares(module, CPU, Ranks())
 
 
-@pytest.mark.parametrize("chosen", [False, True])
-def test_the_key_decides(chosen: bool) -> None:
+@pytest.mark.parametrize("chosen", [False, True, None])
+def test_the_key_decides(chosen: bool | None) -> None:
     config = Config(actor=Actor(share_prompts=chosen))
     roles = Roles(config, CPU, Ranks())
-    assert roles.actor(tiny("qwen3"), None, 9).micro_batching.shares == chosen
+    assert roles.actor(tiny("qwen3"), None, 9).micro_batching.shares == bool(chosen)
+
+
+def test_without_the_key_one_gpu_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, module = torch.device("cuda"), tiny("qwen3")
+    module.compute_dtype = torch.bfloat16
+    monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: True)
+    assert Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(module)
+    assert not Roles(Config(rollout=Rollout(n=1)), gpu, Ranks()).shares(module)
+    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks(0, 2)).shares(module)
+    monkeypatch.setattr(micro_batches, "kernel_shares", lambda config, device: False)
+    assert not Roles(Config(rollout=Rollout(n=8)), gpu, Ranks()).shares(module)

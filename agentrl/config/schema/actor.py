@@ -131,6 +131,6 @@ class Actor:
     """Do not train the vision tower of a vision-language model."""
     use_torch_compile: bool | None = None
     """Compile each transformer block, of the critic too; null: on a GPU, without `model.use_liger`."""
-    share_prompts: bool = False
+    share_prompts: bool | None = None
     """Compute a prompt once for all its samples in a pass: the same values, but for rounding, and fewer tokens. Packed
-    attention without sequence parallelism; not measured on a GPU yet."""
+    attention without sequence parallelism; null: on one GPU, where `rollout.n` > 1 and the attention kernel can."""

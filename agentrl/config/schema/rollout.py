@@ -189,7 +189,7 @@ class Rollout:
     """Folder for weights with weight_sync=files; null: shared memory."""
     weight_check: str = "first"
     """When to compare the engine's log-probs with the policy's after a weight sync: first, always or never."""
-    update_weights_bucket_megabytes: int = 512
+    update_weights_bucket_megabytes: int = 1024
     """Size of the buckets in which weights are sent, in MiB."""
     start_timeout: float = 600.0
     """Longest start of a server, in seconds."""

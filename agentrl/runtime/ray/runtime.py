@@ -146,7 +146,7 @@ class RayRuntime:
         with Waiting("workers start") as waiting:
             self.ranks = self._spawn(Rank, config, "trainer", trainer.nnodes, trainer.n_gpus_per_node)
             actor = config.actor
-            self.batch = SharedBatch(self.ranks, actor.ulysses_sequence_parallel_size, actor.share_prompts)
+            self.batch = SharedBatch(self.ranks, actor.ulysses_sequence_parallel_size, bool(actor.share_prompts))
             ahead = config.trainer.max_staleness > 0
             self.runner: LoopRunner | LoopThread = stack.enter_context(closing(LoopThread() if ahead else LoopRunner()))
             engine = own = self._engine(config, waiting)  # first: servers start while the policy is loaded and compiled

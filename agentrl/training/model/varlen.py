@@ -89,7 +89,7 @@ def shares_keys(kernel: str, device: torch.device, heads: int, kv_heads: int, wi
     try:
         return disagreement(kernel, device, heads, kv_heads, width, OWN_LENGTHS) <= AGREES
     except Exception as error:  # another package, of any version
-        log.warning("attention by %s does not share prompts: %s", kernel, *str(error).strip().splitlines()[:1])
+        log.info("attention by %s does not share prompts: %s", kernel, *str(error).strip().splitlines()[:1])
         return False
 
 
