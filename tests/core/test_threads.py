@@ -1,22 +1,17 @@
 import threading
 import time
 
+import pytest
+
 from agentrl.core import threads
 from agentrl.core.threads import DaemonThreads
 
 
 def test_a_finished_thread_is_used_again():
-    workers, seen, done = DaemonThreads(), [], threading.Event()
-
-    def work():
-        seen.append(threading.get_ident())
-        done.set()
-
+    workers, seen = DaemonThreads(), []
     for _ in range(5):
-        done.clear()
-        workers.run(work)
-        done.wait(2)
-        time.sleep(0.02)
+        workers.run(lambda: seen.append(threading.get_ident()))
+        wait_for(lambda: workers.idle)
     assert len(seen) == 5
     assert len(set(seen)) == 1
 
@@ -36,13 +31,12 @@ def test_work_never_waits_for_other_work():
 
 def test_idle_threads_end(monkeypatch):
     monkeypatch.setattr(threads, "IDLE", 0.05)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     workers = DaemonThreads()
     for _ in range(10):
         workers.run(lambda: None)
-    time.sleep(0.5)
+    wait_for(lambda: set(threading.enumerate()) <= before)
     assert not workers.idle
-    assert threading.active_count() <= before
 
 
 def test_work_in_the_moment_of_retiring_is_not_lost(monkeypatch):
@@ -52,3 +46,11 @@ def test_work_in_the_moment_of_retiring_is_not_lost(monkeypatch):
         workers.run(done.release)
         time.sleep(0.001)
     assert all(done.acquire(timeout=60) for _ in range(300))
+
+
+def wait_for(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not come to pass")

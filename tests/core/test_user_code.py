@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import threading
 import time
 
 import pytest
@@ -42,10 +43,11 @@ async def test_cancelling_the_caller_cancels_the_function():
 
 
 async def test_threads_still_at_work_are_known():
-    threads = set()
+    threads, go_on = set(), threading.Event()
     with pytest.raises(TimeoutError):
-        await UserFunction(lambda: time.sleep(0.3)).run((), {}, timeout=0.05, threads=threads)
+        await UserFunction(lambda: go_on.wait(60)).run((), {}, timeout=0.05, threads=threads)
     assert len(threads) == 1
+    go_on.set()
     await asyncio.wait(threads)
     await asyncio.sleep(0)
     assert threads == set()

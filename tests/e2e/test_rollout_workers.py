@@ -16,7 +16,7 @@ from agentrl.train import train
 from agentrl_sandbox.isolation import descendants
 from tests.e2e.conftest import command, environment
 from tests.e2e.test_ray import REWARD
-from tests.e2e.test_ray_killed import title
+from tests.e2e.test_ray_killed import gone, title
 from tests.e2e.test_resume import lines
 from tests.tasks.local_provider import ROOT
 
@@ -133,11 +133,12 @@ def test_a_killed_worker_costs_only_its_unfinished_conversations(
 
 def test_an_interrupt_ends_the_conversations_of_all_workers(tmp_path: Path, overrides: list[str]) -> None:
     process = started(tmp_path, *rewarded(tmp_path, overrides))
-    below = descendants(process.pid)
+    workers = [pid for pid in descendants(process.pid) if title(pid).startswith("ray::RolloutWorker")]
+    assert len(workers) == 2
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=600)
     assert process.returncode == 130
-    assert not any(title(pid).startswith("ray::RolloutWorker") for pid in below)
+    assert gone(workers)
 
 
 def test_containers_are_made_where_the_conversation_runs(

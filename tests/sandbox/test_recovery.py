@@ -67,7 +67,10 @@ async def test_a_session_is_lost_with_its_server() -> None:
     session = await pool.session(LONG)
     await session.run("x = 1")
     kill_zygotes(pool)
-    await asyncio.sleep(0.5)
+    assert session.connection is not None
+    async with asyncio.timeout(60):
+        while not session.connection.lost:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     with pytest.raises(SandboxError):
         await session.run("x")
     assert (await session.run("x")).status == "Error"
@@ -104,9 +107,9 @@ async def test_nothing_outlives_a_killed_caller() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     supervisor = int(await process.stdout.readline())
-    await asyncio.sleep(1.5)
-    before = {supervisor, *descendants(supervisor)}
-    assert len(before) >= 4
+    async with asyncio.timeout(60):
+        while len(before := {supervisor, *descendants(supervisor)}) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
     process.kill()
     await process.wait()
     for _ in range(100):

@@ -4,7 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from http import HTTPStatus
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ class Small:
     def __init__(self, schema: dict[str, Any] = NUMBER, sessions: int = 2) -> None:
         self.schema, self.sessions, self.open = schema, sessions, 0
         self.asked: list[dict[str, Any]] = []
+        self.ended = Event()
+        """Set when a session has ended: `asked` then holds all that its client sent."""
 
     def schema_or_socket(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path != "/schema":
@@ -46,6 +48,7 @@ class Small:
                 break
             connection.send(json.dumps(self.answer(request)))
         self.open -= 1
+        self.ended.set()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         data = request["data"]
@@ -99,6 +102,7 @@ def test_a_session(server: Any) -> None:
     last = environment.step("I say 4.")
     assert (last.text, last.rewards, last.done, last.invalid) == ("right", {0: 1.0}, True, False)
     environment.close()
+    assert small.ended.wait(60)
     assert small.asked[-1] == {"type": "close"}
 
 

@@ -21,9 +21,20 @@ def free_port() -> int:
 async def gateway_to(target: int) -> AsyncIterator[int]:
     port = free_port()
     task = asyncio.create_task(GATEWAY["serve"](port, "127.0.0.1", target))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while not await listens(port):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     yield port
     task.cancel()
+
+
+async def listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -57,6 +57,13 @@ class Server:
         assert status == 200, reply
         return reply
 
+    def wait_for(self, **load: int) -> None:
+        """Until its load has these figures."""
+        deadline = time.monotonic() + 60
+        while not load.items() <= self.get("/health")[1]["load"].items():
+            assert time.monotonic() < deadline, load
+            time.sleep(0.02)
+
     def children(self) -> list[int]:
         """Every process below it."""
         return descendants(self.process.pid)

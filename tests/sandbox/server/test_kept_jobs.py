@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from agentrl_sandbox.job import CommandResult, Result
@@ -97,20 +96,13 @@ def test_a_client_that_hangs_up_leaves_nothing_in_the_queue(start):
     server = start("--slots", "1")
     blocker = threading.Thread(target=server.python, args=("import time; time.sleep(2)",))
     blocker.start()
-    time.sleep(0.5)
+    server.wait_for(running=1)
     body = b'{"language": "python", "code": "1"}'
     head = b"POST /run_code HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(head % len(body) + body)
-        wait_for(server, queued=1)
-    wait_for(server, queued=0)
+        server.wait_for(queued=1)
+    server.wait_for(queued=0)
     blocker.join()
     assert server.get("/health")[1]["load"]["done"] <= 4, "canaries and the first job"
-
-
-def wait_for(server, queued: int) -> None:
-    deadline = time.monotonic() + 20
-    while server.get("/health")[1]["load"]["queued"] != queued:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -88,7 +88,7 @@ def test_a_request_may_have_a_shorter_queue_timeout_than_the_server(start):
     server = start("--slots", "1")
     blocker = threading.Thread(target=server.post, args=("/run_code", SLEEP))
     blocker.start()
-    time.sleep(0.5)
+    server.wait_for(running=1)
     assert server.post("/run_code", SLEEP | {"queue_timeout": 0.2})[0] == 504
     blocker.join()
 
@@ -124,6 +124,7 @@ def test_a_stop_lets_what_runs_end_and_leaves_no_process(start, number):
     server = start()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.post, "/run_code", SLEEP | {"code": "import time; time.sleep(2); print('done')"})
+        server.wait_for(running=1)
         time.sleep(0.8)
         children = server.children()
         assert children
