@@ -23,7 +23,7 @@ from gpu_usage import Usage, busy_by_phase
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
 SPARE = 8
 """Tokens: SGLang ends an answer two tokens before its longest sequence."""
-GRACE = 15.0
+GRACE = 30.0
 """Seconds for a run to end after its last step."""
 STOPPED = threading.Event()
 """Set by SIGTERM: what runs is stopped, what was measured is kept."""

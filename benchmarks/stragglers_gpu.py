@@ -115,7 +115,8 @@ class Bench:
             except Exception as error:
                 measured.note = f"{type(error).__name__}: {error}"[:120]
                 (self.folder / f"error-{variant}.txt").write_text(traceback.format_exc())
-            measured.begun = dict(SESSIONS.begun)
+            finally:  # --limit too ends a variant here
+                measured.begun = dict(SESSIONS.begun)
             assert runtime.ahead is not None
             runtime.runner.run(runtime.ahead._cancel())  # what is under way
             runtime.prepare = lambda total_steps: None  # type: ignore[method-assign]  # once is enough
