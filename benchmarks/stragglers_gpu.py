@@ -108,7 +108,7 @@ class Bench:
     def run(self, runtime: LocalRuntime) -> None:
         """Take the steps of each variant; one that fails is a line."""
         for variant in map(Variant.parse, self.args.variants):
-            measured = self.measured[str(variant)] = Measured(warm_up=variant.bound + 1)
+            measured = self.measured[str(variant)] = Measured(warm_up=2 * variant.bound + 1)  # the window settles
             console.print(f"variant {variant}")
             try:
                 self._steps(runtime, variant, measured)

@@ -1,5 +1,6 @@
 """A prompt that several sequences of a pass share is computed once."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.roles import Roles
 from agentrl.training.shared_prompts import Prompt, families, pass_tokens, repeated, sequence_prompts, shared_prompts
 from agentrl.trajectory.ledger import Ledger, Source
-from tests.training.tiny import tiny
+from tests.training.tiny import lora, tiny
 
 CPU = torch.device("cpu")
 
@@ -42,9 +43,23 @@ def grouped(groups: list[tuple[int, list[int]]]) -> Batch:
 BATCH = [(9, [6, 11, 4]), (5, [8]), (12, [5, 5, 7, 9]), (3, [2, 30])]
 
 
-def update(*, shares: bool, **settings: Any) -> tuple[dict[str, float], dict[str, torch.Tensor], int]:
-    """Metrics of an update, its gradients, and the tokens that went through the layers."""
-    module = tiny("qwen3", **settings)
+def checkpointed(module: Any) -> Any:
+    module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return module
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "plain": lambda: tiny("qwen3"),
+    "tied": lambda: tiny("qwen3", tie_word_embeddings=True),
+    "experts": lambda: tiny("qwen3_moe"),
+    "checkpointed": lambda: checkpointed(tiny("qwen3")),
+    "adapted": lambda: lora(tiny("qwen3")),
+    "adapted and checkpointed": lambda: checkpointed(lora(tiny("qwen3"))),
+}
+
+
+def update(module: Any, *, shares: bool) -> tuple[dict[str, float], dict[str, torch.Tensor], int]:
+    """Metrics of an update, its gradients, and the tokens of its forward passes."""
     actor = Actor(ppo_max_token_len_per_gpu=60, ppo_mini_batch_size=8, optim=Optim(lr=0.0))
     policy = PolicyActor(module, actor=actor, temperature=0.9, device=CPU, total_steps=9, shares=shares)
     found, step, tokens = {}, policy.optimizer.step, []
@@ -54,17 +69,18 @@ def update(*, shares: bool, **settings: Any) -> tuple[dict[str, float], dict[str
         return step()
 
     policy.optimizer.step = caught  # type: ignore[method-assign]
-    layer = policy.score.causal_lm.base_model.layers[0].mlp
-    layer.register_forward_pre_hook(lambda _, given: tokens.append(given[0].shape[1]))
+    embedding = module.get_input_embeddings()
+    embedding.register_forward_pre_hook(lambda _, given: tokens.append(given[0].shape[1]))
     return policy.update(grouped(BATCH)), found, sum(tokens)
 
 
-@pytest.mark.parametrize("settings", [{}, {"tie_word_embeddings": True}])
-def test_values_and_gradients_are_those_of_whole_sequences(settings: dict[str, Any]) -> None:
-    shared, mine, fewer = update(shares=True, **settings)
-    whole, theirs, tokens = update(shares=False, **settings)
+@pytest.mark.parametrize("kind", MODELS)
+def test_values_and_gradients_are_those_of_whole_sequences(kind: str) -> None:
+    shared, mine, fewer = update(MODELS[kind](), shares=True)
+    whole, theirs, tokens = update(MODELS[kind](), shares=False)
     assert tokens == grouped(BATCH).num_tokens
     assert fewer < tokens - 9 - 2 * 12  # of groups that a pass may split, one prompt more
+    assert all(gradient.any() for gradient in theirs.values())
     for name in theirs:
         torch.testing.assert_close(mine[name], theirs[name], atol=1e-5, rtol=1e-4)
     for name in ("actor/pg_loss", "actor/entropy", "actor/grad_norm"):
