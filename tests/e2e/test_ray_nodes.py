@@ -1,7 +1,10 @@
 """Containers on the nodes of a cluster, placed by free CPUs."""
 
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +32,10 @@ def head(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def run(cluster: Cluster, folder: Path, *settings: str) -> "subprocess.Popen[str]":
-    """A run whose containers say on which node they are, and which worker made them."""
+def run(cluster: Cluster, folder: Path, *settings: str, seconds: float = 1.0) -> "subprocess.Popen[str]":
+    """A run whose containers say on which node they are, and which worker made them, so many seconds later."""
     (folder / "containers").mkdir()
-    container = {"verify": f"echo ${NODE} ${VARIABLE} >&2; sleep 1; echo $((RANDOM % 2))"}
+    container = {"verify": f"echo ${NODE} ${VARIABLE} >&2; sleep {seconds}; echo $((RANDOM % 2))"}
     row = {"prompt": "Write 5.", "extra_info": {"container": container}}
     (folder / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 24)
     files = [
@@ -67,3 +70,21 @@ def test_containers_run_on_the_nodes_with_free_cpus(head: Cluster, tmp_path: Pat
     for step in (1, 2):  # a rank of each node has a CPU: 1 and 3 are free
         assert sorted(places(tmp_path, step).values()) == ["head", "second", "second"]
     assert not list((tmp_path / "containers").iterdir())
+
+
+def test_a_node_dies_with_containers_on_it(head: Cluster, tmp_path: Path, overrides: list[str]) -> None:
+    head.join(cpus=4, **{NODE: "second"})
+    settings = ["trainer.nnodes=2", "rollout.agent.num_workers=3", "trainer.total_training_steps=3"]
+    process = run(head, tmp_path, *overrides, *settings, "trainer.save_freq=1", seconds=3.0)
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "rollouts/1.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while len(list((tmp_path / "containers").iterdir())) < 6 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(head.nodes[1].pid, signal.SIGKILL)  # as a machine that loses its power
+    head.join(cpus=4, **{NODE: "third"})
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "the run resumes by itself (restart 1 of 3)" in said
+    assert "second" in places(tmp_path, 1).values()
+    assert "second" not in places(tmp_path, 3).values()
