@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentrl.containers.docker import reaper
 from agentrl.containers.docker.connection import connect
 from agentrl.containers.docker.owners import OWNER, owner, remove_orphans
 from agentrl.core.errors import InfraError
@@ -76,8 +77,6 @@ class Engine:
         """Remove all that the run has made. Never raises."""
         if self.client is None:
             return
-        from agentrl.containers.docker import reaper
-
         with suppress(InfraError):
             await self.call(reaper.remove, self.client, self.run)
             if not await self.call(reaper.left, self.client, self.run):  # else the reaper tries again
@@ -100,8 +99,6 @@ class Engine:
         return client
 
     def _start_reaper(self) -> None:
-        from agentrl.containers.docker import reaper
-
         words = [sys.executable, "-P", reaper.__file__, self.run]
         quiet = subprocess.DEVNULL  # or who reads our output waits for it, too
         self._reaper = subprocess.Popen(
