@@ -1,6 +1,6 @@
 """The agents of `gateway_turns.py`, a process of their own: so only the gateway's CPU counts.
 
-    python benchmarks/gateway_agents.py PORT SESSIONS TURNS WORDS PROTOCOL STREAM
+python benchmarks/gateway_agents.py PORT SESSIONS TURNS WORDS PROTOCOL STREAM
 """
 
 import asyncio
