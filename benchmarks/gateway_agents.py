@@ -1,6 +1,8 @@
-"""The agents of `gateway_turns.py`, a process of their own: so only the gateway's CPU counts.
+"""The agents of `gateway_turns.py`.
 
-python benchmarks/gateway_agents.py PORT SESSIONS TURNS WORDS PROTOCOL STREAM
+    python benchmarks/gateway_agents.py PORT SESSIONS TURNS WORDS PROTOCOL STREAM
+
+They are a process of their own: so only the gateway's CPU counts.
 """
 
 import asyncio

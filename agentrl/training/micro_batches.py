@@ -12,6 +12,7 @@ from agentrl.config.schema import Actor
 from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.model.attention import is_packed, kernel_of, kernel_shares
+from agentrl.training.model.compute_copies import in_half
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.shared_prompts import families, pass_tokens
 from agentrl.training.splitting import micro_batches
@@ -127,10 +128,8 @@ def sequences_or_dummy(batch: Batch, rows: list[int]) -> Batch:
 
 def shares_by_default(module: Any, device: torch.device, ranks: Ranks) -> bool:
     """Whether passes compute equal prompts once where no key says so: in one process, on a GPU whose kernel can."""
-    narrow = getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16)
-    if device.type != "cuda" or ranks.world > 1 or not narrow:
-        return False
-    return is_packed(module) and kernel_shares(module.config, device)
+    alone = device.type == "cuda" and ranks.world == 1
+    return alone and in_half(module) and is_packed(module) and kernel_shares(module.config, device)
 
 
 def check_shares(module: Any, device: torch.device, ranks: Ranks) -> None:

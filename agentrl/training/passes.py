@@ -4,11 +4,10 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-import torch
-
 from agentrl.config.schema import Config
 from agentrl.training.micro_batches import MicroBatching
 from agentrl.training.model.attention import is_packed, kernel_of
+from agentrl.training.model.compute_copies import in_half
 from agentrl.training.optimizer import MOMENTS
 from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import local, unwrapped
@@ -71,7 +70,7 @@ def token_bytes(trainable: Trainable) -> TokenBytes:
     shape = shape_of(module.config, (n for n, p in parameters.items() if p.requires_grad), parameters)
     activations = activation_bytes(
         shape,
-        narrow=getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16),
+        narrow=in_half(module),
         compiled=runs_compiled(module),
         checkpointing=bool(getattr(unwrapped(module), "is_gradient_checkpointing", False)),
     )

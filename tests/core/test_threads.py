@@ -1,17 +1,16 @@
 import threading
 import time
 
-import pytest
-
 from agentrl.core import threads
 from agentrl.core.threads import DaemonThreads
+from tests.waiting import wait_for
 
 
 def test_a_finished_thread_is_used_again():
     workers, seen = DaemonThreads(), []
     for _ in range(5):
         workers.run(lambda: seen.append(threading.get_ident()))
-        wait_for(lambda: workers.idle)
+        assert wait_for(lambda: bool(workers.idle))
     assert len(seen) == 5
     assert len(set(seen)) == 1
 
@@ -35,7 +34,7 @@ def test_idle_threads_end(monkeypatch):
     workers = DaemonThreads()
     for _ in range(10):
         workers.run(lambda: None)
-    wait_for(lambda: set(threading.enumerate()) <= before)
+    assert wait_for(lambda: set(threading.enumerate()) <= before)
     assert not workers.idle
 
 
@@ -46,11 +45,3 @@ def test_work_in_the_moment_of_retiring_is_not_lost(monkeypatch):
         workers.run(done.release)
         time.sleep(0.001)
     assert all(done.acquire(timeout=60) for _ in range(300))
-
-
-def wait_for(condition):
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("it did not come to pass")

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from agentrl.core.shares import VARIABLE
 from tests.e2e.conftest import command, environment
 from tests.e2e.test_ray_cluster import TOKEN, Cluster
 from tests.tasks.local_provider import ROOT
+from tests.waiting import wait_for
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -76,11 +76,8 @@ def test_a_node_dies_with_containers_on_it(head: Cluster, tmp_path: Path, overri
     head.join(cpus=4, **{NODE: "second"})
     settings = ["trainer.nnodes=2", "rollout.agent.num_workers=3", "trainer.total_training_steps=3"]
     process = run(head, tmp_path, *overrides, *settings, "trainer.save_freq=1", seconds=3.0)
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "rollouts/1.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    while len(list((tmp_path / "containers").iterdir())) < 6 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert wait_for((tmp_path / "rollouts/1.jsonl").exists, 300)
+    assert wait_for(lambda: len(list((tmp_path / "containers").iterdir())) >= 6, 300)
     os.killpg(head.nodes[1].pid, signal.SIGKILL)  # as a machine that loses its power
     head.join(cpus=4, **{NODE: "third"})
     _, said = process.communicate(timeout=600)

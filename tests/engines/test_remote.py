@@ -19,6 +19,7 @@ from agentrl.engines.servers.http import Http
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
+from tests.waiting import wait_for
 from tests.warm import Process
 
 Handler = Callable[[dict[str, Any]], Any]
@@ -375,14 +376,14 @@ def serve_and_wait(folder: Path) -> None:
 def test_nothing_outlives_a_killed_trainer(tmp_path: Path) -> None:
     trainer = Process(serve_and_wait, tmp_path)
     log = tmp_path / "log.txt"
-    wait_for(lambda: log.exists() and "\npid " in log.read_text())
+    assert wait_for(lambda: log.exists() and "\npid " in log.read_text(), 600)
     grandchild = int(log.read_text().split("\npid ")[1].split()[0])
     folder = Path(log.read_text().split("\nfolder ")[1].split()[0])
     assert Path(f"/proc/{grandchild}").exists()
     assert folder.exists()
     trainer.kill()
-    wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and list(tmp_path.iterdir()) == [log])
-    wait_for(lambda: not folder.parent.exists())
+    assert wait_for(lambda: not Path(f"/proc/{grandchild}").exists() and list(tmp_path.iterdir()) == [log], 600)
+    assert wait_for(lambda: not folder.parent.exists(), 600)
 
 
 WATCHFUL = (
@@ -410,11 +411,3 @@ def test_a_folder_for_weights_goes_when_it_is_told_to(tmp_path: Path) -> None:
     scratch.remove()
     scratch.remove()
     assert not list(tmp_path.iterdir())
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it did not come to pass")

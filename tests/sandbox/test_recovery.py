@@ -14,6 +14,7 @@ from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.isolation import descendants
 from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
+from tests.waiting import until
 
 LONG = Limits(wall=60)
 HELLO = Job("python", "print(1)", run_limits=LONG)
@@ -67,10 +68,9 @@ async def test_a_session_is_lost_with_its_server() -> None:
     session = await pool.session(LONG)
     await session.run("x = 1")
     kill_zygotes(pool)
-    assert session.connection is not None
-    async with asyncio.timeout(60):
-        while not session.connection.lost:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    connection = session.connection
+    assert connection is not None
+    assert await until(lambda: connection.lost)
     with pytest.raises(SandboxError):
         await session.run("x")
     assert (await session.run("x")).status == "Error"
@@ -107,9 +107,8 @@ async def test_nothing_outlives_a_killed_caller() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     supervisor = int(await process.stdout.readline())
-    async with asyncio.timeout(60):
-        while len(before := {supervisor, *descendants(supervisor)}) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    assert await until(lambda: len(descendants(supervisor)) >= 3)
+    before = {supervisor, *descendants(supervisor)}
     process.kill()
     await process.wait()
     for _ in range(100):

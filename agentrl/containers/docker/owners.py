@@ -4,7 +4,6 @@ import platform
 from typing import Any
 
 from agentrl.containers.docker import reaper
-from agentrl.containers.docker.reaper import RUN
 
 OWNER = "agentrl.owner"
 """Label with the process that made a container: host, id, start."""
@@ -34,7 +33,7 @@ def orphans(client: Any) -> list[str]:
 def _ended_runs(client: Any) -> list[str]:
     found = [*client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)]
     found += client.networks.list(filters={"label": OWNER})
-    return sorted({labels[RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
+    return sorted({labels[reaper.RUN] for labels in map(_labels, found) if _ended(labels[OWNER])})
 
 
 def _ended(label: str) -> bool:

@@ -108,13 +108,10 @@ class RemoteEngine(ServerClient):
                 await self.backend.wake(replica.http, "weights")
             await self.backend.begin_update(replica.http)
         await self.transport.push(replicas)
-        await asyncio.gather(*(self._after_weights(replica, version) for replica in replicas))
+        for replica in replicas:
+            await self.backend.end_update(replica.http, version)
+            if replica.asleep:
+                await self.backend.wake(replica.http, "kv_cache")
+                replica.asleep = False
         if self.check is not None:
             await self.check(replicas)
-
-    async def _after_weights(self, replica: Replica, version: int) -> None:
-        """End the update of a replica; its cache gets memory again."""
-        await self.backend.end_update(replica.http, version)
-        if replica.asleep:
-            await self.backend.wake(replica.http, "kv_cache")
-            replica.asleep = False

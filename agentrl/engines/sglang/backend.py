@@ -138,8 +138,8 @@ class SGLang:
     async def end_update(self, http: Http, version: int) -> None:
         if self._brackets[http.url]:
             await self._control(http, "/end_weight_update", {})
-        named = {"new_version": str(version), "abort_all_requests": False}
-        await asyncio.gather(self._flush(http), self._control(http, "/update_weight_version", named))
+        await self._flush(http)
+        await self._control(http, "/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
 
     async def load_files(self, http: Http, folder: Path) -> None:
         body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False}

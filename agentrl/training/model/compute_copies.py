@@ -23,6 +23,11 @@ Sink = Callable[[], Tensor]
 """Gives the float32 tensor that a weight's gradient is added to."""
 
 
+def in_half(module: Any) -> bool:
+    """Whether a model's layers compute in half precision."""
+    return getattr(module, "compute_dtype", None) in (torch.bfloat16, torch.float16)
+
+
 class ComputeCopies:
     """The copies of a model's trained weights of linear layers. The token embedding reads its own float32 weight."""
 

@@ -113,26 +113,20 @@ async def earlier(pool: Pool, secret: str) -> None:
 
 async def afterwards(pool: Pool, scene: Scene) -> list[str]:
     """What is left when all is over: processes, a pool that no longer works."""
-    wrong = await left_over(pool)
+    await asyncio.sleep(0.5)
+    zygotes = children(supervisor(pool))
+    job_supervisors = [pid for zygote in zygotes for pid in children(zygote)]
+    left = [pid for job_supervisor in job_supervisors for pid in children(job_supervisor)]
+    # A job supervisor per slot may wait for another job; any other child of a zygote was left by one that ended.
+    wrong = []
+    if left or len(job_supervisors) > AT_ONCE:
+        wrong.append(f"{len(left)} processes are left, {len(job_supervisors)} job supervisors")
     result = await pool.run(Job("python", "print(6 * 7)"))
     if result.runs[0].stdout != b"42\n":
         wrong.append(f"the pool no longer works: {result.runs[0]}")
     if pool.stats().get("restarts"):
         wrong.append("the supervisor was killed")
     return wrong + scene.damage()
-
-
-async def left_over(pool: Pool) -> list[str]:
-    """Processes that do not end within ten seconds; a busy machine takes a moment for it."""
-    for _ in range(20):
-        await asyncio.sleep(0.5)
-        zygotes = children(supervisor(pool))
-        job_supervisors = [pid for zygote in zygotes for pid in children(zygote)]
-        left = [pid for job_supervisor in job_supervisors for pid in children(job_supervisor)]
-        # A job supervisor per slot may wait for another job; any other child of a zygote was left by one that ended.
-        if not left and len(job_supervisors) <= AT_ONCE:
-            return []
-    return [f"{len(left)} processes are left, {len(job_supervisors)} job supervisors"]
 
 
 async def main(options: argparse.Namespace) -> int:

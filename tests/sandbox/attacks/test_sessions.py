@@ -1,6 +1,5 @@
 """Hostile cells: a session holds what a run holds, and leaves as little."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +9,7 @@ from agentrl_sandbox.job import Job, Limits
 from agentrl_sandbox.pool import Pool
 from agentrl_sandbox.session import Session
 from tests.sandbox.attacks import scene
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,9 +35,7 @@ async def test_what_a_cell_started_ends_with_the_session(pool: Pool) -> None:
     await session.close()
     result = await pool.run(Job("python", "print(6 * 7)"))
     assert result.runs[0].stdout == b"42\n"
-    async with asyncio.timeout(60):  # its job supervisor ends them when it hears of it
-        while scene.lingering(linger):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    assert await until(lambda: scene.lingering(linger) == [])  # its job supervisor ends them when it hears of it
 
 
 @pytest.mark.parametrize(

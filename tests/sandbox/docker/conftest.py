@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,13 +141,3 @@ def served(request: pytest.FixtureRequest) -> Served:
     """Both."""
     found: Served = request.getfixturevalue(request.param)
     return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether it comes true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.3)
-    return True

@@ -15,7 +15,8 @@ from agentrl_sandbox.errors import SandboxError
 from agentrl_sandbox.job import Job, Unavailable
 from tests.sandbox.attacks.attack import Attack
 from tests.sandbox.attacks.runner import ATTACKS, faults
-from tests.sandbox.docker.conftest import Served, wait_for
+from tests.sandbox.docker.conftest import Served
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 AT_ONCE = 3

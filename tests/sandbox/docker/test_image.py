@@ -10,8 +10,9 @@ import pytest
 from sandbox_fusion import RunCodeRequest, run_code
 
 from agentrl_sandbox.languages import RECIPES
-from tests.sandbox.docker.conftest import ANY_PORT, TIER, Served, readme_command, run, wait_for
+from tests.sandbox.docker.conftest import ANY_PORT, TIER, Served, readme_command, run
 from tests.sandbox.docker.engine import Engine
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 LANGUAGES = {"core": {"python", "pytest", "bash", "cpp", "nodejs", "perl"}, "extra": set(RECIPES)}[TIER]

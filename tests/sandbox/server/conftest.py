@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for
+
 CLI = [sys.executable, "-m", "agentrl_sandbox"]
 
 
@@ -59,10 +61,7 @@ class Server:
 
     def wait_for(self, **load: int) -> None:
         """Until its load has these figures."""
-        deadline = time.monotonic() + 60
-        while not load.items() <= self.get("/health")[1]["load"].items():
-            assert time.monotonic() < deadline, load
-            time.sleep(0.02)
+        assert wait_for(lambda: load.items() <= self.get("/health")[1]["load"].items(), 20), load
 
     def children(self) -> list[int]:
         """Every process below it."""

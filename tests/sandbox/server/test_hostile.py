@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -126,15 +125,8 @@ def test_a_client_that_hangs_up_stops_its_program(start):
     )
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(head.encode() + body)
-        wait_for(lambda: server.get("/health")[1]["load"]["running"] == 1)
-    wait_for(lambda: server.get("/health")[1]["load"]["running"] == 0)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        server.wait_for(running=1)
+    server.wait_for(running=0)
 
 
 def test_the_log_holds_no_code_and_every_line_is_json(start):
