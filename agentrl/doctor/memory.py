@@ -17,10 +17,12 @@ from agentrl.config.schema import Config
 from agentrl.core.dtypes import BYTES
 from agentrl.core.errors import UserError
 from agentrl.doctor.finding import Finding, ok, problem, warning
-from agentrl.engines.backends import model_length
-from agentrl.engines.launching import engine_name, in_process
+from agentrl.engines.backends import model_length, server_dtype
+from agentrl.engines.gpus import visible_gpus
+from agentrl.engines.launching import engine_name, in_process, own_gpus
 from agentrl.engines.servers.settings import UNKNOWN_SHARE
-from agentrl.engines.sharing import sequences_in_process
+from agentrl.engines.sharing import Sharing, sequences_in_process
+from agentrl.engines.sleeping import awake_bytes, shared
 from agentrl.training.micro_batches import micro_batch_tokens
 from agentrl.training.perf.compiled_block import compiles
 from agentrl.training.perf.pass_size import (
@@ -157,7 +159,8 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     have = device_memory(device) / GIB
     rollout, share = config.rollout, config.rollout.gpu_memory_utilization
     server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
-    room = have * (1 - (share or UNKNOWN_SHARE)) if server and not rollout.free_cache_engine else have
+    apart = processes == 1 and own_gpus(rollout, visible_gpus())
+    room = have - _served(config, device, processes, have) if server and not apart else have
     found = parts(config, size, processes, device, room * GIB)
     listed = ", ".join(f"{name} {_gib(value)}" for name, value in found.items())
     trained = "" if size.trained == size.parameters else f", {size.trained / 1e6:.1f}M of them trained"
@@ -174,6 +177,16 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
         yield warning(text, _fix(found))
     else:
         yield ok(text)
+
+
+def _served(config: Config, device: torch.device, processes: int, have: float) -> float:
+    """GiB that a server on the trainer's GPU keeps while the policy trains."""
+    dtype, most = server_dtype(config, device), int(have * GIB)
+    sharing = shared(config, Sharing(ranks=processes), dtype, most)
+    if sharing.sleeps:
+        return 0.0
+    kept = awake_bytes(config, sharing, model_length(config), dtype, most) if sharing.fits else None
+    return have * (config.rollout.gpu_memory_utilization or UNKNOWN_SHARE) if kept is None else kept / GIB
 
 
 def device_memory(device: torch.device) -> int:

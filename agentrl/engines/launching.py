@@ -4,7 +4,7 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,12 +23,14 @@ from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
 from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
+from agentrl.engines.servers.host_question import gpu
 from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
 from agentrl.engines.servers.weights import PolicyWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.engines.sharing import Sharing, sequences_in_process
+from agentrl.engines.sleeping import shared
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -176,13 +178,14 @@ def launch(config: Config, device: torch.device) -> Servers | None:
         return None
     gpus = visible_gpus() if device.type == "cuda" else []
     width = rollout.tensor_model_parallel_size
-    apart = bool(rollout.base_url) or len(gpus) > rollout.replicas * width
+    apart = own_gpus(rollout, gpus)
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
-    sleeps = bool(gpus) and not apart and rollout.free_cache_engine
     per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
-    sharing = Sharing(apart=apart, sleeps=sleeps, replicas=len(places), per_gpu=per_gpu)
+    sharing = Sharing(apart=apart, replicas=len(places), per_gpu=per_gpu)
+    if gpus and not apart:
+        sharing = shared(config, sharing, server_dtype(config, device), gpu()[1])
     backend = server_backend(name, config, device, sharing)
-    servers = Servers(config, device, backend, [], weight_folder(rollout), "", sleeps)
+    servers = Servers(config, device, backend, [], weight_folder(rollout), "", sharing.sleeps)
     auto = rollout.weight_sync == "auto" and not backend.adapted
     servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:
@@ -195,6 +198,11 @@ def launch(config: Config, device: torch.device) -> Servers | None:
     for replica in servers.replicas:
         replica.launch()
     return servers
+
+
+def own_gpus(rollout: Rollout, gpus: Sequence[str]) -> bool:
+    """Whether the servers of a run with one process have GPUs beside the trainer's."""
+    return bool(rollout.base_url) or len(gpus) > rollout.replicas * rollout.tensor_model_parallel_size
 
 
 def own_replica(servers: Servers, i: int, gpus: list[str]) -> Replica:

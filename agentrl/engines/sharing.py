@@ -32,6 +32,8 @@ class Sharing:
     """Processes that share the policy."""
     per_gpu: int = 1
     """Servers on one GPU."""
+    fits: bool = False
+    """They keep their memory: it is enough for the policy's training too."""
 
 
 def sequences(config: Config, sharing: Sharing) -> int:
@@ -59,7 +61,7 @@ def trainer_bytes(config: Config, sharing: Sharing) -> float | None:
     if sharing.apart:
         return 0.0
     policy = parameters(str(config.model.path), config.model.lora_rank)
-    if policy is None or not sharing.sleeps:
+    if policy is None or not (sharing.sleeps or sharing.fits):
         return None
     width, offloaded = BYTES[config.model.dtype], config.actor.fsdp_config
     if config.model.lora_rank:

@@ -79,7 +79,7 @@ def crowded_gpu(rollout: Rollout) -> str | None:
     """An engine that keeps its memory leaves some to the policy on the same GPU."""
     share = rollout.gpu_memory_utilization
     own = rollout.name in ("sglang", "vllm") and not rollout.base_url
-    if not own or rollout.free_cache_engine or share is None or share <= CROWDED:
+    if not own or rollout.free_cache_engine is not False or share is None or share <= CROWDED:
         return None
     return (
         f"rollout.gpu_memory_utilization={share} with rollout.free_cache_engine=false: on the trainer's GPU the policy "

@@ -66,7 +66,7 @@ def start_servers(
     name = engine_name(rollout, device)
     check_addresses(rollout, name)
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
-    sleeps = shared and rollout.free_cache_engine
+    sleeps = shared and rollout.free_cache_engine is not False
     placements = [] if rollout.base_url else _placements(config, device, ranks, stack)
     sharing = Sharing(
         apart=rollout.nnodes > 0, sleeps=sleeps, replicas=len(placements) or 1, ranks=len(ranks.locations)
