@@ -1,10 +1,14 @@
 """FlashAttention 4 (`pip install flash-attn-4`): causal attention of packed sequences, forward and backward."""
 
+import os
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
+
+from agentrl.core.remote_files import cache_folder
 
 
 def installed() -> bool:
@@ -55,7 +59,17 @@ def _package() -> Any:
     try:
         if find_spec("flash_attn.cute") is None:
             return None
+        _keep_compiled()
         from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
     except Exception:  # another package's compiled parts
         return None
     return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None
+
+
+def _keep_compiled() -> None:
+    """Let it keep what it compiles for the next run, which starts some ten seconds earlier; it asks at its import."""
+    folder = cache_folder() / "flash_attention"
+    with suppress(OSError):  # a folder that cannot be written
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder))
+        os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
