@@ -97,14 +97,31 @@ def parameters(path: str, lora_rank: int = 0) -> float | None:
 
 def cache_numbers(path: str, lora_rank: int = 0) -> float | None:
     """Numbers that one token has in the cache of ordinary attention; other kinds need fewer. None: unknown."""
-    _, config = model_files(path, lora_rank)
-    config = config.get("text_config", config)
+    heads, config = attention_heads(path, lora_rank), text_config(path, lora_rank)
+    if heads is None or "num_hidden_layers" not in config:
+        return None
+    return 2.0 * config["num_hidden_layers"] * heads[1] * heads[2]
+
+
+def attention_heads(path: str, lora_rank: int = 0) -> tuple[int, int, int] | None:
+    """A model's heads, heads of keys and values, and numbers of a head; None: unknown."""
+    config = text_config(path, lora_rank)
     try:
-        heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-        width = config.get("head_dim") or config["hidden_size"] // heads
+        heads = config["num_attention_heads"]
+        return (
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or config["hidden_size"] // heads,
+        )
     except KeyError:
         return None
-    return 2.0 * layers * (config.get("num_key_value_heads") or heads) * width
+
+
+def text_config(path: str, lora_rank: int) -> dict[str, Any]:
+    """The configuration of a model's language part; empty: it is not there yet."""
+    _, config = model_files(path, lora_rank)
+    part: dict[str, Any] = config.get("text_config", config)
+    return part
 
 
 def model_files(path: str, lora_rank: int) -> tuple[Path, dict[str, Any]]:

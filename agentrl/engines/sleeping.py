@@ -11,7 +11,7 @@ from agentrl.config.derived import has_critic
 from agentrl.config.schema import Config
 from agentrl.engines.backends import model_length
 from agentrl.engines.servers.settings import AMPLE, LEAST_SHARE, RESERVE
-from agentrl.engines.sharing import Sharing, model_files, parameters, server_bytes, trainer_bytes
+from agentrl.engines.sharing import Sharing, parameters, server_bytes, text_config, trainer_bytes
 from agentrl.training.perf.pass_size import CHUNK, ENOUGH, USED, activation_bytes, shape_of
 
 GRADIENT = 4
@@ -60,8 +60,7 @@ def update_bytes(config: Config, sharing: Sharing, length: int) -> float | None:
 
 def activation_of_token(config: Config) -> float | None:
     """Bytes that an update on a GPU keeps of a token; None: the model is not there yet, or of another kind."""
-    _, found = model_files(str(config.model.path), config.model.lora_rank)
-    text = SimpleNamespace(**found.get("text_config", found))
+    text = SimpleNamespace(**text_config(str(config.model.path), config.model.lora_rank))
     try:
         shape = shape_of(SimpleNamespace(get_text_config=lambda: text), (), ["q_norm"])
     except AttributeError:

@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
 from agentrl.engines.launching import Servers, launch
+from agentrl.engines.servers.host_question import gpu
+from agentrl.engines.sharing import attention_heads
 from agentrl.tracking.start_times import StartTimes
+from agentrl.training.model.early_kernels import EarlyKernels, compile_early
 from agentrl.training.perf.device import device_for
 
 
 @dataclass
 class Start:
-    """The servers that were launched, until a runtime takes them, and the seconds of the start."""
+    """The servers that were launched, until a runtime takes them, kernels under way, and the seconds of the start."""
 
     servers: Servers | None = None
+    kernels: EarlyKernels = field(default_factory=EarlyKernels)
     times: StartTimes = field(default_factory=StartTimes)
 
     def take(self) -> Servers | None:
@@ -29,15 +33,26 @@ def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     """Launch the servers of a run whose work is in this process. Raises UserError."""
     alone = processes(config.trainer, config.rollout) == 1
     servers = launch(config, device_for(config.trainer.device)) if alone else None
-    return Start(servers, times or StartTimes())
+    return Start(servers, times=times or StartTimes())
+
+
+def start_kernels(config: Config) -> EarlyKernels:
+    """Compile the kernels of a policy that this process trains."""
+    alone = processes(config.trainer, config.rollout) == 1
+    if not alone or device_for(config.trainer.device).type != "cuda":
+        return EarlyKernels()
+    return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), gpu()[0][0])
 
 
 @contextmanager
 def starting(config: Config, times: StartTimes) -> Iterator[Start]:
-    """`start_servers` for the body, which imports and opens a runtime. Servers that none has taken end with it."""
+    """`start_servers` and `start_kernels` for the body, which imports and opens a runtime. Servers that none has taken
+    end with it."""
     start = start_servers(config, times)
+    start.kernels = start_kernels(config)
     try:
         yield start
     finally:
+        start.kernels.close()
         if (left := start.take()) is not None:
             asyncio.run(left.close())

@@ -36,7 +36,7 @@ class LocalRuntime:
     def __init__(self, config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
         """`start`: the servers that are starting already; None: they are launched now."""
         start = start or start_servers(config)  # first: a server starts while all else is made ready
-        servers, self.start_times = start.take(), start.times
+        servers, self.kernels, self.start_times = start.take(), start.kernels, start.times
         self.start_times.imported()
         self.sleeps = servers is not None and servers.sleeps
         self.memory = SharedMemory()
@@ -62,6 +62,8 @@ class LocalRuntime:
             undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
+        with self.start_times.phase("compile"):
+            self.kernels.wait()
         with self.start_times.phase("model"):
             self.learner.prepare(total_steps)
         with self.start_times.phase("compile"):

@@ -18,7 +18,6 @@ from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.saving import Saver, check_resumable, chosen, contents_of
 from agentrl.training.critic import ValueCritic
 from agentrl.training.dealing import Layout, Plan, prompts_of
-from agentrl.training.model.early_kernels import kernel_chosen
 from agentrl.training.model.export import write_model
 from agentrl.training.model.logprobs import score_tokens
 from agentrl.training.parallel.ranks import Ranks
@@ -49,8 +48,7 @@ class Learner:
             start_workers()
         self.tokenizer = load_tokenizer(config.model)
         self.processor = load_processor(config.model, self.tokenizer).processor or self.tokenizer
-        with kernel_chosen(config.model, self.device):
-            self.module = self.roles.policy()
+        self.module = self.roles.policy()
         self.saver = Saver(config.trainer, self.ranks, background=config.actor.checkpoint.async_save)
         trainer = config.trainer
         self.meter = Meter(self.device, world=self.ranks.world)

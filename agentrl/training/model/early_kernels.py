@@ -1,32 +1,51 @@
-"""Chooses the attention kernel of a policy while its weights load: newer ones are compiled, which takes ten seconds."""
+"""Has the attention kernel of a policy compiled by another process, while the run is imported and loads its weights.
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from threading import Thread
+FlashAttention 4 compiles for some fifteen seconds, in Python: in a thread, all else would wait for it. The kernels come
+back by its folder of compiled ones, so a later run finds them there.
 
-import torch
-from transformers import AutoConfig
+Invariant: a run depends on nothing here; what is missing is compiled where it is needed.
+"""
 
-from agentrl.config.schema import Model
-from agentrl.training.model.adapter import base_and_adapter
-from agentrl.training.model.attention import kernel_shares
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
 
+from agentrl.training.model import varlen_fa4
 
-@contextmanager
-def kernel_chosen(model: Model, device: torch.device) -> Iterator[None]:
-    """The kernel of a model that is on this machine is chosen in a thread while the body runs, and at its end."""
-    if device.type != "cuda" or model.trust_remote_code:
-        yield
-        return
-    thread = Thread(target=_choose, args=(str(model.path), model.lora_rank, device), daemon=True)
-    with warnings.catch_warnings():  # the thread and the body both change filters, and put back what they found
-        thread.start()
-        yield
-        thread.join()
+PROGRAM = "agentrl.training.model.compile_kernels"
+LONGEST = 120.0
+"""Seconds that a run waits for it at most."""
 
 
-def _choose(path: str, lora_rank: int, device: torch.device) -> None:
-    with suppress(Exception):  # it comes again, and is reported, where the kernel is needed
-        source, _ = base_and_adapter(path, lora_rank)
-        kernel_shares(AutoConfig.from_pretrained(source, local_files_only=True), device)
+@dataclass
+class EarlyKernels:
+    """The process; None: there is nothing to compile."""
+
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def wait(self) -> None:
+        """Wait until it has ended, or takes too long."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            self.close()
+
+    def close(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def compile_early(heads: tuple[int, int, int] | None, capability: int) -> EarlyKernels:
+    """Start the process for so many heads, heads of keys and numbers of a head (None: unknown), on a GPU of this major
+    compute capability."""
+    known = heads is not None and capability in varlen_fa4.GPUS
+    if not known or find_spec("flash_attn") is None or not varlen_fa4.keeps_compiled():
+        return EarlyKernels()
+    command = [sys.executable, "-P", "-m", PROGRAM, *map(str, heads or ())]
+    quiet = subprocess.DEVNULL  # the run itself says what it computes with
+    return EarlyKernels(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))

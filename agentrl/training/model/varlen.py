@@ -25,8 +25,6 @@ NEWER_HEAD_DIM = 128
 """Largest of the newer kernels, whose backward passes need more shared memory."""
 NEWER_NUMBERS = 2**31
 """Numbers of queries from which on their offsets would overflow."""
-NEWER_GPUS = (9, 10)
-"""Compute capabilities of the newer kernels: Hopper, Blackwell."""
 AGREES = 0.02
 """Largest relative difference between bfloat16 and float32 attention."""
 NEWER = {"fa4": varlen_fa4, "cudnn": varlen_cudnn}
@@ -58,7 +56,7 @@ def varlen_fits(query: Tensor) -> bool:
 @cache
 def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int) -> str:
     """The name of the kernel on a device for attention of this shape: one of NEWER, or fa2."""
-    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in NEWER_GPUS
+    newer = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in varlen_fa4.GPUS
     if not newer or width > NEWER_HEAD_DIM or width % 8 or heads % kv_heads:
         return "fa2"
     return next((name for name, kernel in NEWER.items() if _works(name, kernel, device, heads, kv_heads, width)), "fa2")

@@ -10,6 +10,11 @@ from torch import Tensor
 
 from agentrl.core.remote_files import cache_folder
 
+GPUS = (9, 10)
+"""Major compute capabilities that it is fast on: Hopper, Blackwell."""
+CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE"
+"""How the names of its variables begin."""
+
 
 def installed() -> bool:
     """Whether it can be imported."""
@@ -59,17 +64,18 @@ def _package() -> Any:
     try:
         if find_spec("flash_attn.cute") is None:
             return None
-        _keep_compiled()
+        keeps_compiled()
         from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
     except Exception:  # another package's compiled parts
         return None
     return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None
 
 
-def _keep_compiled() -> None:
-    """Let it keep what it compiles for the next run, which starts some ten seconds earlier; it asks at its import."""
+def keeps_compiled() -> bool:
+    """Let it keep what it compiles, unless the user says otherwise; whether it does. It reads that at its import."""
     folder = cache_folder() / "flash_attention"
     with suppress(OSError):  # a folder that cannot be written
         folder.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder))
-        os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+        os.environ.setdefault(f"{CACHE}_DIR", str(folder))
+        os.environ.setdefault(f"{CACHE}_ENABLED", "1")
+    return os.environ.get(f"{CACHE}_ENABLED") == "1"

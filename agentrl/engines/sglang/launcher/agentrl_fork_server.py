@@ -56,6 +56,7 @@ FOLDER = Path(__file__).resolve().parent
 LATE = (
     *("CUDA_", "CUTE_DSL_", "DG_JIT_", "FLASHINFER_", "NCCL_", "SGLANG_", "TILELANG_", "TLLM_", "TRTLLM_"),
     *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_PTXAS_"),
+    *("KMP_", "TF_CPP_", "TPU_"),
 )
 """Variables, or their beginnings, that are read after the libraries are imported."""
 SAVER = "torch_memory_saver_hook_mode_preload"
