@@ -112,11 +112,13 @@ Asked = Sequence[Sequence[tuple[list[int], int]]]
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Agentrl's loop over a load once: seconds in all, before the first request and after the last answer."""
+    """Agentrl's loop over a load once: seconds in all, before the first request, after the last answer, and of what a
+    run does beside the update that follows."""
 
     seconds: float
     before: float
     after: float
+    beside: float
     asked: Asked
 
 
@@ -137,11 +139,14 @@ class Bench:
         group = min(GROUP, load.concurrent)
         rows = [self._row(i) for i in range(load.concurrent // group)]
         start = time.perf_counter()
-        done = self.runtime.runner.run(scheduler.run(rows, n=group, sampling=Sampling(10_000), tag="load"))
+        work = scheduler.run(rows, n=group, sampling=Sampling(10_000), tag="load", compared=False)
+        done = self.runtime.runner.run(work)
         end = time.perf_counter()
+        self.runtime.rollouts.compare(done)
+        beside = time.perf_counter() - end
         assert all(t.turns == load.turns and t.reward is not None for t in done), "a trajectory went astray"
         asked = list(scripted.asked.values())
-        return Round(end - start, scripted.first - start, end - scripted.last, asked)
+        return Round(end - start, scripted.first - start, end - scripted.last, beside, asked)
 
     def bare(self, asked: Asked) -> float:
         """Seconds of the same requests without the loop, all conversations at once."""
@@ -236,6 +241,7 @@ def measure(bench: Bench, load: Load, repeats: int, costs: tuple[int, int, float
         "bare over limit": least / theirs,
         "before the first request, s": median(loop.before for loop, _ in pairs),
         "after the last answer, s": median(loop.after for loop, _ in pairs),
+        "templates, beside the update, s": median(loop.beside for loop, _ in pairs),
     }
 
 

@@ -86,11 +86,18 @@ class Rollouts:
         self.scheduler = Spread(workers, scorer, rollout.max_concurrent_trajectories, retries, scored_here=here)
 
     def train(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
-        """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores.
+        """`rollout.n` trajectories a row, group by group; without `scored`, `scoring` waits for their scores. `compare`
+        is left to the caller.
 
         Raises TooManyDrops when all of them failed.
         """
-        return self._trajectories(rows, self.config.rollout.n, self._train_sampling(), str(step), on_done, scored)
+        n, sampling = self.config.rollout.n, self._train_sampling()
+        return self._trajectories(rows, n, sampling, str(step), on_done, scored=scored, compared=False)
+
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
+        """Record where the template would render conversations differently; may run in any thread."""
+        for trajectory in trajectories:
+            self.scheduler.compare(trajectory)
 
     async def stream(self, batch: AdmittedBatch) -> list[Trajectory]:
         """The same, scored, for a batch that runs beside others; a group's last one is greedy where ReMax asks for it.
@@ -167,11 +174,20 @@ class Rollouts:
                 stack.push_async_callback(part.close)
 
     def _trajectories(
-        self, rows: Sequence[Row], n: int, sampling: Sampling, tag: str, on_done: OnDone, scored: bool = True
+        self,
+        rows: Sequence[Row],
+        n: int,
+        sampling: Sampling,
+        tag: str,
+        on_done: OnDone,
+        *,
+        scored: bool = True,
+        compared: bool = True,
     ) -> list[Trajectory]:
-        made: list[Trajectory] = self.run(
-            self._stopping(self.scheduler.run(rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored))
+        work = self.scheduler.run(
+            rows, n=n, sampling=sampling, tag=tag, on_done=on_done, scored=scored, compared=compared
         )
+        made: list[Trajectory] = self.run(self._stopping(work))
         if not scored:
             self._unscored = made
         return made

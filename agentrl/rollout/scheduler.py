@@ -9,7 +9,8 @@ Invariants:
   the next key of a slot before its last one is released, so that timing does not decide which requests share a batch;
 - a container of a row's own outlives its conversation where the reward function looks into it, and ends with the score;
 - scoring is a task of its own and overlaps with generation; so is the comparison with the template, one trajectory at a
-  time, so that conversations that end together do not delay the next requests;
+  time, so that conversations that end together do not delay the next requests; a run that is not `compared` leaves it
+  to a later `compare`;
 - a run that does not wait for its scores leaves their tasks to `settle`, which waits for all of them;
 - batches that run beside each other share the limit of concurrent trajectories, and the oldest gets free slots first;
 - the result has the order of the rows.
@@ -101,15 +102,18 @@ class Scheduler:
         tag: str,
         on_done: OnDone = lambda _: None,
         scored: bool = True,
+        compared: bool = True,
     ) -> list[Trajectory]:
         """`n` trajectories a row, group by group. Raises TooManyDrops when all of them failed.
 
-        Without `scored` it returns when the last conversation ends; `settle` waits for the scores.
+        Without `scored` it returns when the last conversation ends; `settle` waits for the scores. Without `compared`
+        nothing is compared with the template.
         """
         jobs = jobs_of(rows, n, tag)
         self.scorer.expect([job.key for job in jobs])
+        unscored = None if scored else self.unscored
         with deferred_collection(), self.watch.watching() as pulse:
-            await ConcurrentJobs(self, jobs, lambda _: sampling, on_done, None if scored else self.unscored).run()
+            await ConcurrentJobs(self, jobs, lambda _: sampling, on_done, unscored, compared=compared).run()
         for job in jobs:
             job.loop_lag = pulse.longest
         check_drops(jobs, 1.0)
@@ -215,17 +219,19 @@ class ConcurrentJobs:
         unscored: list[asyncio.Task[Trajectory]] | None,
         slots: asyncio.Semaphore | None = None,
         scorer: TrajectoryScorer | None = None,
+        *,
+        compared: bool = True,
     ) -> None:
         """`unscored` gets the tasks of the scores; None: `run` waits for them. `slots`: shared with other batches; a
         semaphore serves those first that have waited longest, so all jobs wait for it from the start. `scorer`: in
-        place of the scheduler's."""
+        place of the scheduler's. `compared`: with the template."""
         self.scheduler, self.jobs, self.sampling, self.on_done = scheduler, jobs, sampling, on_done
         self.unscored = unscored
         self.slots: AbstractAsyncContextManager[Any] = slots or nullcontext()
         self.engine, self.scorer = scheduler.env.engine, scorer or scheduler.scorer
         self.width = len(jobs) if slots else min(scheduler.max_concurrent, len(jobs))
         self.waiting = iter(range(self.width, len(jobs)))
-        self.comparing = asyncio.Lock()
+        self.compared, self.comparing = compared, asyncio.Lock()
 
     async def run(self) -> None:
         """Finish every job; the first error cancels the others and is raised itself, not in an ExceptionGroup."""
@@ -278,9 +284,10 @@ class ConcurrentJobs:
             await self.scorer.score(trajectory)
         finally:
             await self.scheduler.tasks.release(trajectory)
-        async with self.comparing:
-            self.scheduler.compare(trajectory)
-            await asyncio.sleep(0)
+        if self.compared:
+            async with self.comparing:
+                self.scheduler.compare(trajectory)
+                await asyncio.sleep(0)
         on_done(trajectory)
         return trajectory
 

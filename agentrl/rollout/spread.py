@@ -76,8 +76,9 @@ class Spread:
         tag: str,
         on_done: OnDone = lambda _: None,
         scored: bool = True,
+        compared: bool = True,
     ) -> list[Trajectory]:
-        """As `Scheduler.run`."""
+        """As `Scheduler.run`; workers compare what they make, in any case."""
         jobs = jobs_of(rows, n, tag)
         made = await self._made(jobs, lambda _: sampling, on_done, scored=scored)
         check_drops(made, 1.0)
@@ -92,6 +93,9 @@ class Spread:
             await self._made(missing, sampling, finish, scored=True)
 
         return await completed(jobs_of(rows, n, tag), finished, make)
+
+    def compare(self, trajectory: Trajectory) -> None:
+        """Nothing is left to compare."""
 
     async def settle(self) -> None:
         """As `Scheduler.settle`."""

@@ -20,6 +20,10 @@ class RolloutWorkers(Protocol):
         With `scored` they have their scores; otherwise they have them when `Runtime.compute_logprobs` returns.
         """
 
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
+        """Record where the template would render conversations of `rollout` differently; in any thread, beside all
+        else."""
+
     def begin(self, batch: AdmittedBatch) -> Pending:
         """The same for the rows of a batch, beside all else: conversations continue while the policy trains."""
 

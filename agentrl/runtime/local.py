@@ -72,6 +72,9 @@ class LocalRuntime:
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self.rollouts.train(rows, step, on_done, scored=scored)
 
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
+        self.rollouts.compare(trajectories)
+
     def begin(self, batch: AdmittedBatch) -> Pending:
         assert self.ahead is not None
         return self.ahead.begin(self.rollouts, batch)

@@ -6,6 +6,7 @@ changes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from agentrl.core.stopping import StopRequest
 from agentrl.rollout.stream import AdmittedBatch, Pending
@@ -26,8 +27,14 @@ class TrackedRuntime:
         tracker.started(runtime.start_times.metrics())
 
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
+        """As `RolloutWorkers` says; they are compared with the template beside the step."""
+        made = self.runtime.rollout(rows, step, on_done, scored=scored)
+        self.tracker.beside(partial(self.runtime.compare, made))
+        return made
+
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
         """As `RolloutWorkers` says."""
-        return self.runtime.rollout(rows, step, on_done, scored=scored)
+        self.runtime.compare(trajectories)
 
     def begin(self, batch: AdmittedBatch) -> Pending:
         """As `RolloutWorkers` says; a wait for it raises Interrupted if a stop is requested."""
@@ -60,7 +67,8 @@ class TrackedRuntime:
             return self.runtime.update(batch)
 
     def publish_weights(self, version: int) -> None:
-        """As `Runtime` says."""
+        """As `Runtime` says; what `rollout` left beside the step has ended."""
+        self.tracker.catch_up()
         with self.tracker.phase("sync"):
             self.runtime.publish_weights(version)
 

@@ -8,6 +8,7 @@ costs a warning: it is counted, and the run continues.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,8 @@ class RunTracker:
         self._rolled: tuple[int, Sequence[Trajectory]] | None = None
         self._dumps = DumpWriter(decode, tokenizer)
         self._writer = Writer()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        self._beside: list[Future[None]] = []
         self._unwritten: list[str] = []
         self._start: Metrics = {}
         self._stack = ExitStack()
@@ -146,6 +149,15 @@ class RunTracker:
         """Write the step's trajectories with advantages; `advantages` is called only if they are written."""
         self._write_rolled(advantages() if self.trainer.rollout_data_dir is not None else {})
 
+    def beside(self, work: Callable[[], None]) -> None:
+        """Have `work()` done in a thread: trajectories are written after it, and `catch_up` waits for it."""
+        self._beside.append(self._thread.submit(work))
+
+    def catch_up(self) -> None:
+        """Wait for the work of `beside`, and raise its error."""
+        while self._beside:
+            self._beside.pop().result()
+
     def written(self) -> None:
         """Wait until all trajectories are on disk, before a checkpoint marks the step as done."""
         with self._phases("dump"):
@@ -167,10 +179,18 @@ class RunTracker:
         if folder is not None:
             with self._phases("dump"):
                 file = dump_file(folder, step)
-                self._writer(partial(self._write, file, step, trajectories, advantages))
+                self._writer(partial(self._write, file, step, trajectories, advantages, tuple(self._beside)))
 
-    def _write(self, file: Path, step: int, trajectories: Sequence[Trajectory], advantages: Advantages) -> None:
+    def _write(
+        self,
+        file: Path,
+        step: int,
+        trajectories: Sequence[Trajectory],
+        advantages: Advantages,
+        after: Sequence["Future[None]"],
+    ) -> None:
         """Runs in the writer's thread. A full disk, or a user's object that cannot be written, must not end a run."""
+        wait(after)
         try:
             self._dumps.write(file, step, trajectories, advantages)
         except Exception as error:
@@ -181,6 +201,7 @@ class RunTracker:
     def _close_writer(self) -> None:
         with self._dumps:
             self._writer.close()
+            self._thread.shutdown()
         if self._unwritten:
             self.view.note(
                 f"{plural(len(self._unwritten), 'dump')} could not be written; the first: {self._unwritten[0]}"

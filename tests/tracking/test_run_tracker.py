@@ -167,3 +167,33 @@ def test_what_ended_the_run_is_told_though_a_dump_failed_besides(tracker, rolled
     with pytest.raises(MemoryError):
         die_in_a_step(tracker, rolled)
     assert "1.jsonl cannot be written" in capsys.readouterr().out
+
+
+def test_work_beside_the_step_comes_before_what_is_written(tracker, rolled, tmp_path):
+    may_end = Event()
+
+    def work():
+        assert may_end.wait(30)
+        rolled[0].extra["found"] = "late"
+
+    with tracker:
+        tracker.beside(work)
+        tracker.rolled(1, rolled)
+        tracker.trained(dict)
+        may_end.set()
+        tracker.catch_up()
+        assert rolled[0].extra == {"found": "late"}
+        tracker.written()
+    assert load_trajectories(tmp_path / "rollouts/1.jsonl")[0]["extra"] == {"found": "late"}
+
+
+def test_an_error_beside_the_step_ends_it_and_is_not_lost_with_the_dump(tracker, rolled, tmp_path):
+    def fail():
+        raise ValueError("a template")
+
+    with pytest.raises(ValueError, match="a template"), tracker:
+        tracker.beside(fail)
+        tracker.rolled(1, rolled)
+        tracker.trained(dict)
+        tracker.catch_up()
+    assert len(load_trajectories(tmp_path / "rollouts/1.jsonl")) == 3

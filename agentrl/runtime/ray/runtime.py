@@ -83,6 +83,9 @@ class RayRuntime:
     def rollout(self, rows: Sequence[Row], step: int, on_done: OnDone, *, scored: bool = True) -> list[Trajectory]:
         return self._sample(partial(self.rollouts.train, scored=scored), rows, step, on_done)
 
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
+        self.rollouts.compare(trajectories)
+
     def begin(self, batch: AdmittedBatch) -> Pending:
         assert self.ahead is not None
         return Checked(self.ahead.begin(self.rollouts, batch), self._check_workers)
