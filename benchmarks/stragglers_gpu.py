@@ -191,8 +191,10 @@ def settings(args: argparse.Namespace, folder: Path) -> list[str]:
     (folder / "reward.py").write_text(REWARD)
     rows = [{"prompt": [{"role": "user", "content": f"Number {i}."}], **ANSWER} for i in range(8192)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    most = max(Variant.parse(text).bound for text in args.variants) + 1
+    variants = [Variant.parse(text) for text in args.variants]
+    most = max(variant.bound for variant in variants) + 1
     memory = [f"rollout.gpu_memory_utilization={args.memory}", f"actor.ppo_max_token_len_per_gpu={args.pass_tokens}"]
+    memory += [f"rollout.free_cache_engine={any(variant.interrupted for variant in variants)}"]
     model = random_model(folder, tokenizer_of(str(args.tokenizer or "")), "tiny" if args.tiny else "qwen3-1.7b")
     return [
         f"model.path={model}",
