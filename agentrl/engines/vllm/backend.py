@@ -42,6 +42,8 @@ GAUGE = r"^vllm:num_requests_{}(?:{{.*}})? (\S+)$"
 HINTS = {
     "No module named 'vllm'": "`agentrl engine install vllm` makes an environment for it",
     "No module named 'ray'": "install ray beside this version of vLLM: its weight transfer needs it",
+    "No module named 'flash_attn.ops'": "flash-attn-4 beside vLLM hides what vLLM looks for: `agentrl engine install "
+    "vllm` makes an environment without it",
     "torchvision::nms": "uninstall torchvision, torchaudio and torchcodec beside it: they are builds for CUDA",
     "No module named 'torchvision'": "vision models need it: run `agentrl engine install vllm` again",
     "unrecognized arguments: --enable-scale-out": "this vLLM takes no images (0.32 does); use sglang or hf",
