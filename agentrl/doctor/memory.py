@@ -160,14 +160,15 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     rollout, share = config.rollout, config.rollout.gpu_memory_utilization
     server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
     apart = processes == 1 and own_gpus(rollout, visible_gpus())
-    room = have - _served(config, device, processes, have) if server and not apart else have
+    kept = kept_by_server(config, device, processes, have) if server and not apart else 0.0
+    room = have - kept
     found = parts(config, size, processes, device, room * GIB)
     listed = ", ".join(f"{name} {_gib(value)}" for name, value in found.items())
     trained = "" if size.trained == size.parameters else f", {size.trained / 1e6:.1f}M of them trained"
     text = f"{size.parameters / 1e6:.0f}M parameters{trained}; about {_gib(sum(found.values()))}: {listed}"
     if server:
         asks = "what the trainer leaves" if share is None else f"{share:.0%} of what is free"
-        text += f"; the engine asks for {asks}"
+        text += f"; the server keeps {_gib(kept)}" if kept else f"; the engine asks for {asks}"
     text += f"; this {'GPU' if device.type == 'cuda' else 'machine'} has {_gib(have)}"
     # Passes of a size that fits are judged by the smallest, of the longest sequence.
     need = sum(parts(config, size, processes, device, 0.0).values())
@@ -179,7 +180,7 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
         yield ok(text)
 
 
-def _served(config: Config, device: torch.device, processes: int, have: float) -> float:
+def kept_by_server(config: Config, device: torch.device, processes: int, have: float) -> float:
     """GiB that a server on the trainer's GPU keeps while the policy trains."""
     dtype, most = server_dtype(config, device), int(have * GIB)
     sharing = shared(config, Sharing(ranks=processes), dtype, most)

@@ -108,13 +108,10 @@ def attention_heads(path: str, lora_rank: int = 0) -> tuple[int, int, int] | Non
     config = text_config(path, lora_rank)
     try:
         heads = config["num_attention_heads"]
-        return (
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or config["hidden_size"] // heads,
-        )
+        width = config.get("head_dim") or config["hidden_size"] // heads
     except KeyError:
         return None
+    return heads, config.get("num_key_value_heads") or heads, width
 
 
 def text_config(path: str, lora_rank: int) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def starting(config: Config, times: StartTimes) -> Iterator[Start]:
     """`start_servers` and `start_kernels` for the body, which imports and opens a runtime. Servers that none has taken
     end with it."""
     start = start_servers(config, times)
-    start.kernels = start_kernels(config)
     try:
+        start.kernels = start_kernels(config)
         yield start
     finally:
         start.kernels.close()

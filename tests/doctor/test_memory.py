@@ -1,6 +1,7 @@
 """The estimate beside what runs were measured to take; docs/doctor.md has the same figures."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from agentrl.config import compose
-from agentrl.doctor.memory import GIB, parts, size_of
+from agentrl.doctor.memory import GIB, kept_by_server, parts, size_of
 
 QWEN = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -82,3 +83,16 @@ def test_what_is_trained_takes_four_bytes_whatever_the_dtype(tmp_path: Path) -> 
     assert said(half) == pytest.approx(said())
     assert said(half, "actor.use_kl_loss=true") == pytest.approx(said() + 3.2, abs=0.1)  # the reference is not trained
     assert said(half, "model.lora_rank=16") < said("model.lora_rank=16") - 5
+
+
+def test_a_server_that_stays_awake_keeps_its_part(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"dtype": "bfloat16"}))
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        os.truncate(file.fileno(), 2 * 1_720 * 10**6)
+    work = [f"model.path={tmp_path}", "data.train_batch_size=64", "rollout.n=8", "rollout.max_model_len=776"]
+    found = {}
+    for name, more, processes in (("null", [], 1), ("true", ["true"], 1), ("false", ["false"], 1), ("ranks", [], 2)):
+        settings = [*work, *(f"rollout.free_cache_engine={value}" for value in more)]
+        config = compose(settings, config_name="train", checks=())
+        found[name] = kept_by_server(config, torch.device("cuda"), processes, 140.0)
+    assert found == {"null": pytest.approx(62.8, abs=0.1), "true": 0.0, "false": 70.0, "ranks": 0.0}
