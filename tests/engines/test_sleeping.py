@@ -10,23 +10,16 @@ import pytest
 from agentrl.config.schema import Config
 from agentrl.engines.sharing import Sharing
 from agentrl.engines.sleeping import shared
+from tests.doctor.test_memory import QWEN
 from tests.engines.test_fast_flags import config_of
 
 GB = 10**9
-SHAPE = {
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-}
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """A folder with the configuration of a Qwen3 of 1.7 billion parameters, and a file of their size."""
-    (tmp_path / "config.json").write_text(json.dumps({"dtype": "bfloat16", **SHAPE}))
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": "bfloat16", **QWEN}))
     with (tmp_path / "model.safetensors").open("wb") as file:
         os.truncate(file.fileno(), 2 * 1_720 * 10**6)
     return str(tmp_path)
