@@ -49,6 +49,7 @@ OURS: Mapping[str, str] = {
     "engine_kwargs": "the engine's own",
     "experiment_name": "names",
     "filter_groups.metric": "score is verl's reward",
+    "free_cache_engine": "null is true where not both fit on the GPU",
     "fused_kernel_options": "speed",
     "gpu_memory_utilization": "null is what a step needs and the trainer leaves",
     "logger": "wandb needs an account",
