@@ -75,7 +75,8 @@ def kill_server() -> None:
             command = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"sglang.launch_server" in command and not any(b"watchdog" in word for word in command):
+        named = [any(name in word for word in command) for name in (b"agentrl_standby", b"watchdog")]
+        if named == [True, False]:
             os.kill(int(entry.name), signal.SIGKILL)
             console.print(f"killed {entry.name}")
             return

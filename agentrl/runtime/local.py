@@ -62,8 +62,15 @@ class LocalRuntime:
             undo.pop_all()
 
     def prepare(self, total_steps: int) -> None:
+        with self.kernels.assumed():
+            self._prepare(total_steps)
         with self.start_times.phase("compile"):
             self.kernels.wait()
+            kept = self.learner.keeps_kernel()
+        if not kept:
+            self._prepare(total_steps)
+
+    def _prepare(self, total_steps: int) -> None:
         with self.start_times.phase("model"):
             self.learner.prepare(total_steps)
         with self.start_times.phase("compile"):

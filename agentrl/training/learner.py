@@ -67,6 +67,10 @@ class Learner:
             self.critic = self.roles.critic(total_steps)
         self.actor = self.roles.actor(self.module, self.reference, total_steps)
 
+    def keeps_kernel(self) -> bool:
+        """Whether the attention kernel, now that it is compiled, is the one that `prepare` and `warm_up` assumed."""
+        return self._require_actor().micro_batching.shares == self.roles.shares(self.module)
+
     def warm_up(self, enough: Enough = lambda: False) -> None:
         """Compile the passes of a step, until `enough`; nothing where `use_torch_compile` is off. Call it after
         `prepare`."""

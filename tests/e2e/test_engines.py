@@ -9,7 +9,7 @@ from agentrl.engines.servers.interpreters import find_python
 from agentrl.tracking import read_metrics
 from tests.e2e.conftest import agentrl
 
-SIGNS = {"sglang": "sglang.launch_server", "vllm": "agentrl_worker"}
+SIGNS = {"sglang": "agentrl_standby", "vllm": "agentrl_worker"}
 ADAPTER = ["model.lora_rank=4", "model.lora_merge=false", "actor.optim.lr=1e-2", "actor.entropy_coeff=0.1"]
 """The entropy moves it, where nothing is right yet."""
 AGENT = """

@@ -44,7 +44,7 @@ def pids(port: int) -> list[int]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"sglang.launch_server" in words and str(port).encode() in words and b"-S" not in words:
+        if any(b"agentrl_standby" in word for word in words) and str(port).encode() in words and b"-S" not in words:
             found.append(int(entry.name))
     return found
 

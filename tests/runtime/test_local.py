@@ -1,6 +1,8 @@
-"""A run in one process that comes to nothing before it began leaves nothing behind."""
+"""The start of a run in one process."""
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from agentrl.engines.servers.settings import ServerSettings
 from agentrl.engines.sglang import SGLang
 from agentrl.engines.starting import Start
 from agentrl.runtime import local
+from agentrl.tracking.start_times import StartTimes
+from agentrl.training.model.early_kernels import EarlyKernels
+from agentrl.training.model.varlen import NEWER, Assumed
+from agentrl.training.warm_up import Enough
 
 
 def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
@@ -29,3 +35,31 @@ def test_servers_end_where_the_policy_cannot_be_loaded(tmp_path: Path) -> None:
         local.LocalRuntime(config, start=Start(servers))
     assert not server.launched
     assert not servers.scratch.path.exists()
+
+
+class PreparedLearner:
+    """Notes what it was asked for, and whether the kernel of FlashAttention 4 was assumed then."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps, self.asked = keeps, []
+
+    def prepare(self, total_steps: int) -> None:
+        self.asked.append(("prepare", total_steps, isinstance(NEWER["fa4"], Assumed)))
+
+    def warm_up(self, enough: Enough) -> None:
+        self.asked.append(("warm_up", enough(), isinstance(NEWER["fa4"], Assumed)))
+
+    def keeps_kernel(self) -> bool:
+        return self.keeps
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_models_are_made_again_where_the_kernel_is_not_the_assumed_one(keeps: bool) -> None:
+    runtime: Any = object.__new__(local.LocalRuntime)
+    process = subprocess.Popen(["sleep", "0.5"])
+    runtime.kernels, runtime.start_times = EarlyKernels(process), StartTimes()
+    runtime.learner, runtime._starting = PreparedLearner(keeps), None
+    runtime.prepare(3)
+    assert process.returncode == 0
+    assumed, real = ([("prepare", 3, early), ("warm_up", False, early)] for early in (True, False))
+    assert runtime.learner.asked == assumed + real * (not keeps)

@@ -9,6 +9,7 @@ from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_
 from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.engines.sglang.fast import PACKAGES, fast_flags
 
+LAUNCHER = Path(__file__).parent / "launcher" / "agentrl_standby.py"
 SHIM = Path(__file__).parent / "cpu_shim"
 CPU_CACHE_TOKENS = 32768
 """Tokens of KV cache on a CPU, where the trainer uses the same memory."""
@@ -21,7 +22,7 @@ def command(settings: ServerSettings, port: int) -> list[str]:
     flags = _common(settings) | (_gpu(settings) if settings.device == "cuda" else _cpu(settings))
     flags |= {name.replace("-", "_"): value for name, value in settings.extra.items()}
     words = [word for name, value in flags.items() for word in flag_words(name, value)]
-    return [settings.python, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *words]
+    return [settings.python, str(LAUNCHER), "--host", "127.0.0.1", "--port", str(port), *words]
 
 
 def environment(settings: ServerSettings) -> dict[str, str]:

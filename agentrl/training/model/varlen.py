@@ -8,7 +8,8 @@ where they are installed and agree with float32 attention.
 import inspect
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -27,7 +28,7 @@ NEWER_NUMBERS = 2**31
 """Numbers of queries from which on their offsets would overflow."""
 AGREES = 0.02
 """Largest relative difference between bfloat16 and float32 attention."""
-NEWER = {"fa4": varlen_fa4, "cudnn": varlen_cudnn}
+NEWER: dict[str, Any] = {"fa4": varlen_fa4, "cudnn": varlen_cudnn}
 """By name; the first that is installed and right is taken."""
 LENGTHS = 70, 1, 200, 33, 9
 OWN_LENGTHS = 70, 1, 150, 1, 9
@@ -64,6 +65,8 @@ def attention_kernel(device: torch.device, heads: int, kv_heads: int, width: int
 
 def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
     """Whether a kernel is installed, and agrees with PyTorch on a few sequences."""
+    if isinstance(kernel, Assumed):
+        return True
     if not kernel.installed():
         return False
     try:
@@ -82,13 +85,45 @@ def _works(name: str, kernel: Any, device: torch.device, heads: int, kv_heads: i
 @cache
 def shares_keys(kernel: str, device: torch.device, heads: int, kv_heads: int, width: int) -> bool:
     """Whether a kernel on a device computes the last tokens of sequences alone, as passes with shared prompts do."""
-    if device.type != "cuda":
+    if device.type != "cuda" or isinstance(NEWER.get(kernel), Assumed):
         return True
     try:
         return disagreement(kernel, device, heads, kv_heads, width, OWN_LENGTHS) <= AGREES
     except Exception as error:  # another package, of any version
         log.info("attention by %s does not share prompts: %s", kernel, *str(error).strip().splitlines()[:1])
         return False
+
+
+class Assumed:
+    """Stands in for a kernel that is not compiled yet: all its results are zeros."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.lse_shape = kernel.lse_shape
+
+    def forward(self, q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(q), q.new_zeros(self.lse_shape(q), dtype=torch.float32)
+
+    def backward(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+
+@contextmanager
+def assumed(name: str) -> Iterator[None]:
+    """While the body runs, a kernel of NEWER counts as one that works, and computes nothing: what is around it can be
+    compiled before it is. Kernels are chosen again afterwards."""
+    kernel = NEWER[name]
+    NEWER[name] = Assumed(kernel)
+    _choose_again()
+    try:
+        yield
+    finally:
+        NEWER[name] = kernel
+        _choose_again()
+
+
+def _choose_again() -> None:
+    attention_kernel.cache_clear()
+    shares_keys.cache_clear()
 
 
 @torch.enable_grad()
