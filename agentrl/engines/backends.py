@@ -71,6 +71,7 @@ def server_backend(name: str, config: Config, device: torch.device, sharing: Sha
         chunked_prefill=rollout.enable_chunked_prefill,
         max_batched_tokens=rollout.max_num_batched_tokens,
         sleeps=sharing.sleeps,
+        ahead=config.trainer.max_staleness > 0,
         deterministic=bool(rollout.deterministic),
         log_stats=not rollout.disable_log_stats,
         head_in_float32=model.enable_fp32_lm_head,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from agentrl.config.derived import has_critic
 from agentrl.config.schema import Config
 from agentrl.engines.backends import model_length
-from agentrl.engines.servers.settings import AMPLE, LEAST_SHARE, RESERVE
+from agentrl.engines.servers.settings import LEAST_SHARE, with_spare
 from agentrl.engines.sharing import Sharing, parameters, server_bytes, text_config, trainer_bytes
 from agentrl.training.perf.pass_size import CHUNK, ENOUGH, USED, activation_bytes, shape_of
 
@@ -45,7 +45,7 @@ def awake_bytes(config: Config, sharing: Sharing, length: int, dtype: str, memor
     if config.rollout.gpu_memory_utilization is not None:
         return config.rollout.gpu_memory_utilization * memory * sharing.per_gpu
     needed = server_bytes(config, sharing, length, dtype)
-    return None if needed is None else max((AMPLE * needed + RESERVE) * sharing.per_gpu, LEAST_SHARE * memory)
+    return None if needed is None else max(with_spare(needed) * sharing.per_gpu, LEAST_SHARE * memory)
 
 
 def update_bytes(config: Config, sharing: Sharing, length: int) -> float | None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from agentrl.config.schema import Config
+from agentrl.engines.backends import server_backend
 from agentrl.engines.servers.graphs import graph_sizes
 from agentrl.engines.servers.host import Host, ask
 from agentrl.engines.servers.settings import ServerSettings, memory_share
@@ -61,6 +63,21 @@ def installed(tmp_path: Path) -> dict[str, Path]:
 def test_a_complete_hopper_gets_graphs_for_all_sequences_and_sglangs_own_kernels(installed: dict[str, Path]) -> None:
     assert fast_flags(SETTINGS, Host(installed, HOPPER, 141 * GIB)) == FAST
     assert graph_sizes(512, 0)[-1] == 512
+
+
+def test_requests_are_read_a_few_at_a_time_where_rollouts_run_ahead(installed: dict[str, Path]) -> None:
+    host, ahead = Host(installed, HOPPER, 141 * GIB), replace(SETTINGS, ahead=True)
+    assert fast_flags(ahead, host) == FAST | {"scheduler_recv_interval": 4}
+    assert fast_flags(replace(ahead, extra={"enable-dp-attention": True}), host) == FAST
+    assert fast_flags(replace(ahead, extra={"scheduler_recv_interval": 1}), host) == FAST
+
+
+@pytest.mark.parametrize("bound", [0, 1])
+def test_a_bound_above_0_runs_ahead(bound: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = config_of(trainer__max_staleness=bound, model__path=str(tmp_path), rollout__engine_python=sys.executable)
+    backend: Any = server_backend("sglang", config, torch.device("cuda"), Sharing())
+    assert backend.settings.ahead is (bound > 0)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ class ServerSettings:
     chunked_prefill: bool = True
     max_batched_tokens: int | None = None
     sleeps: bool = False
+    ahead: bool = False
+    """Rollouts continue while the policy trains: turns come one by one, at any time."""
     deterministic: bool = False
     log_stats: bool = False
     adapter: AdapterSpec | None = None
@@ -69,8 +71,13 @@ def memory_share(settings: ServerSettings, memory: int) -> float:
     if settings.trainer_bytes is None or not memory:
         return UNKNOWN_SHARE / settings.servers_per_gpu
     left = (MOST_SHARE - settings.trainer_bytes / memory) / settings.servers_per_gpu
-    needed = 1.0 if settings.needed_bytes is None else (AMPLE * settings.needed_bytes + RESERVE) / memory
+    needed = 1.0 if settings.needed_bytes is None else with_spare(settings.needed_bytes) / memory
     return round(max(min(left, needed), LEAST_SHARE / settings.servers_per_gpu), 3)
+
+
+def with_spare(needed: float) -> float:
+    """Bytes that a server takes to have those that it needs."""
+    return AMPLE * needed + RESERVE
 
 
 def flag_words(name: str, value: Any) -> list[str]:

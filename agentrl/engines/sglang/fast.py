@@ -3,7 +3,7 @@
 SGLang captures CUDA graphs for a number of sequences that depends on the GPU's memory alone (256 on 80 to 141 GB): more
 sequences run at half the speed. It takes FlashAttention 3 on a Hopper, and FlashInfer for sampling, whether their
 kernels are there or not. It decodes nothing while it prefills, and prefills as soon as one request waits: turns that
-follow tools cost less with graphs of small prefills.
+follow tools cost less with graphs of small prefills, and, where they come one by one, a few at a time.
 """
 
 from typing import Any
@@ -16,13 +16,15 @@ PACKAGES = ("sglang", "sgl_kernel", "flashinfer", "flashinfer_jit_cache")
 HOPPER = 9
 PROMPT_SIZES = (32, 64, 128, 256, 512)
 """Tokens of a prefill to capture graphs for; a larger one keeps the GPU busy without."""
+STEPS_BETWEEN_READS = 4
+"""Steps of decoding between two looks at new requests, where these come at any time: each look may stop all others."""
 SOURCES = "srt/server_args.py", "srt/arg_groups/fields/*.py"
 """Files of SGLang, of older and newer versions, that name its flags."""
 
 
 def fast_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
     """Flags that make the server fast on this machine; those that the settings name are left out."""
-    chosen = graph_flags(settings, host) | kernel_flags(host)
+    chosen = graph_flags(settings, host) | kernel_flags(host) | schedule_flags(settings)
     named = {name.replace("-", "_") for name in settings.extra}
     # A related flag counts too: of attention for prefill or decode alone, and another way to size the graphs.
     return {name: value for name, value in chosen.items() if not any(_related(name, other) for other in named)}
@@ -38,6 +40,12 @@ def graph_flags(settings: ServerSettings, host: Host) -> dict[str, Any]:
         return {"cuda_graph_bs": sizes}
     prompts = [size for size in PROMPT_SIZES if size <= settings.max_model_len]
     return {"cuda_graph_bs_decode": sizes, "cuda_graph_bs_prefill": prompts or None}
+
+
+def schedule_flags(settings: ServerSettings) -> dict[str, Any]:
+    """How often new requests are read; SGLang refuses another interval beside attention that is split by data."""
+    split = {name.replace("-", "_") for name in settings.extra} & {"enable_dp_attention"}
+    return {"scheduler_recv_interval": STEPS_BETWEEN_READS} if settings.ahead and not split else {}
 
 
 def kernel_flags(host: Host) -> dict[str, Any]:
