@@ -30,3 +30,15 @@ def test_rollout_workers_go_where_cpus_are_free() -> None:
     assert sorted(shared_out({"a": 2.0, "b": 2.0}, 5)) in (["a"] * 3 + ["b"] * 2, ["a"] * 2 + ["b"] * 3)
     assert sorted(shared_out({"busy": 0.0, "too": 0.0}, 4)) == ["busy"] * 2 + ["too"] * 2
     assert shared_out({"busy": 0.0, "free": 1.0}, 2) == ["free"] * 2
+
+
+def test_cpus_of_placement_groups_are_not_free_before_rays_view_of_machines_says_so() -> None:
+    from agentrl.runtime.ray.rollout_workers import unreserved
+
+    ranks = {"state": "CREATED", "bundles": {0: {"CPU": 1.0}, 1: {"CPU": 1.0}}, "bundles_to_node_id": {0: "a", 1: "b"}}
+    over = ranks | {"state": "REMOVED"}
+    cpus = {"a": 2.0, "b": 4.0, "gpus only": 0.0}
+    late = {"a": {"CPU": 1.0}, "b": {"CPU": 4.0}}
+    assert unreserved(cpus, late, [ranks, over]) == {"a": 1.0, "b": 3.0}
+    assert unreserved(cpus, late | {"b": {"CPU": 0.5}}, [ranks]) == {"a": 1.0, "b": 0.5}  # another program's, too
+    assert unreserved(cpus, {}, []) == {"a": 0.0, "b": 0.0}

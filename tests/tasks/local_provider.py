@@ -91,6 +91,8 @@ class LocalContainer:
     ) -> Done:
         began = time.monotonic()
         words = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        # Ignored where tests run in the background. A function that runs after the fork could hang beside threads.
+        words = ["env", "--default-signal=INT", *words]
         process = await asyncio.create_subprocess_exec(
             *words,
             cwd=self.folder / (cwd or "."),
@@ -99,9 +101,6 @@ class LocalContainer:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # ignored where tests run in the background
         )
         self.processes.add(process)
         try:

@@ -8,12 +8,13 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.schema import Config
@@ -150,9 +151,20 @@ def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: 
 
 def free_cpus() -> dict[str, float]:
     """Machine's id -> CPUs that nothing has reserved, of all machines with CPUs."""
-    free = available_resources_per_node()
-    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    return {node: free.get(node, {}).get("CPU", 0.0) for node in alive}
+    all_of = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+    return unreserved(all_of, available_resources_per_node(), placement_group_table().values())
+
+
+def unreserved(
+    all_of: Mapping[str, float], free: Mapping[str, Mapping[str, float]], groups: Iterable[Mapping[str, Any]]
+) -> dict[str, float]:
+    """CPUs that are free by Ray's view of the machines, less those that placement groups have reserved: the view learns
+    of the run's own ranks later. `all_of`: CPUs of each machine; without any it is left out."""
+    taken: Counter[str] = Counter()
+    for group in (group for group in groups if group["state"] == "CREATED"):
+        for bundle, node in group["bundles_to_node_id"].items():
+            taken[node] += group["bundles"][bundle].get("CPU", 0.0)
+    return {node: min(free.get(node, {}).get("CPU", 0.0), cpus - taken[node]) for node, cpus in all_of.items() if cpus}
 
 
 def shared_out(free: Mapping[str, float], count: int) -> list[str]:

@@ -112,7 +112,7 @@ class Standbys:
             RuntimeError,
             pickle.PicklingError,
         ) as error:  # dead, or arguments that only spawning passes on
-            say(f"a process is spawned anew: {error!r}")
+            say(f"a process is spawned as usual: {error!r}")
             return plain(wanted)
         self.waiting.pop(0)
         process._children.discard(standby)  # type: ignore[attr-defined]  # `wanted` takes its place
@@ -125,7 +125,7 @@ class Standbys:
         odd = {name for name in changed if not name.startswith(LATE)} - {"LD_PRELOAD"}
         odd |= set(filter(None, now.get("LD_PRELOAD", "").split(":"))) - set(self.preloaded)
         if odd or spawn.get_executable() != self.executable:
-            say(f"a process is spawned anew: {', '.join(sorted(odd)) or spawn.get_executable()} is new")
+            say(f"a process is spawned as usual: {', '.join(sorted(odd)) or spawn.get_executable()} is new")
             return False
         return True
 
