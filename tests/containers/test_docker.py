@@ -38,7 +38,7 @@ async def provider(docker_host: None) -> AsyncIterator[DockerProvider]:
     await provider.close()
     client = docker.from_env()
     label = {"label": f"agentrl.run={provider.run}"}
-    assert not client.containers.list(all=True, filters=label)
+    assert not client.containers.list(all=True, filters=label, ignore_removed=True)
     assert not client.networks.list(filters=label)
 
 
@@ -323,7 +323,7 @@ def test_clean_removes_what_a_crash_left(engine: Engine, docker_host: None, caps
     assert {f"removed container agentrl-{run}", f"removed network agentrl-{run}"} <= set(
         capsys.readouterr().out.split("\n")
     )
-    assert not client.containers.list(all=True, filters={"label": f"agentrl.run={run}"})
+    assert not client.containers.list(all=True, filters={"label": f"agentrl.run={run}"}, ignore_removed=True)
 
 
 @pytest.mark.docker

@@ -43,7 +43,7 @@ def entry(folder: Path, engine: Engine, code: str, **more: object) -> str:
 
 
 def left(client: Any) -> list[Any]:
-    return list(client.containers.list(all=True, filters={"label": OWNER}))
+    return list(client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True))
 
 
 @pytest.mark.docker

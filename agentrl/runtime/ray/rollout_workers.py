@@ -124,9 +124,11 @@ def start_workers(config: Config, own: Engine, link: Link, parts: Parts, stack: 
 
     def handle(number: int) -> WorkerHandle:
         env = {name: value for name, value in os.environ.items() if not name.startswith(KEPT)}
-        strategy = NodeAffinitySchedulingStrategy(nodes[number], soft=True)
 
         def make() -> Any:
+            free = free_cpus()
+            node = nodes[number] if nodes[number] in free else shared_out(free, 1)[0]
+            strategy = NodeAffinitySchedulingStrategy(node, soft=False)  # a soft one does not hold without a CPU
             kind: Any = ray.remote(RolloutWorker).options(num_cpus=0, scheduling_strategy=strategy)
             actor = kind.remote(config, os.getcwd(), env | {VARIABLE: f"{number}/{count}"}, 1, sys.path)
             stack.callback(ray.kill, actor)
