@@ -33,7 +33,7 @@ from rich.table import Table
 from agentrl.tasks.models import tiny
 from agentrl.tasks.models.tiny import TinyShape
 from agentrl.tracking import load_trajectories, read_metrics
-from agentrl.training.checkpoint.folders import FOLDER, latest
+from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.trajectory.plain import from_plain
 from agentrl.trajectory.row import Row
 from agentrl_sandbox.isolation import descendants

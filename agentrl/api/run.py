@@ -17,7 +17,7 @@ from agentrl.config.schema import Config
 from agentrl.rollout.parts import Parts
 from agentrl.runtime import open_runtime
 from agentrl.train import Trainer, open_trainer
-from agentrl.training.checkpoint.folders import FOLDER, latest
+from agentrl.training.checkpoint.lineage import FOLDER, latest
 from agentrl.training.checkpoint.restarts import Restarts, WorkerDied
 from agentrl.training.checkpoint.run_start import run_folder
 from agentrl.trajectory.trajectory import Trajectory

@@ -90,19 +90,19 @@ def use_idle_cores(trainer: "Trainer | SftTrainer", rollout: "Rollout | None" = 
     Changes nothing on a GPU, with several processes (they divide the cores themselves), if the user set a number, and
     with rollout.deterministic (results repeat bit by bit only with the same number).
     """
-    import torch
-
     from agentrl.config.derived import deterministic
     from agentrl.config.schema import Trainer
-    from agentrl.core.cpu_cores import Host
-    from agentrl.training.perf.cpu import threads_set_by_user
+    from agentrl.core.cpu_cores import Host, threads_set_by_user
+    from agentrl.engines.gpus import device_kind
 
     alone = trainer.nnodes * trainer.n_gpus_per_node == 1 and not (rollout and rollout.nnodes)
     steady = rollout is not None and isinstance(trainer, Trainer) and deterministic(trainer, rollout)
     if not alone or threads_set_by_user() or steady:
         return
-    if trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available()):
+    if trainer.device == "cuda" or device_kind(trainer.device) == "cuda":
         return
+    import torch  # only now: on a GPU, servers are launched before its import
+
     host, before = Host(), torch.get_num_threads()
     threads = min(before, host.idle())
     if threads < before:

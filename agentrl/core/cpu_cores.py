@@ -94,3 +94,12 @@ def wait_passively(environment: MutableMapping[str, str]) -> None:
     """Have OpenMP threads sleep while they wait, unless a variable says otherwise. Before torch is imported."""
     if not any(name in environment for name in CHOSEN):
         environment.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SPINS)
+
+
+def threads_set_by_user() -> int:
+    """The number of threads that the user set in an environment variable; 0: none."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        number = os.environ.get(name, "").partition(",")[0].strip()
+        if number.isdecimal():
+            return int(number)
+    return 0

@@ -25,7 +25,7 @@ async def engines(config: Config, device: torch.device) -> AsyncIterator[Finding
     """Report device, the run's engine and the other installed engines."""
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else plural(torch.get_num_threads(), "CPU thread")
     yield ok(f"PyTorch {version('torch')}, transformers {version('transformers')}, training on {gpu}")
-    name, rollout = engine_name(config.rollout, device), config.rollout
+    name, rollout = engine_name(config.rollout, device.type), config.rollout
     if in_process(name):
         if device.type == "cuda" and name == "hf":
             fix = "`agentrl engine install sglang`, then rollout.name=sglang: many times faster on a GPU"

@@ -116,7 +116,7 @@ def parts(
     if has_critic(config):
         found["critic"] = 4 * size.parameters * MASTER / processes
     rollout = config.rollout
-    engine = engine_name(rollout, device)
+    engine = engine_name(rollout, device.type)
     if engine == "sglang" and kind == "cuda" and model.lora_rank and not model.lora_merge:
         found["SGLang's base model"] = 2.0 * size.parameters  # it keeps that, asleep as well
     if engine == "hf":
@@ -158,7 +158,7 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
     size = size_of(config)
     have = device_memory(device) / GIB
     rollout, share = config.rollout, config.rollout.gpu_memory_utilization
-    server = not in_process(engine_name(rollout, device)) and not rollout.base_url and device.type == "cuda"
+    server = not in_process(engine_name(rollout, device.type)) and not rollout.base_url and device.type == "cuda"
     apart = processes == 1 and own_gpus(rollout, visible_gpus())
     kept = kept_by_server(config, device, processes, have) if server and not apart else 0.0
     room = have - kept
@@ -182,7 +182,7 @@ def memory(config: Config, device: torch.device, processes: int) -> Iterator[Fin
 
 def kept_by_server(config: Config, device: torch.device, processes: int, have: float) -> float:
     """GiB that a server on the trainer's GPU keeps while the policy trains."""
-    dtype, most = server_dtype(config, device), int(have * GIB)
+    dtype, most = server_dtype(config, device.type), int(have * GIB)
     sharing = shared(config, Sharing(ranks=processes), dtype, most)
     if sharing.sleeps:
         return 0.0

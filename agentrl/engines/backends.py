@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from agentrl.chat.media.loading import takes_images
 from agentrl.config.schema import Config, Rollout
 from agentrl.core.errors import UserError
@@ -23,10 +21,10 @@ def model_length(config: Config) -> int:
     return config.rollout.max_model_len or data.max_prompt_length + data.max_response_length
 
 
-def server_dtype(config: Config, device: torch.device) -> str:
-    """`rollout.dtype`, with auto resolved."""
+def server_dtype(config: Config, kind: str) -> str:
+    """`rollout.dtype`, with auto resolved. `kind`: of the servers' device, cpu or cuda."""
     dtype = config.rollout.dtype
-    return dtype if dtype != "auto" else "bfloat16" if device.type == "cuda" else config.model.dtype
+    return dtype if dtype != "auto" else "bfloat16" if kind == "cuda" else config.model.dtype
 
 
 def kwargs_of(rollout: Rollout, name: str) -> dict[str, Any]:
@@ -44,19 +42,20 @@ def server_python(name: str, rollout: Rollout) -> str:
     return rollout.engine_python or sys.executable
 
 
-def server_backend(name: str, config: Config, device: torch.device, sharing: Sharing) -> ServerBackend:
-    """The backend of the engine `name`; `sharing`: where its servers are. Raises UserError."""
+def server_backend(name: str, config: Config, kind: str, sharing: Sharing) -> ServerBackend:
+    """The backend of the engine `name`; `kind`: of its device, cpu or cuda; `sharing`: where its servers are. Raises
+    UserError."""
     rollout, model = config.rollout, config.model
-    if rollout.deterministic and device.type == "cpu":
+    if rollout.deterministic and kind == "cpu":
         raise UserError(f"rollout.deterministic: {name} cannot promise it on a CPU; set rollout.name=hf")
     place = str(Path(model.path).expanduser()) if model.path and Path(model.path).expanduser().is_dir() else model.path
     base, saved = base_and_adapter(str(place), model.lora_rank)
     adapter = sent_adapter(config) if (model.lora_rank or saved) and not model.lora_merge else None
-    dtype = server_dtype(config, device)
+    dtype = server_dtype(config, kind)
     settings = ServerSettings(
         python=server_python(name, rollout),
         model=base,
-        device=device.type,
+        device=kind,
         dtype=dtype,
         max_model_len=model_length(config),
         max_num_seqs=sequences(config, sharing),
@@ -88,7 +87,9 @@ def server_backend(name: str, config: Config, device: torch.device, sharing: Sha
 def sent_adapter(config: Config) -> AdapterSpec:
     """Rank and layers of the policy's adapter, read from a model without weights. Raises UserError for one that
     engines do not serve."""
-    from agentrl.engines.servers.weights.adapter import AdapterWeights  # both take seconds to import
+    import torch  # these take seconds to import
+
+    from agentrl.engines.servers.weights.adapter import AdapterWeights
     from agentrl.training.model.loading import load_model
 
     weight_sync = config.rollout.weight_sync

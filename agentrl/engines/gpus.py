@@ -1,10 +1,13 @@
-"""Assigns GPUs to the servers of a run."""
+"""The GPUs of this machine, and those of the servers of a run.
+
+What is known without PyTorch is asked without it: servers are launched before its import, which takes seconds.
+"""
 
 import os
-
-import torch
+from pathlib import Path
 
 from agentrl.core.errors import UserError
+from agentrl.engines.servers.host_question import folder, gpus
 
 
 def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> list[list[str]]:
@@ -23,4 +26,24 @@ def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> lis
 def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES spells them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
+    return given.split(",") if given else [str(i) for i in range(gpus())]
+
+
+def device_kind(name: str) -> str:
+    """cpu or cuda: the kind of `device_for(name)`. Raises UserError for a GPU that is not there."""
+    there = _there()
+    if name == "cuda" and not there:
+        raise UserError("trainer.device=cuda: there is no GPU, or PyTorch is a build for CPUs; set trainer.device=auto")
+    return name if name != "auto" else "cuda" if there else "cpu"
+
+
+def _there() -> bool:
+    """Whether PyTorch sees a GPU."""
+    libraries = Path(folder("torch")) / "lib"
+    if (libraries / "libtorch_cuda.so").is_file():
+        return gpus() > 0
+    if libraries.is_dir() and not list(libraries.glob("*hip*")):
+        return False  # a build for CPUs
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,51 +1,43 @@
-"""Launches the engine that the settings ask for: its servers, their GPUs, and the transport of weights."""
+"""Launches the engine that the settings ask for: its servers, and their GPUs.
+
+Invariant: until the servers are launched nothing here imports PyTorch, which takes seconds.
+"""
 
 import asyncio
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.derived import deterministic
 from agentrl.config.schema import Config, Rollout
-from agentrl.core.dtypes import torch_dtype
 from agentrl.core.errors import UserError
-from agentrl.core.points import ENGINES, WEIGHT_TRANSPORTS, is_server
+from agentrl.core.points import ENGINES, is_server
 from agentrl.core.remote_files import SHARED_MEMORY
 from agentrl.engines.backends import kwargs_of, model_length, server_backend, server_dtype
 from agentrl.engines.engine import Engine
 from agentrl.engines.gpus import placements, visible_gpus
-from agentrl.engines.probe import probe_for
 from agentrl.engines.servers import RemoteEngine, Replica, ServerBackend, ServerProcess
 from agentrl.engines.servers.host_question import gpu
 from agentrl.engines.servers.interpreters import find_python
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.scratch import Scratch
-from agentrl.engines.servers.weights import PolicyWeights
-from agentrl.engines.servers.weights.transport import Link, Transport
 from agentrl.engines.sharing import Sharing, sequences_in_process
 from agentrl.engines.sleeping import shared
-from agentrl.training.parallel.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
-    from agentrl.engines.servers.weights.adapter import AdapterWeights
-
-log = logging.getLogger(__name__)
+    from torch import Tensor
 
 KEY = "rollout.name"
 
 
-def engine_name(rollout: Rollout, device: torch.device) -> str:
-    """The engine's name; resolves `rollout.name=auto`."""
+def engine_name(rollout: Rollout, kind: str) -> str:
+    """The engine's name; resolves `rollout.name=auto`. `kind`: of the policy's device, cpu or cuda."""
     if rollout.name != "auto":
         return rollout.name
-    there = device.type == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
+    there = kind == "cuda" and (rollout.engine_python or find_python("sglang", "sglang"))
     return "sglang" if there or rollout.base_url or rollout.router_url else "hf"
 
 
@@ -83,7 +75,7 @@ def weight_folder(rollout: Rollout) -> Scratch:
 def engine_in_process(config: Config, module: Any) -> Engine:
     """The engine in this process: hf, or one of the user's own. Raises UserError."""
     rollout = config.rollout
-    name = engine_name(rollout, next(module.parameters()).device)
+    name = engine_name(rollout, next(module.parameters()).device.type)
     engine: Engine = ENGINES.make(
         name,
         KEY,
@@ -101,7 +93,8 @@ class Servers:
     """The servers of a run; they start while the trainer loads its model."""
 
     config: Config
-    device: torch.device
+    kind: str
+    """Of their device: cpu or cuda."""
     backend: ServerBackend
     replicas: list[Replica]
     scratch: Scratch
@@ -113,14 +106,20 @@ class Servers:
     launched: float = field(default_factory=time.monotonic)
     """`time.monotonic()` of their start."""
 
-    def engine(self, module: Any, score: Callable[[list[int]], Tensor]) -> RemoteEngine:
-        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`."""
-        rollout = self.config.rollout
-        weights = sent_weights(self.config, module, self.weight_sync, self.device)
+    def engine(self, module: Any, score: "Callable[[list[int]], Tensor]") -> RemoteEngine:
+        """The engine that samples from `module`'s weights; `score`: its log-probs, see `Learner.score`.
+        Raises UserError where PyTorch does not use the GPU that the servers have."""
+        from agentrl.engines.probe import probe_for
+        from agentrl.engines.sending import sent_weights, transport
+
+        rollout, device = self.config.rollout, next(module.parameters()).device
+        if device.type != self.kind:
+            raise UserError("trainer.device=auto: PyTorch cannot use the GPU of this machine; set trainer.device=cpu")
+        weights = sent_weights(self.config, module, self.weight_sync, device)
         return RemoteEngine(
             self.backend,
             self.replicas,
-            transport(self.config, weights, self.weight_sync, self.device, self.scratch.path),
+            transport(self.config, weights, self.weight_sync, device, self.scratch.path),
             max_model_len=model_length(self.config),
             start_timeout=rollout.start_timeout,
             request_timeout=rollout.request_timeout,
@@ -136,56 +135,23 @@ class Servers:
         self.scratch.remove()
 
 
-SentWeights: TypeAlias = "PolicyWeights | AdapterWeights"
-
-
-def sent_weights(config: Config, module: Any, kind: str, device: torch.device) -> SentWeights:
-    """What servers get of `module`: all of it, or, for kind "adapter", its adapter."""
-    from agentrl.engines.servers.weights.adapter import AdapterWeights  # peft: servers start before it is imported
-
-    dtype = torch_dtype(server_dtype(config, device))
-    return AdapterWeights(module, dtype=dtype) if kind == "adapter" else PolicyWeights(module, dtype=dtype)
-
-
-def transport(
-    config: Config, weights: SentWeights, kind: str, device: torch.device, scratch: Path, ranks: Ranks = ALONE
-) -> Transport:
-    """What carries weights to servers. `kind`: adapter, or a name in WEIGHT_TRANSPORTS; `scratch`: a folder for files;
-    `ranks`: the processes that have the model, each with a GPU of its own. Raises UserError."""
-    from agentrl.engines.servers.weights.adapter import AdapterTransport, AdapterWeights
-
-    log.info("weights reach the engine by %s", kind)
-    if isinstance(weights, AdapterWeights):
-        return AdapterTransport(weights, folder=scratch)
-    link = Link(
-        weights,
-        model_config=weights.module.config,
-        folder=scratch,
-        bucket_bytes=config.rollout.update_weights_bucket_megabytes << 20,
-        device=device,
-        ranks=ranks,
-        tensor_parallel=config.rollout.tensor_model_parallel_size,
-    )
-    made: Transport = WEIGHT_TRANSPORTS.make(kind, "rollout.weight_sync", link)
-    return made
-
-
-def launch(config: Config, device: torch.device) -> Servers | None:
-    """Start the servers that the settings ask for; None for the engine that needs none. Raises UserError."""
-    rollout, name = config.rollout, engine_name(config.rollout, device)
+def launch(config: Config, kind: str) -> Servers | None:
+    """Start the servers that the settings ask for; None for the engine that needs none. `kind`: of their device, cpu or
+    cuda. Raises UserError."""
+    rollout, name = config.rollout, engine_name(config.rollout, kind)
     check_addresses(rollout, name)
     if in_process(name):
         return None
-    gpus = visible_gpus() if device.type == "cuda" else []
+    gpus = visible_gpus() if kind == "cuda" else []
     width = rollout.tensor_model_parallel_size
     apart = own_gpus(rollout, gpus)
     places = placements(gpus, rollout.replicas, width, first=1 if apart else 0)
     per_gpu = -(-len(places) * width // len(gpus)) if gpus else 1
     sharing = Sharing(apart=apart, replicas=len(places), per_gpu=per_gpu)
     if gpus and not apart:
-        sharing = shared(config, sharing, server_dtype(config, device), gpu()[1])
-    backend = server_backend(name, config, device, sharing)
-    servers = Servers(config, device, backend, [], weight_folder(rollout), "", sharing.sleeps)
+        sharing = shared(config, sharing, server_dtype(config, kind), gpu()[1])
+    backend = server_backend(name, config, kind, sharing)
+    servers = Servers(config, kind, backend, [], weight_folder(rollout), "", sharing.sleeps)
     auto = rollout.weight_sync == "auto" and not backend.adapted
     servers.weight_sync = "adapter" if backend.adapted else "files" if auto else rollout.weight_sync
     if rollout.base_url:

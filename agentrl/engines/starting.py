@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from agentrl.config.derived import processes
 from agentrl.config.schema import Config
+from agentrl.engines.gpus import device_kind
 from agentrl.engines.launching import Servers, launch
 from agentrl.engines.servers.host_question import gpu
 from agentrl.engines.sharing import attention_heads
 from agentrl.tracking.start_times import StartTimes
 from agentrl.training.model.early_kernels import EarlyKernels, compile_early
-from agentrl.training.perf.device import device_for
 
 
 @dataclass
@@ -32,14 +32,14 @@ class Start:
 def start_servers(config: Config, times: StartTimes | None = None) -> Start:
     """Launch the servers of a run whose work is in this process. Raises UserError."""
     alone = processes(config.trainer, config.rollout) == 1
-    servers = launch(config, device_for(config.trainer.device)) if alone else None
+    servers = launch(config, device_kind(config.trainer.device)) if alone else None
     return Start(servers, times=times or StartTimes())
 
 
 def start_kernels(config: Config) -> EarlyKernels:
     """Compile the kernels of a policy that this process trains."""
     alone = processes(config.trainer, config.rollout) == 1
-    if not alone or device_for(config.trainer.device).type != "cuda":
+    if not alone or device_kind(config.trainer.device) != "cuda":
         return EarlyKernels()
     return compile_early(attention_heads(str(config.model.path), config.model.lora_rank), gpu()[0][0])
 

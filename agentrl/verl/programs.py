@@ -153,7 +153,7 @@ def merge_arguments(args: Sequence[str]) -> list[str]:
 
 def checkpoint(place: Path) -> Path:
     """The checkpoint that verl would have at `place`: ours lie in a folder of their own beside it."""
-    from agentrl.training.checkpoint.folders import FOLDER
+    from agentrl.training.checkpoint.lineage import FOLDER
 
     step = place.parent if place.name == "actor" else place
     ours = step.parent / FOLDER / step.name

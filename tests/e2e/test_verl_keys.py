@@ -15,6 +15,7 @@ from agentrl.data import load_dataset
 from agentrl.rollout.environment import scorer
 from agentrl.training import roles
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.merge import merge
 from agentrl.training.learner import Learner
 from agentrl.training.model.chunked import _kernels, _logits_gradient, _row_statistics
@@ -122,17 +123,17 @@ def test_a_critic_is_saved_as_its_own_key_says(config: Made, tmp_path: Path) -> 
     critic = ["algorithm.adv_estimator=gae", "critic.checkpoint.save_contents=[model]"]
     learner = ready(config(*critic))
     learner.save(tmp_path / "c", 1, {})
-    _, state = checkpoints.load(checkpoints.latest(tmp_path / "c"))
+    _, state = checkpoints.load(latest(tmp_path / "c"))
     assert "parameters" in state["critic"]
     assert "optimizer" not in state["critic"]
     assert "optimizer" in state["policy"]
-    ready(config(*critic, "critic.checkpoint.load_contents=[model]")).load(checkpoints.latest(tmp_path / "c"))
+    ready(config(*critic, "critic.checkpoint.load_contents=[model]")).load(latest(tmp_path / "c"))
 
 
 def test_a_run_without_checkpoints_leaves_a_model_that_loads(config: Made, tmp_path: Path) -> None:
     learner = ready(config("trainer.save_freq=-1"))
     learner.save(tmp_path / "c", 4, {"rows": {"epoch": 1}}, model_only=True)
-    saved = checkpoints.latest(tmp_path / "c")
+    saved = latest(tmp_path / "c")
     assert {file.name for file in saved.iterdir() if file.suffix == ".safetensors"} == set()
     with pytest.raises(UserError, match=r"has only the model .* model.path=.*/global_step_4/huggingface"):
         learner.load(saved)
@@ -142,7 +143,7 @@ def test_a_run_without_checkpoints_leaves_a_model_that_loads(config: Made, tmp_p
         assert torch.equal(again.score([5, 6, 7]), learner.score([5, 6, 7]))
     asked = ready(config("trainer.save_freq=-1", "actor.checkpoint.save_contents=[model]"))
     asked.save(tmp_path / "d", 4, {}, model_only=True)
-    assert "parameters" in checkpoints.load(checkpoints.latest(tmp_path / "d"))[1]["policy"]
+    assert "parameters" in checkpoints.load(latest(tmp_path / "d"))[1]["policy"]
 
 
 def test_models_are_compiled_as_their_own_keys_say(config: Made, monkeypatch: pytest.MonkeyPatch) -> None:

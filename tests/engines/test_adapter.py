@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_of(model: Model, **rollout: Any) -> ServerSettings:
     config = Config(model=model, rollout=Rollout(base_url="http://127.0.0.1:1", **rollout))
-    backend: Any = server_backend("vllm", config, torch.device("cpu"), Sharing())
+    backend: Any = server_backend("vllm", config, "cpu", Sharing())
     return backend.settings
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from agentrl.config.schema import Config
 from agentrl.engines.backends import server_backend
@@ -76,7 +75,7 @@ def test_requests_are_read_a_few_at_a_time_where_rollouts_run_ahead(installed: d
 def test_a_bound_above_0_runs_ahead(bound: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = config_of(trainer__max_staleness=bound, model__path=str(tmp_path), rollout__engine_python=sys.executable)
-    backend: Any = server_backend("sglang", config, torch.device("cuda"), Sharing())
+    backend: Any = server_backend("sglang", config, "cuda", Sharing())
     assert backend.settings.ahead is (bound > 0)
 
 

@@ -23,7 +23,7 @@ URL = "http://127.0.0.1:30000"
     ],
 )
 def test_auto_takes_what_is_there(changes: dict[str, str], device: str, name: str) -> None:
-    assert engine_name(Rollout(**changes), torch.device(device)) == name
+    assert engine_name(Rollout(**changes), device) == name
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_auto_takes_what_is_there(changes: dict[str, str], device: str, name: st
 def test_addresses_that_nobody_would_use_are_named(changes: dict[str, Any], culprit: str) -> None:
     rollout = Rollout(**changes)
     with pytest.raises(UserError, match=culprit):
-        check_addresses(rollout, engine_name(rollout, torch.device("cpu")))
+        check_addresses(rollout, engine_name(rollout, "cpu"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """A server is launched before what it does not wait for, and does not outlive a start that fails."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from agentrl.config.schema import Config, Model, Rollout, Trainer
 from agentrl.engines import starting as module
@@ -16,12 +16,22 @@ from agentrl.training.model.early_kernels import EarlyKernels
 
 LAUNCHED = """
 import sys
-from tests.engines.test_starting import config_of
-from agentrl.engines.starting import starting
-from agentrl.tracking.start_times import StartTimes
-with starting(config_of(sys.argv[1]), StartTimes()) as start:
-    print(start.servers.backend.name, sorted({"transformers", "peft", "agentrl.train"} & set(sys.modules)))
+from agentrl.cli.main import main
+from agentrl.engines.servers import Replica
+
+def launch(replica):
+    print(replica.backend.name, sorted({"torch", "transformers", "peft", "agentrl.train"} & set(sys.modules)))
+    raise SystemExit
+
+Replica.launch = launch
+main(["train", *sys.argv[1:]])
 """
+
+ROW = {
+    "data_source": "openai/gsm8k",
+    "prompt": [{"role": "user", "content": "1 + 1?"}],
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+}
 
 
 def config_of(folder: str) -> Config:
@@ -36,11 +46,21 @@ def config_of(folder: str) -> Config:
 
 
 def test_it_is_launched_before_the_libraries_of_models_are_imported(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+    config_of(str(tmp_path))
+    for name in ("tokenizer.json", "chat_template.jinja", "model.safetensors"):  # there, but not read yet
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 16)
+    keys = [f"model.path={tmp_path}", f"data.train_files={tmp_path}/rows.jsonl", "data.train_batch_size=16"]
+    keys += ["rollout.name=sglang", f"rollout.engine_python={tmp_path}/waits", f"trainer.default_local_dir={tmp_path}"]
+    keys += ["trainer.device=cpu"]
     told = subprocess.run(
-        [sys.executable, "-c", LAUNCHED, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LAUNCHED, *keys],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # else PyTorch counts the idle cores
+        capture_output=True,
+        text=True,
     )
-    assert told.stdout.split() == ["sglang", "[]"]
+    assert told.stdout.split() == ["sglang", "[]"], told.stderr
 
 
 def test_servers_that_no_runtime_takes_are_stopped(tmp_path: Path) -> None:
@@ -67,7 +87,7 @@ def test_kernels_are_compiled_for_a_gpu_that_this_process_trains_on(
     monkeypatch.setattr(module, "gpu", lambda: ([9, 0], 0))
     monkeypatch.setattr(module, "compile_early", lambda heads, capability: asked.append((heads, capability)))
     assert start_kernels(config) == EarlyKernels()  # on a CPU
-    monkeypatch.setattr(module, "device_for", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(module, "device_kind", lambda name: "cuda")
     start_kernels(config)
     config.trainer.n_gpus_per_node = 2  # its ranks compile for themselves
     start_kernels(config)

@@ -16,6 +16,7 @@ from agentrl.engines.servers.weights.adapter import AdapterWeights
 from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.training import PolicyActor, load_model
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.saving import Saver
 from agentrl.training.critic import ValueCritic
@@ -247,7 +248,7 @@ def resume(case: Case, models: Path, folder: Path, ranks: Ranks) -> dict[str, An
         for parameter in trainable.module.parameters():
             if parameter.requires_grad:
                 parameter.zero_()
-    _, state = checkpoints.load(checkpoints.latest(folder), ranks=ranks)
+    _, state = checkpoints.load(latest(folder), ranks=ranks)
     trainable.load_state_dict(state["policy"])
     return outcome(case, trainable, range(2, 3))
 

@@ -9,6 +9,7 @@ import torch
 
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
@@ -32,18 +33,18 @@ def test_round_trip(tmp_path):
 
 
 def test_the_latest_is_the_highest_step_and_pruning_keeps_the_newest(tmp_path):
-    assert checkpoints.latest(tmp_path / "nowhere") is None
-    assert checkpoints.latest(tmp_path) is None
+    assert latest(tmp_path / "nowhere") is None
+    assert latest(tmp_path) is None
     for step in (9, 10, 2):
         checkpoints.save(tmp_path, step, STATE)
     (tmp_path / "global_step_99.txt").write_text("no checkpoint")
-    assert checkpoints.latest(tmp_path).name == "global_step_10"
+    assert latest(tmp_path).name == "global_step_10"
     checkpoints.prune(tmp_path, None)
     assert len(list(tmp_path.glob("global_step_*/"))) >= 3
     checkpoints.prune(tmp_path, 2)
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["global_step_10", "global_step_9"]
     checkpoints.prune(tmp_path, 0)
-    assert checkpoints.latest(tmp_path).name == "global_step_10"
+    assert latest(tmp_path).name == "global_step_10"
 
 
 def test_a_failed_save_keeps_the_old_checkpoint(tmp_path):
@@ -53,7 +54,7 @@ def test_a_failed_save_keeps_the_old_checkpoint(tmp_path):
     checkpoints.save(tmp_path, 1, STATE)
     with pytest.raises(OSError, match="disk full"):
         checkpoints.save(tmp_path, 2, STATE, fail)
-    assert checkpoints.latest(tmp_path).name == "global_step_1"
+    assert latest(tmp_path).name == "global_step_1"
     checkpoints.save(tmp_path, 2, STATE)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["global_step_1", "global_step_2"]
 
@@ -61,8 +62,8 @@ def test_a_failed_save_keeps_the_old_checkpoint(tmp_path):
 def test_looking_for_a_checkpoint_disturbs_no_run_that_writes_one(tmp_path):
     checkpoints.save(tmp_path, 1, STATE)
     finish = checkpoints.begin(tmp_path, 2, STATE)
-    assert checkpoints.latest(tmp_path).name == "global_step_1"
-    assert finish() == checkpoints.latest(tmp_path) == tmp_path / "global_step_2"
+    assert latest(tmp_path).name == "global_step_1"
+    assert finish() == latest(tmp_path) == tmp_path / "global_step_2"
 
 
 def test_saving_a_step_again_replaces_it(tmp_path):
@@ -138,7 +139,7 @@ def test_a_killed_process_never_leaves_half_a_checkpoint(tmp_path):
         writer.wait_for(lines=1)
         time.sleep(0.017 * (attempt + 1))
         writer.kill()
-        found = checkpoints.latest(tmp_path)
+        found = latest(tmp_path)
         step, state = checkpoints.load(found)
         assert state["step"] == step == int(found.name.rpartition("_")[2])
         assert (state["w"] == step).all()

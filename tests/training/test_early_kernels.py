@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.training.model import early_kernels, varlen, varlen_fa4
+from agentrl.training.model import early_kernels, fa4_kernels, varlen, varlen_fa4
 from agentrl.training.model.early_kernels import EarlyKernels, compile_early
 
 HEADS = (16, 8, 128)
@@ -18,8 +18,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early_kernels, "find_spec", lambda name: name == "flash_attn")
     monkeypatch.setenv("AGENTRL_CACHE", str(tmp_path / "cache"))
     for name in ("DIR", "ENABLED"):
-        monkeypatch.setenv(f"{varlen_fa4.CACHE}_{name}", "")  # so that it is put back
-        monkeypatch.delenv(f"{varlen_fa4.CACHE}_{name}")
+        monkeypatch.setenv(f"{fa4_kernels.CACHE}_{name}", "")  # so that it is put back
+        monkeypatch.delenv(f"{fa4_kernels.CACHE}_{name}")
 
 
 def test_a_process_gets_the_heads_and_the_folder(
@@ -27,7 +27,7 @@ def test_a_process_gets_the_heads_and_the_folder(
 ) -> None:
     said = tmp_path / "said"
     program = "import os, sys; open({!r}, 'w').write(str([*sys.argv[1:], os.environ[{!r}]]))"
-    (tmp_path / "kernels.py").write_text(program.format(str(said), f"{varlen_fa4.CACHE}_DIR"))
+    (tmp_path / "kernels.py").write_text(program.format(str(said), f"{fa4_kernels.CACHE}_DIR"))
     monkeypatch.setattr(early_kernels, "PROGRAM", "kernels")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     kernels = compile_early(HEADS, 9)
@@ -43,7 +43,7 @@ def test_nothing_starts_where_nothing_would_come_of_it(
     if reason == "not installed":
         monkeypatch.setattr(early_kernels, "find_spec", lambda name: None)
     if reason == "nothing is kept":
-        monkeypatch.setenv(f"{varlen_fa4.CACHE}_ENABLED", "0")
+        monkeypatch.setenv(f"{fa4_kernels.CACHE}_ENABLED", "0")
     if reason == "no folder":
         (tmp_path / "cache").touch()
     found = compile_early(None if reason == "no heads" else HEADS, 8 if reason == "an older GPU" else 9)

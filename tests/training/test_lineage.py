@@ -11,7 +11,7 @@ import torch
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
-from agentrl.training.checkpoint.lineage import PLAN, complete_plan, set_aside, visible
+from agentrl.training.checkpoint.lineage import PLAN, complete_plan, latest, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
 from agentrl.training.parallel.shards import TensorChunk
 from tests.warm import Process
@@ -59,7 +59,7 @@ def test_a_run_that_starts_over_sets_all_aside_as_often_as_it_does(tmp_path):
         write(tmp_path, 1, 2, by=f"run {i}")
         assert begin(tmp_path, "disable") == 0
     assert whole(tmp_path) == {}
-    assert checkpoints.latest(tmp_path) is None
+    assert latest(tmp_path) is None
     assert [whole(tmp_path / f"superseded_{i + 1}") for i in range(3)] == [
         dict.fromkeys((1, 2), f"run {i}") for i in range(3)
     ]
@@ -189,7 +189,7 @@ def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch,
         assert moves == 4
     except Killed:
         assert moves < 4
-    assert checkpoints.latest(folder) == folder / "global_step_1"
+    assert latest(folder) == folder / "global_step_1"
     monkeypatch.undo()
     assert begin(folder) == 1
     assert whole(folder) == {1: "old"}
@@ -230,6 +230,6 @@ def test_the_plan_is_plain_and_moves_with_its_folder(tmp_path):
     write(folder, 1, 2)
     (folder / PLAN).write_text(json.dumps({"global_step_2": "superseded_1/global_step_2"}))
     folder.rename(tmp_path / "there")
-    assert checkpoints.latest(tmp_path / "there") == tmp_path / "there" / "global_step_1"
+    assert latest(tmp_path / "there") == tmp_path / "there" / "global_step_1"
     checkpoints.tidy(tmp_path / "there")
     assert whole(tmp_path / "there" / "superseded_1") == {2: "old"}

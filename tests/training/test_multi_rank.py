@@ -16,6 +16,7 @@ import torch.multiprocessing as multiprocessing
 from agentrl.config.schema import Model
 from agentrl.training import load_model
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.parallel.ranks import ALONE
 from tests.training import multi_rank
 from tests.training.tiny import CPU, tiny
@@ -168,7 +169,7 @@ def test_further_checkpoints(name, further, models, alone):
 
 
 def test_checkpoints_of_two_ranks_are_pruned_and_have_a_loadable_model(results, models):
-    path = checkpoints.latest(results / "many-fsdp2")
+    path = latest(results / "many-fsdp2")
     assert [p.name for p in path.parent.iterdir()] == ["global_step_2"]
     assert {"policy-00000.safetensors", "policy-00001.safetensors"} <= {p.name for p in path.iterdir()}
     _, state = checkpoints.load(path)
@@ -185,7 +186,7 @@ def test_two_ranks_skip_a_damaged_checkpoint_and_start_a_branch(results):
 
 
 def test_an_adapter_that_two_wrote_loads(results, models):
-    path = checkpoints.latest(results / "many-lora")
+    path = latest(results / "many-lora")
     module = load_model(Model(path=str(path / "huggingface")), device=CPU, seed=0)
     saved = checkpoints.load(path)[1]["policy"]["parameters"]
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.config.schema import Config, Rollout, Trainer
 from agentrl.runtime.opening import processes
-from agentrl.training.checkpoint.folders import latest
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.restarts import WorkerDied, run_with_restarts
 from agentrl.training.checkpoint.resuming import Resuming
 

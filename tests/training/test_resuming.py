@@ -10,6 +10,7 @@ import pytest
 from agentrl.config.schema import Trainer
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.run_state import Checkpoints
 
 
@@ -57,9 +58,9 @@ def test_a_run_that_only_validates_moves_nothing(tmp_path: Path) -> None:
     named = replace(trainer, resume_mode="resume_path", resume_from_path=str(path))
     assert Checkpoints(replace(named, val_only=True), Learner(), {}).resume() == 1
     assert dump.exists()
-    assert checkpoints.latest(path.parent) == path.with_name("global_step_2")
+    assert latest(path.parent) == path.with_name("global_step_2")
     assert Checkpoints(named, Learner(), {}).resume() == 1
-    assert checkpoints.latest(path.parent) == path
+    assert latest(path.parent) == path
     assert (path.parent / "superseded_1" / "rollouts" / "2.jsonl").exists()
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.http import Http
-from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.trajectory.medium import Medium
+
+if TYPE_CHECKING:
+    from agentrl.engines.servers.weights.bucket import Bucket
 
 KEEP_ALIVE = 3600
 """Seconds that servers of the run keep idle connections; by themselves they close them after 5."""
@@ -23,6 +25,10 @@ class Answer:
     finish_reason: FinishReason
     candidates: tuple[tuple[int, float], ...] = ()
     """Candidates for the first token; see `Generation`."""
+
+
+AGREED = {"NCCL_CUMEM_ENABLE": "0"}
+"""Environment variables that all members of a broadcast must share, or the first one hangs. SGLang sets them so."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class ServerBackend(Protocol):
     async def load_adapter(self, http: Http, folder: Path) -> None:
         """Replace the adapter by one in peft's format, and use it for all requests."""
 
-    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+    async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         """Copy from our GPU memory."""
 
     async def join(self, http: Http, group: BroadcastGroup, rank: int) -> None:
@@ -103,5 +109,5 @@ class ServerBackend(Protocol):
     async def leave(self, http: Http, group: BroadcastGroup) -> None:
         """Leave it."""
 
-    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> Any:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> Any:
         """Take part in the broadcast of a bucket's bytes."""

@@ -5,6 +5,7 @@ Invariants: those of `ServerClient`; weights change only while no request is in 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from agentrl.core.errors import InfraError
 from agentrl.core.open_files import allow_files
@@ -14,7 +15,9 @@ from agentrl.engines.servers.http import ServerLost
 from agentrl.engines.servers.replica import Progress, Replica
 from agentrl.engines.servers.replica_pool import ReplicaPool
 from agentrl.engines.servers.scratch import Scratch
-from agentrl.engines.servers.weights.transport import Transport
+
+if TYPE_CHECKING:
+    from agentrl.engines.servers.weights.transport import Transport
 
 Check = Callable[[Sequence[Replica]], Awaitable[None]]
 
@@ -26,7 +29,7 @@ class RemoteEngine(ServerClient):
         self,
         backend: ServerBackend,
         replicas: Sequence[Replica],
-        transport: Transport,
+        transport: "Transport",
         *,
         max_model_len: int,
         start_timeout: float = 600.0,

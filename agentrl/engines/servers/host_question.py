@@ -20,6 +20,16 @@ def folder(name: str) -> str:
     return next(iter(spec.submodule_search_locations or ()), "") if spec else ""
 
 
+def gpus() -> int:
+    """Number of GPUs that this process may use."""
+    count = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
 def gpu() -> "tuple[list[int], int]":
     """Compute capability and bytes of the first GPU. Takes none of its memory: no context is made."""
     major, minor, device, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()

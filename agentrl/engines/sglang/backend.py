@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
@@ -20,10 +20,11 @@ from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, BroadcastGroup
 from agentrl.engines.servers.http import Http, RequestRefused, quietly, release, serves
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
-from agentrl.engines.servers.weights.bucket import Bucket
-from agentrl.engines.servers.weights.ipc import serialize
 from agentrl.engines.sglang.flags import command, environment
 from agentrl.trajectory.medium import Medium, collapsed
+
+if TYPE_CHECKING:
+    from agentrl.engines.servers.weights.bucket import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,9 @@ class SGLang:
         await quietly(http.post("/unload_lora_adapter", {"lora_name": ADAPTER}, timeout=CONTROL))  # if it has one
         await self._control(http, "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
 
-    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+    async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
+        from agentrl.engines.servers.weights.ipc import serialize
+
         copies = bucket.copies(self.tensor_parallel)  # a name for them, so that they live until the server has read
         await self.load_handles(http, [serialize(copy) for copy in copies])
 
@@ -172,7 +175,7 @@ class SGLang:
     async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._control(http, "/destroy_weights_update_group", {"group_name": group.name})
 
-    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         body = {
             "names": [entry.name for entry in bucket.entries],
             "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.backend import KEEP_ALIVE
+from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
 from agentrl.engines.servers.host import ask
 from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
-from agentrl.engines.servers.weights.nccl import AGREED
 from agentrl.engines.sglang.fast import PACKAGES, fast_flags
 
 LAUNCHER = Path(__file__).parent / "launcher" / "agentrl_standby.py"

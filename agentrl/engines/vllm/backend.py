@@ -16,9 +16,7 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import engine
@@ -26,10 +24,14 @@ from agentrl.engines.engine import FinishReason, Sampling
 from agentrl.engines.servers.backend import Answer, BroadcastGroup
 from agentrl.engines.servers.http import Http, quietly, release, serves
 from agentrl.engines.servers.settings import ADAPTER, ServerSettings
-from agentrl.engines.servers.weights.bucket import Bucket
 from agentrl.engines.vllm import images
 from agentrl.engines.vllm.flags import command, environment
 from agentrl.trajectory.medium import Medium
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentrl.engines.servers.weights.bucket import Bucket
 
 OLDEST = (0, 22)
 CONTROL = 300.0
@@ -166,7 +168,7 @@ class VLLM:
         body = {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True}
         await self._control(http, "/v1/load_lora_adapter", body)
 
-    async def load_ipc(self, http: Http, bucket: Bucket) -> None:
+    async def load_ipc(self, http: Http, bucket: "Bucket") -> None:
         copies = [packed(copy) for copy in bucket.copies(self.tensor_parallel)]
         _, sizes = copies[0]
         body = {
@@ -186,7 +188,7 @@ class VLLM:
     async def leave(self, http: Http, group: BroadcastGroup) -> None:
         await self._call(http, "agentrl_leave", group.name)
 
-    async def receive(self, http: Http, group: BroadcastGroup, bucket: Bucket) -> None:
+    async def receive(self, http: Http, group: BroadcastGroup, bucket: "Bucket") -> None:
         entries = [[e.name, _name(e.dtype), list(e.shape), e.start, e.end] for e in bucket.entries]
         await self._call(http, "agentrl_receive", group.name, str(bucket.flat.numel()), json.dumps(entries))
 
@@ -228,16 +230,19 @@ def parameters(sampling: Sampling, prompt: int) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def packed(bucket: Bucket) -> tuple[torch.Tensor, list[int]]:
+def packed(bucket: "Bucket") -> tuple["torch.Tensor", list[int]]:
     """A bucket's bytes without gaps, and the size of each tensor, by which vLLM splits them."""
     sizes = [entry.end - entry.start for entry in bucket.entries]
     if sum(sizes) == bucket.flat.numel():
         return bucket.flat, sizes
+    import torch
+
     return torch.cat([bucket.flat[entry.start : entry.end] for entry in bucket.entries]), sizes
 
 
-def handles(flats: Sequence[torch.Tensor]) -> str:
+def handles(flats: Sequence["torch.Tensor"]) -> str:
     """Handles of GPU memory in vLLM's form: by the GPU's UUID, pickled, in base64."""
+    import torch
     from torch.multiprocessing.reductions import reduce_tensor
 
     named = {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1] for flat in flats}
@@ -254,5 +259,5 @@ def _gauge(metrics: str, name: str) -> float:
     return sum(map(float, re.findall(GAUGE.format(name), metrics, re.MULTILINE)))
 
 
-def _name(dtype: torch.dtype) -> str:
+def _name(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")

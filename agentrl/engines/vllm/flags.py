@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl.engines.servers.backend import KEEP_ALIVE
+from agentrl.engines.servers.backend import AGREED, KEEP_ALIVE
 from agentrl.engines.servers.graphs import graph_sizes
 from agentrl.engines.servers.host import Host, ask
 from agentrl.engines.servers.settings import ServerSettings, flag_words, memory_share
-from agentrl.engines.servers.weights.nccl import AGREED
 
 WORKER = Path(__file__).parent / "worker"
 SHIM = Path(__file__).parent / "cpu_shim"

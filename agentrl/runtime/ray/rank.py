@@ -108,7 +108,7 @@ class Rank(TrainingWorker, EngineWorker):
 
         A rank without servers takes part too: gathering full weights is a collective operation.
         """
-        from agentrl.engines.launching import sent_weights, transport
+        from agentrl.engines.sending import sent_weights, transport
 
         ranks = self.learner.ranks
         if self._transport is None:

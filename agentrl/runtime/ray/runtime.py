@@ -26,7 +26,7 @@ from agentrl.core.errors import InfraError
 from agentrl.engines.engine import Engine
 from agentrl.engines.launching import engine_name, in_process
 from agentrl.engines.servers import RemoteEngine
-from agentrl.engines.servers.weights.nccl import AGREED
+from agentrl.engines.servers.backend import AGREED
 from agentrl.engines.starting import Start
 from agentrl.rollout.parts import NO_PARTS, Parts
 from agentrl.rollout.rollouts import Rollouts
@@ -189,7 +189,7 @@ class RayRuntime:
         """The engine: servers, or hf engines in the ranks or in rollout workers."""
         rollout = config.rollout
         device = torch.device("cuda" if self.gpus else "cpu")
-        if not in_process(engine_name(rollout, device)):
+        if not in_process(engine_name(rollout, device.type)):
             from agentrl.runtime.ray.servers import start_servers
 
             remote, self.sleeps = start_servers(

@@ -63,7 +63,7 @@ def start_servers(
     """Launch the servers; returns the engine, and whether it sleeps while the policy trains. `vocabulary`: the policy's
     vocabulary size. Raises UserError."""
     rollout = config.rollout
-    name = engine_name(rollout, device)
+    name = engine_name(rollout, device.type)
     check_addresses(rollout, name)
     shared = rollout.nnodes == 0 and not rollout.base_url and device.type == "cuda"
     sleeps = shared and rollout.free_cache_engine is not False
@@ -71,7 +71,7 @@ def start_servers(
     sharing = Sharing(
         apart=rollout.nnodes > 0, sleeps=sleeps, replicas=len(placements) or 1, ranks=len(ranks.locations)
     )
-    backend = server_backend(name, config, device, sharing)
+    backend = server_backend(name, config, device.type, sharing)
     scratch = weight_folder(rollout)
     stack.callback(scratch.remove)
     logs = Path(config.trainer.default_local_dir).absolute() / "engine"
@@ -127,7 +127,7 @@ def weight_sync_method(rollout: Rollout, device: torch.device, shared: bool) -> 
     if not shared:
         return "nccl"
     wide = rollout.tensor_model_parallel_size > 1
-    return "files" if wide and engine_name(rollout, device) == "vllm" else "ipc"
+    return "files" if wide and engine_name(rollout, device.type) == "vllm" else "ipc"
 
 
 def _apart(config: Config, device: torch.device, stack: ExitStack) -> list[Placement]:

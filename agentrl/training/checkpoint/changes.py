@@ -20,7 +20,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
 from agentrl.core.row_sources import split_source
 from agentrl.tracking.loggers import CONFIG_FILE
-from agentrl.training.checkpoint.folders import latest
+from agentrl.training.checkpoint.lineage import latest
 
 EXPERIMENT = (
     "model.path",

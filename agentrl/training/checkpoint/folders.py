@@ -30,8 +30,6 @@ from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, 
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.parallel.shards import TensorChunk
 
-FOLDER = "checkpoints"
-"""Folder of the checkpoints, in the run's folder."""
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 HUGGINGFACE = "huggingface"
@@ -123,12 +121,6 @@ def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:
 def has_weights(path: Path) -> bool:
     """Whether a checkpoint has the model in Hugging Face format."""
     return any((path / HUGGINGFACE).glob("*.safetensors"))
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest checkpoint of the folder, or None. Changes nothing: a run may be writing there."""
-    steps = visible(folder)
-    return steps[max(steps)] if steps else None
 
 
 def prune(folder: Path, keep: int | None) -> None:

@@ -7,6 +7,8 @@ Invariants:
   there, and no run resumes from them by itself;
 - the move is atomic: a plan is written, then carried out. Checkpoints in a plan are no longer visible; after a kill,
   the next process that writes to the folder completes the plan.
+
+Imports no PyTorch: the start of a run asks here before its servers are launched.
 """
 
 import json
@@ -19,6 +21,8 @@ from pathlib import Path
 
 from agentrl.core.atomic_files import write_atomic
 
+FOLDER = "checkpoints"
+"""Folder of the checkpoints, in the run's folder."""
 SUPERSEDED, DAMAGED = "superseded", "damaged"
 PLAN = ".set-aside.json"
 
@@ -38,6 +42,12 @@ def visible(folder: Path) -> dict[int, Path]:
     leaving = _plan(folder)
     shown = (path for path in folder.iterdir() if path.name not in leaving and path.is_dir())
     return {step: path for path in shown if (step := step_of(path.name)) is not None}
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint of the folder, or None. Changes nothing: a run may be writing there."""
+    steps = visible(folder)
+    return steps[max(steps)] if steps else None
 
 
 def set_aside(

@@ -17,7 +17,16 @@ from agentrl.core.remote_files import complete, fetch, folders, is_remote, move
 from agentrl.core.resources import find
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.folders import MANIFEST, DamagedCheckpoint
-from agentrl.training.checkpoint.lineage import DAMAGED, SUPERSEDED, free_name, set_aside, step_of, visible
+from agentrl.training.checkpoint.lineage import (
+    DAMAGED,
+    FOLDER,
+    SUPERSEDED,
+    free_name,
+    latest,
+    set_aside,
+    step_of,
+    visible,
+)
 
 T = TypeVar("T")
 
@@ -125,13 +134,13 @@ def newest(path: str) -> Path:
 def _newest_local(path: Path) -> Path:
     if (path / MANIFEST).is_file() or (step_of(path.name) is not None and path.is_dir()):
         return path
-    return checkpoints.latest(path / checkpoints.FOLDER) or checkpoints.latest(path) or _none(path)
+    return latest(path / FOLDER) or latest(path) or _none(path)
 
 
 def _newest_remote(url: str) -> Path:
     if step_of(url.rpartition("/")[2]) is not None:
         return fetch(url, "checkpoint", marker=MANIFEST)
-    for folder in (f"{url}/{checkpoints.FOLDER}", url):
+    for folder in (f"{url}/{FOLDER}", url):
         if steps := _steps_of(complete(folder, MANIFEST, "checkpoint")):
             return fetch(steps[max(steps)], "checkpoint", marker=MANIFEST)
     return _none(url)

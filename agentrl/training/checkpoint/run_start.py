@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
 from agentrl.training.checkpoint.changes import check_changes
-from agentrl.training.checkpoint.folders import FOLDER
+from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.restarts import run_with_restarts
 from agentrl.training.checkpoint.run_lock import locked
 

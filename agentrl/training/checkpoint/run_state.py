@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from agentrl.config.schema import Trainer
 from agentrl.tracking.superseded import superseded_records
-from agentrl.training.checkpoint.folders import FOLDER, latest
-from agentrl.training.checkpoint.lineage import visible
+from agentrl.training.checkpoint.lineage import FOLDER, latest, visible
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.checkpoint.save_schedule import SaveSchedule
 

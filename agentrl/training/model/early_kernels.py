@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from agentrl.training.model import varlen_fa4
+from agentrl.training.model import fa4_kernels
 
 PROGRAM = "agentrl.training.model.compile_kernels"
 LONGEST = 120.0
@@ -53,8 +53,8 @@ class EarlyKernels:
 def compile_early(heads: tuple[int, int, int] | None, capability: int) -> EarlyKernels:
     """Start the process for so many heads, heads of keys and numbers of a head (None: unknown), on a GPU of this major
     compute capability."""
-    known = heads is not None and capability in varlen_fa4.GPUS
-    if not known or find_spec("flash_attn") is None or not varlen_fa4.keeps_compiled():
+    known = heads is not None and capability in fa4_kernels.GPUS
+    if not known or find_spec("flash_attn") is None or not fa4_kernels.keeps_compiled():
         return EarlyKernels()
     command = [sys.executable, "-P", "-m", PROGRAM, *map(str, heads or ())]
     quiet = subprocess.DEVNULL  # the run itself says what it computes with

@@ -1,19 +1,12 @@
 """FlashAttention 4 (`pip install flash-attn-4`): causal attention of packed sequences, forward and backward."""
 
-import os
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
 
-from agentrl.core.remote_files import cache_folder
-
-GPUS = (9, 10)
-"""Major compute capabilities that it is fast on: Hopper, Blackwell."""
-CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE"
-"""How the names of its variables begin."""
+from agentrl.training.model.fa4_kernels import keeps_compiled
 
 
 def installed() -> bool:
@@ -69,13 +62,3 @@ def _package() -> Any:
     except Exception:  # another package's compiled parts
         return None
     return interface if hasattr(interface, "_flash_attn_fwd") and hasattr(interface, "_flash_attn_bwd") else None
-
-
-def keeps_compiled() -> bool:
-    """Let it keep what it compiles, unless the user says otherwise; whether it does. It reads that at its import."""
-    folder = cache_folder() / "flash_attention"
-    with suppress(OSError):  # a folder that cannot be written
-        folder.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault(f"{CACHE}_DIR", str(folder))
-        os.environ.setdefault(f"{CACHE}_ENABLED", "1")
-    return os.environ.get(f"{CACHE}_ENABLED") == "1"

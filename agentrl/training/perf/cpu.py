@@ -1,11 +1,10 @@
 """Make training and sampling fast on a CPU. Programs call it; imports never do."""
 
-import os
 from typing import Any
 
 import torch
 
-from agentrl.core.cpu_cores import Host
+from agentrl.core.cpu_cores import Host, threads_set_by_user
 
 # Relative error of a float32 product: 1e-6 in float32 arithmetic, 4e-3 in bfloat16.
 EXACT = 1e-5
@@ -26,15 +25,6 @@ def tune_cpu(threads: int | None = None) -> None:
     matmul.fp32_precision = "bf16"
     if product_error() > EXACT:
         matmul.fp32_precision = before
-
-
-def threads_set_by_user() -> int:
-    """The number of threads that the user set in an environment variable; 0: none."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        number = os.environ.get(name, "").partition(",")[0].strip()
-        if number.isdecimal():
-            return int(number)
-    return 0
 
 
 def threads_of_rank(ranks: int, *, steady: bool = False) -> int:

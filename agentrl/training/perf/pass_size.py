@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 MOST = 65536
 """Tokens from which on a larger pass is no faster."""
@@ -101,8 +102,10 @@ def _usable(room: float, alone: bool) -> float:
     return max(room - CHUNK, 0.0) * USED[alone]
 
 
-def free_memory(device: torch.device) -> float:
+def free_memory(device: "torch.device") -> float:
     """Bytes of a GPU that this process can still take."""
+    import torch
+
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return float(torch.cuda.mem_get_info(device)[0] + cached)
 

@@ -23,6 +23,7 @@ from agentrl.tracking.superseded import superseded_records
 from agentrl.training.batch import Batch
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.changes import changes_since
+from agentrl.training.checkpoint.lineage import FOLDER
 from agentrl.training.checkpoint.resuming import Resuming
 from agentrl.training.dealing import Layout
 from agentrl.training.micro_batches import MicroBatching, for_ranks
@@ -190,4 +191,4 @@ class Run:
 
 def checkpoint_folder(trainer: SftTrainer) -> Path:
     """The folder of a run's checkpoints."""
-    return Path(trainer.output_dir) / checkpoints.FOLDER
+    return Path(trainer.output_dir) / FOLDER

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world, rendezvous
 
 from agentrl.core.points import weight_transport
-from agentrl.engines.servers.backend import BroadcastGroup
+from agentrl.engines.servers.backend import AGREED, BroadcastGroup
 from agentrl.engines.servers.process import free_port
 from agentrl.engines.servers.replica import Replica
 from agentrl.engines.servers.weights.bucket import Bucket, buckets
@@ -22,8 +22,6 @@ from agentrl.engines.servers.weights.policy import PolicyWeights
 from agentrl.engines.servers.weights.transport import Link, Transport
 
 TIMEOUT = timedelta(minutes=5)
-AGREED = {"NCCL_CUMEM_ENABLE": "0"}
-"""Environment variables that all members of a group must share, or the first broadcast hangs. SGLang sets them so."""
 
 
 @weight_transport("nccl")
