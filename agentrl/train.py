@@ -17,10 +17,10 @@ from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.validation import Validation
 from agentrl.runtime import Runtime, TrackedRuntime, open_runtime, read_splits
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training import ComputeAdvantages, pack_tokens
-from agentrl.training.advantages import advantages_of
+from agentrl.training import ComputeAdvantages, advantages_of, pack_tokens
 from agentrl.training.checkpoint.recovery import recovery
 from agentrl.training.checkpoint.run_state import Checkpoints
+from agentrl.training.finished_groups import FinishedGroups
 
 
 def train(config: Config, parts: Parts = NO_PARTS, start: Start | None = None) -> None:
@@ -94,6 +94,6 @@ def open_trainer(config: Config, runtime: Runtime, parts: Parts = NO_PARTS) -> I
     with RunTracker(config, splits.total_steps, start, runtime.decode, runtime.tokenizer) as tracker:
         advantages.on_advantages = tracker.trained
         tracked = TrackedRuntime(runtime, tracker, StopRequest(lambda: tracker.view.note(STOPPING)))
-        sampler = Sampler(config, tracked, stream, tracker)
+        sampler = Sampler(config, tracked, stream, tracker, look=FinishedGroups(config, tracked, advantages))
         validate = Validation(tracked, tracker, splits.validation, config.rollout.val_kwargs.n)
         yield Trainer(config, tracked, splits, sampler, advantages, validate, checkpoints, tracker, start)

@@ -4,7 +4,8 @@ Recorded sessions of a coding agent are replayed: their turns, sampled tokens an
 trainer have fixed speeds and no other cost, and time jumps from event to event: a day passes in seconds. agentrl's own
 `Stream` and `Sampler` admit the rows and give out the groups. Ideal: neither engine nor trainer is ever idle; both
 have the same speed, which is the hardest case for a trainer and an engine with GPUs of their own. With --shared they
-take turns on one GPU, and the ideal is half the speed.
+take turns on one GPU, and the ideal is half the speed. The trainer begins an update with the groups that are finished,
+as a run of one process does whose server keeps its memory; with --whole, and where the GPU is shared, it waits for all.
 
     python benchmarks/stragglers.py agent_waits.jsonl.gz --bounds 0 1 2 4 8
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +36,8 @@ from agentrl.data import Loader
 from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, stream_of
 from agentrl.rollout.stream import AdmittedBatch
+from agentrl.training import Batch
+from agentrl.training.finished_groups import FinishedGroups
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Trajectory
@@ -205,6 +209,45 @@ class Quiet:
         """Nothing to write."""
 
 
+@dataclass
+class Updates:
+    """The trainer."""
+
+    world: World
+    speed: float
+    """Tokens/s."""
+    shared: bool
+    early: bool
+    begun: int = 0
+    """Tokens of the present batch that it has computed."""
+    total: int = 0
+    """Tokens of all batches that were begun early."""
+
+    def begins_early(self) -> bool:
+        return self.early
+
+    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
+        """In place of `ComputeAdvantages`: the batch with the tokens of the sessions."""
+        batch.rewards = torch.tensor([float(t.extra["tokens"]) for t in trajectories])
+        return batch
+
+    def begin_update(self, part: Batch) -> None:
+        tokens = int(part.rewards.sum())
+        self.begun += tokens
+        self.total += tokens
+        self._compute(tokens)
+
+    def update(self, tokens: int) -> None:
+        """Of a whole batch of so many tokens."""
+        self._compute(tokens - self.begun)
+        self.begun = 0
+
+    def _compute(self, tokens: int) -> None:
+        self.world.paused = self.shared
+        self.world.advance(self.world.now + tokens / self.speed)
+        self.world.paused = False
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a run of one bound came to."""
@@ -218,6 +261,8 @@ class Outcome:
     distance: float
     """Kolmogorov-Smirnov distance of the lengths trained in the first half from those begun in it."""
     dropped: int
+    early: float
+    """Share of the tokens whose update began before their batch was complete."""
 
 
 def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Namespace) -> Outcome:
@@ -228,16 +273,17 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
     rows = [Row(f"r{i}", []) for i in range(args.rows * 4)]
     loader = Loader(rows, args.rows, shuffle=True, seed=0)
     stream = stream_of(config, Splits(loader, [], args.steps))
-    sample = Sampler(config, workers, stream, Quiet(), lambda: world.now)  # type: ignore[arg-type]
+    updates = Updates(world, args.speed * args.faster, args.shared, early=not (args.whole or args.shared))
+    look = FinishedGroups(config, updates, updates)  # type: ignore[arg-type]
+    sample = Sampler(config, workers, stream, Quiet(), lambda: world.now, look)  # type: ignore[arg-type]
     trained: list[int] = []
     metrics: list[dict[str, float]] = []
     started, first, distance = 0.0, 0, 0.0
     for step in range(1, args.steps + 1):
         groups = sample(step)
         lengths = [t.extra["tokens"] for t in groups.kept]
-        world.paused = args.shared
-        world.advance(world.now + sum(lengths) / args.speed / args.faster)
-        world.paused, world.version = False, step
+        updates.update(sum(lengths))
+        world.version = step
         trained += lengths
         metrics.append(groups.metrics)
         if step == args.warm_up:
@@ -248,7 +294,7 @@ def run(config: Config, bound: int, sessions: Sequence[Turns], args: argparse.Na
     oldest = max(each.get("staleness/max", 0.0) for each in metrics)
     window, age = (mean(metrics[args.warm_up :], name) for name in ("perf/window", "staleness/mean"))
     efficiency, dropped = ideal / (world.now - started), len(workers.begun) - len(trained)
-    return Outcome(efficiency, window, (age, oldest), distance, dropped)
+    return Outcome(efficiency, window, (age, oldest), distance, dropped, updates.total / sum(trained))
 
 
 def mean(metrics: Sequence[dict[str, float]], name: str) -> float:
@@ -294,6 +340,7 @@ def main() -> None:
     parser.add_argument("--longest-wait", type=float, default=120.0)
     parser.add_argument("--most-turns", type=int, default=100)
     parser.add_argument("--shared", action="store_true", help="engine and trainer share a GPU")
+    parser.add_argument("--whole", action="store_true", help="updates begin when their batch is complete")
     args = parser.parse_args()
     sessions = read(args.sessions, args.longest_wait, args.most_turns)
     config = compose([f"rollout.n={args.n}", f"data.train_batch_size={args.rows}"], checks=())
@@ -304,13 +351,17 @@ def main() -> None:
         f"{len(sessions)} sessions; alone on the engine one takes {alone[len(alone) // 2]:,.0f} s (median), "
         f"{alone[-1]:,.0f} s at most; an ideal step takes {step * (2 if args.shared else 1):,.0f} s"
     )
-    table = Table("bound", "of the ideal", "over bound 0", "window", "staleness mean", "max", "KS distance", "dropped")
+    table = Table(
+        "bound", "of the ideal", "over bound 0", "window", "staleness mean", "max", "early", "KS distance", "dropped"
+    )
     results = {bound: run(config, bound, sessions, args) for bound in args.bounds}
     base = results[args.bounds[0]].efficiency
     for bound, got in results.items():
         age, most = got.staleness
         speed = f"{got.efficiency:.3f}", f"{got.efficiency / base:.2f}", f"{got.window:.2f}"
-        table.add_row(str(bound), *speed, f"{age:.2f}", f"{most:.0f}", f"{got.distance:.4f}", str(got.dropped))
+        table.add_row(
+            str(bound), *speed, f"{age:.2f}", f"{most:.0f}", f"{got.early:.2f}", f"{got.distance:.4f}", str(got.dropped)
+        )
     console.print(table)
 
 

@@ -140,13 +140,15 @@ class Bench:
 
     def table(self) -> Table:
         """A row for each variant with a step after its warm-up."""
-        columns = "bound steps step-s tokens/s over-first GPU-idle engine-idle waits window age most gap KS dropped"
+        columns = (
+            "bound steps step-s tokens/s over-first GPU-idle engine-idle waits early window age most gap KS dropped"
+        )
         title = "one GPU, real engine and update; i: interrupted to train, d: drained for weights"
         table = Table(*columns.split(), "", title=title)
         done = {name: found for name, found in self.measured.items() if len(found.ends) > found.warm_up}
         base = next(iter(done.values())).speed() if done else 1.0
         for name, found in self.measured.items():
-            table.add_row(name, *(self._cells(found, base) if name in done else [""] * 13), found.note)
+            table.add_row(name, *(self._cells(found, base) if name in done else [""] * 14), found.note)
         return table
 
     def _cells(self, found: Measured, base: float) -> list[str]:
@@ -163,6 +165,7 @@ class Bench:
             f"{1 - mean(busy):.3f}" if busy else "",
             f"{found.metric('perf/engine_idle_share'):.3f}",
             f"{found.metric('perf/trainer_wait_share'):.3f}",
+            f"{found.metric('perf/early_share'):.2f}",
             f"{found.metric('perf/window'):.1f}",
             f"{found.metric('staleness/mean'):.2f}",
             f"{max(ages):.0f}",

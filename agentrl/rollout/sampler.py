@@ -7,7 +7,7 @@ later; otherwise rows are sampled ahead, and groups that a step has no room for 
 
 import math
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,6 +31,8 @@ from agentrl.trajectory.trajectory import Trajectory
 SCORE = ("score", "seq_reward", "seq_final_reward")
 
 Earned = Callable[[Trajectory], float]
+Look = Callable[[int, Mapping[int, Trajectory], int], object]
+"""Gets a step, the trajectories of its batch that are finished, by index, group by group, and its number of groups."""
 
 
 @dataclass
@@ -64,8 +66,10 @@ class Sampler:
         stream: Stream,
         tracker: RunTracker,
         clock: Callable[[], float] = time.perf_counter,
+        look: Look = lambda step, finished, groups: None,
     ) -> None:
-        """`clock`: seconds; the waits for groups are measured with it."""
+        """`clock`: seconds; the waits for groups are measured with it. `look`: sees the groups of a step while the
+        trainer waits for them."""
         self.config = config
         self.workers = workers
         self.stream = stream
@@ -74,7 +78,7 @@ class Sampler:
         reward = config.reward
         tool, user = reward.tool_turn_weight, reward.interaction_turn_weight
         self.earned: Earned = partial(total_reward, tool_turn_weight=tool, interaction_turn_weight=user)
-        self.clock = clock
+        self.clock, self.look = clock, look
         self._waited, self._last, self._spare = 0.0, math.nan, False
 
     def __call__(self, step: int) -> Groups:
@@ -113,7 +117,7 @@ class Sampler:
     def _plain(self, step: int) -> Groups:
         groups = Groups()
         batch = self.stream.take(step, partial(self._begin, step, ()))
-        groups.rolled = groups.kept = self._result(batch, groups)
+        groups.rolled = groups.kept = self._result(batch, groups, partial(self._look, step, batch))
         self._check(step, groups.rolled)
         return groups
 
@@ -128,7 +132,7 @@ class Sampler:
         most = filter_groups.max_num_gen_batches or self.stream.loader.steps_per_epoch
         while len(groups) < size and drawn < most:
             batch = self.stream.take(step, partial(self._begin, step, had), len(groups))
-            trajectories = self._result(batch, sample)
+            trajectories = self._result(batch, sample, partial(self._show, batch))
             had |= {row.uid for row in batch.rows}
             groups += kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep).values()
             sample.rolled += trajectories
@@ -151,8 +155,8 @@ class Sampler:
         answer = sample.greedy.get(group[0].row.uid)
         return [] if answer is None else [answer]
 
-    def _result(self, batch: AdmittedBatch, sample: Groups) -> list[Trajectory]:
-        """Wait for the trajectories of a batch; its greedy answers go to `sample`."""
+    def _result(self, batch: AdmittedBatch, sample: Groups, look: Callable[[], object]) -> list[Trajectory]:
+        """Wait for the trajectories of a batch, and `look` meanwhile; its greedy answers go to `sample`."""
         assert batch.pending is not None
         if not self.ahead:
             return batch.pending.result()
@@ -161,12 +165,18 @@ class Sampler:
         sample.metrics["perf/window"] = float(self.stream.window.size)
         begun, self._spare = self.clock(), self.stream.spare()
         with self.tracker.phase("rollout"):
-            made = batch.pending.result(partial(self._look, batch))
+            made = batch.pending.result(look)
         self._waited += self.clock() - begun
         sample.greedy |= {t.row.uid: t for t in made if t.sample == self.config.rollout.n}
         return [t for t in made if t.sample < self.config.rollout.n]
 
-    def _look(self, batch: AdmittedBatch) -> None:
+    def _look(self, step: int, batch: AdmittedBatch) -> None:
+        self._show(batch)
+        begun = self.clock()
+        self.look(step, batch.finished, len(batch.rows))
+        self._waited -= self.clock() - begun  # it has worked
+
+    def _show(self, batch: AdmittedBatch) -> None:
         self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
 
     def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:

@@ -110,9 +110,17 @@ class LocalRuntime:
         with self.rollouts.scoring():
             return self.learner.compute_logprobs(batch)
 
+    def begins_early(self) -> bool:
+        beside = self.ahead is not None and not self.ahead.shares_parameters and not self.sleeps
+        return beside and self.learner.begins_early()
+
+    def begin_update(self, part: Batch) -> None:
+        self.learner.begin_update(part)
+
     def update(self, batch: Batch) -> dict[str, float]:
+        early = {"perf/early_share": 0.0} if self.begins_early() else {}
         with nullcontext() if self.ahead is None else self.ahead.updating():
-            return self.learner.update(batch)
+            return early | self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
         self._wait_for_servers()

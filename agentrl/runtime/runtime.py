@@ -38,6 +38,12 @@ class Runtime(RolloutWorkers, Protocol):
         Rewards that are still being computed arrive meanwhile.
         """
 
+    def begins_early(self) -> bool:
+        """Whether `begin_update` is of use."""
+
+    def begin_update(self, part: Batch) -> None:
+        """Compute the gradients of whole groups, with advantages, of the batch that the next `update` trains on."""
+
     def update(self, batch: Batch) -> Metrics:
         """Train on a batch that has advantages."""
 

@@ -59,6 +59,15 @@ class TrackedRuntime:
         self.stop.check()
         return batch
 
+    def begins_early(self) -> bool:
+        """As `Runtime` says."""
+        return self.runtime.begins_early()
+
+    def begin_update(self, part: Batch) -> None:
+        """As `Runtime` says; its time is that of the update."""
+        with self.tracker.phase("update"):
+            self.runtime.begin_update(part)
+
     def update(self, batch: Batch) -> Metrics:
         """As `Runtime` says; an empty batch updates nothing."""
         if not batch.num_sequences:

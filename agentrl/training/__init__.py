@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentrl.training.actor import PolicyActor
-    from agentrl.training.advantages import ComputeAdvantages
+    from agentrl.training.advantages import ComputeAdvantages, advantages_of
     from agentrl.training.batch import Batch
     from agentrl.training.model.export import save_pretrained
     from agentrl.training.model.loading import load_model, load_processor, load_tokenizer, stop_token_ids
@@ -20,6 +20,7 @@ _HOMES = {
     "Batch": "batch",
     "PolicyActor": "actor",
     "ComputeAdvantages": "advantages",
+    "advantages_of": "advantages",
     "device_for": "perf.device",
     "load_model": "model.loading",
     "load_processor": "model.loading",
@@ -37,6 +38,7 @@ __all__ = [
     "Batch",
     "ComputeAdvantages",
     "PolicyActor",
+    "advantages_of",
     "device_for",
     "load_model",
     "load_processor",

@@ -20,6 +20,7 @@ from agentrl.core.errors import UserError
 from agentrl.training.batch import Batch
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.dealing import Layout, choose_tokens, prompts_of
+from agentrl.training.early_gradients import EarlyGradients
 from agentrl.training.micro_batches import MicroBatching, for_ranks, micro_batching_like, score_batch
 from agentrl.training.model.logprobs import TokenLogprobs
 from agentrl.training.objective import loss_of
@@ -28,7 +29,7 @@ from agentrl.training.optimizer import Optimizer
 from agentrl.training.parallel.ranks import ALONE, Ranks
 from agentrl.training.reference import Reference
 from agentrl.training.report import PolicyReport
-from agentrl.training.trainable import Steps, Trainable
+from agentrl.training.trainable import Split, Steps, Trainable
 
 
 class PolicyActor(Trainable):
@@ -86,6 +87,12 @@ class PolicyActor(Trainable):
         if self.rollout_correction.bypass_mode and not loss_has_ratio(self.rollout_correction):
             self.policy_loss = bind_loss("gpg")
         self.step: OptimizerStep | None = None
+        self.early: EarlyGradients | None = None
+        """What the next update uses."""
+        self.used: EarlyGradients | None = None
+        """What the last one used."""
+        self.refused = False
+        """Whether an update was another than the one that was begun: no other is begun then."""
         self.score = TokenLogprobs(module, temperature=temperature)
 
     def logprobs(self, batch: Batch, reference: Reference | None = None) -> tuple[Tensor, ...]:
@@ -106,6 +113,41 @@ class PolicyActor(Trainable):
         once = self.actor.ppo_epochs == 1 and prompts <= self.actor.ppo_mini_batch_size
         return once and not self.policy_loss.chooses and not needs_batch_correction(self.rollout_correction)
 
+    def adds_up(self, prompts: int) -> bool:
+        """Whether `update` of so many prompts is one sum over their sequences, which may be begun early."""
+        alone = self.micro_batching.ranks.world == 1 and not self.optimizer.scale.needed and self.reference is None
+        return alone and not self.refused and self.single_step(prompts) and not self.policy_loss.reads_sizes
+
+    def begin(self, part: Batch) -> float:
+        """Compute the gradients of whole groups that the next `update` is expected to train on; see `adds_up`. Returns
+        the FLOPs."""
+        early, self.early = self.early or EarlyGradients(self._report(part)), None
+        part = part.to(self.device)
+        flops = self.flops(part)
+        factor = early.add(part, self.policy_loss.aggregation(self.actor.loss_agg_mode), self.divisor)
+        self.optimizer.scale_gradients(factor)
+        early.report.rescale(factor)
+        with self.training():
+            ran = self.run_passes(part, *self.split_by_gradient(part), early.report)
+        if ran:
+            early.flops += flops
+            self.early = early
+        return flops if ran else 0.0
+
+    def left(self, mini: Batch, whole: Split, report: Any) -> Split:
+        early, self.early = self.early, None
+        found = None if early is None else early.found_in(mini)
+        self.used = None if found is None else early
+        if early is None or found is None:
+            self.refused = self.refused or early is not None
+            self.clear_gradients()
+            return whole
+        rows, factor = found
+        self.optimizer.scale_gradients(factor)
+        report.absorb(early.report, factor)
+        trained, others = ([i for i in part if i not in rows] for part in whole)
+        return trained, others
+
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages (and `ref_logprobs` for an estimated KL loss); returns metrics.
 
@@ -118,10 +160,14 @@ class PolicyActor(Trainable):
         ranks = self.micro_batching.ranks
         if batch.old_logprobs is None and not self.single_step(len(prompts_of(batch, ranks))):
             batch = replace(batch, old_logprobs=self.logprobs(batch)[0])
-        report = PolicyReport(batch, lr=self.optimizer.lr, ranks=ranks, loss_scale=self.optimizer.loss_scale)
+        report = self._report(batch)
         with self.reference.on_device() if self.reference else nullcontext():
             self.train_on(batch, report)
         return report.metrics()
+
+    def _report(self, batch: Batch) -> PolicyReport:
+        ranks, scale = self.micro_batching.ranks, self.optimizer.loss_scale
+        return PolicyReport(batch, lr=self.optimizer.lr, ranks=ranks, loss_scale=scale)
 
     def flops(self, batch: Batch) -> float:
         """FLOPs of the policy, and of the reference where the update runs it, of this rank's share."""
@@ -203,7 +249,7 @@ class PolicyActor(Trainable):
         """Whether sequences of advantage 0 have a gradient too."""
         return self.actor.use_kl_loss or self.actor.entropy_coeff != 0 or not self.policy_loss.built_in
 
-    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
+    def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
         everything = list(range(mini.num_sequences))
         if self._all_move:

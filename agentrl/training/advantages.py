@@ -77,6 +77,16 @@ class ComputeAdvantages:
         self.on_advantages(partial(advantages_by_key, trajectories, batch))
         return self.filtered(batch, step), metrics
 
+    def of_groups(self, batch: Batch, trajectories: Sequence[Trajectory]) -> Batch:
+        """The same for whole groups of a batch that is not complete yet, by an estimator without baselines, values and
+        KL; nobody gets to know it."""
+        tool, user = self.reward.tool_turn_weight, self.reward.interaction_turn_weight
+        batch = place_rewards(batch, trajectories, tool_turn_weight=tool, interaction_turn_weight=user)
+        if not batch.num_sequences:
+            return batch
+        self.estimate(batch)
+        return credit_ledgers(batch, trajectories, self.algorithm.ledger_credit)
+
     def estimate(self, batch: Batch) -> dict[str, float]:
         """Set the batch's advantages, and with a critic its returns; returns metrics.
 

@@ -127,6 +127,19 @@ class Learner:
             spent(self.critic.cost.forward(*self.critic.work(batch)))
         return batch
 
+    def begins_early(self) -> bool:
+        """Whether `begin_update` is of use."""
+        alone = self.reference is None and self.critic is None
+        return alone and self._require_actor().adds_up(self.config.data.train_batch_size)
+
+    def begin_update(self, part: Batch) -> None:
+        """Compute the gradients of whole groups with advantages. The next `update` uses them if it has these groups."""
+        self._load_parameters()
+        self._fit_passes()
+        with self.meter.phase("update") as spent:
+            part = self._computed(part, lambda flops: None)
+            spent(self._require_actor().begin(part))
+
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
         critic_only = self.critic is not None and self._step <= self.config.trainer.critic_warmup
@@ -138,6 +151,9 @@ class Learner:
             for trainable in filter(None, trainables):
                 spent(self.ranks.sum(trainable.flops(batch)))
                 metrics |= trainable.update(batch)
+            if (early := self._require_actor().used) is not None:
+                spent(-early.flops)
+                metrics["perf/early_share"] = early.num_tokens / batch.num_tokens
         return metrics | self.meter.take()
 
     def _needs_old_logprobs(self, prompts: int) -> bool:

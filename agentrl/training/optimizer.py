@@ -101,6 +101,12 @@ class Optimizer:
         self.clear()
         return value
 
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the gradients so far."""
+        gradients = [local(p.grad) for p in self.parameters if p.grad is not None]
+        if gradients and factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+
     def clear(self) -> None:
         """Clear the gradients."""
         self.adamw.zero_grad(set_to_none=True)

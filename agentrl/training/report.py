@@ -9,6 +9,9 @@ from agentrl.training.batch import Batch
 from agentrl.training.gap import gap_metrics
 from agentrl.training.parallel.ranks import ALONE, Ranks
 
+WEIGHTED = "pg_loss"
+"""The figure of a token that contains its weight in the loss."""
+
 
 class Report:
     """Collects the metrics of one update of policy or critic. No device synchronisation before `metrics`."""
@@ -31,6 +34,13 @@ class Report:
         self._mini_batches += 1
         if grad_norm is not None:
             self._grad_norms.append(grad_norm)
+
+    def absorb(self, other: "Report", factor: float) -> None:
+        """Add the passes of another report, whose weights in the loss are multiplied by `factor`."""
+        for name, total in other._sums.items():
+            scaled = total * factor if name == WEIGHTED else total
+            self._sums[name] = self._sums.get(name, 0.0) + scaled
+        self._scored = self._scored + other._scored
 
     def merge_ranks(self) -> None:
         """Add the sums of the other ranks."""
@@ -97,7 +107,7 @@ class PolicyReport(Report):
         details["ppo_kl"] = old.double() - logprobs.double()
         if micro.weights is not None:
             # The minimised loss: the weights of one mini-batch sum to its mean.
-            details["pg_loss"] = details["pg_loss"].double() * micro.weights.double()
+            details[WEIGHTED] = details[WEIGHTED].double() * micro.weights.double()
         self.add(micro.mask, details)
         drawn = micro.mask
         if micro.rejected is not None:
@@ -105,6 +115,18 @@ class PolicyReport(Report):
             self._rejected = micro.rejected.sum() + (0 if self._rejected is None else self._rejected)
         stale = torch.zeros_like(drawn) if micro.stale is None else micro.stale
         self._gaps.append((old.double() - micro.rollout_logprobs.double(), drawn, stale))
+
+    def absorb(self, other: Report, factor: float) -> None:
+        super().absorb(other, factor)
+        assert isinstance(other, PolicyReport)
+        self._gaps = [*other._gaps, *self._gaps]
+        if other._rejected is not None:
+            self._rejected = other._rejected + (0 if self._rejected is None else self._rejected)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the weights in the loss of all passes so far."""
+        if WEIGHTED in self._sums:
+            self._sums[WEIGHTED] = self._sums[WEIGHTED] * factor
 
     def merge_ranks(self) -> None:
         super().merge_ranks()
@@ -125,7 +147,7 @@ class PolicyReport(Report):
             metrics["rollout_is/rejected"] = rejected / max(rejected + float(self._scored), 1.0)
         if not float(self._scored):
             return metrics
-        means = {_metric(name): value for name, value in self.means("pg_loss").items()}
+        means = {_metric(name): value for name, value in self.means(WEIGHTED).items()}
         gap = torch.cat([gap[drawn & ~stale] for gap, drawn, stale in self._gaps])
         metrics |= means | gap_metrics(gap, self._ranks)
         if self._ahead:

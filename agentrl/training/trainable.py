@@ -10,6 +10,8 @@ Invariants:
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +37,9 @@ from agentrl.training.splitting import deal, mini_batches
 MIXED = "rows with and without images cannot be trained together on several ranks: use separate runs"
 
 log = logging.getLogger(__name__)
+
+Split = tuple[list[int], list[int]]
+"""(sequences whose loss has a gradient, the others)"""
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,13 @@ class Trainable:
         """The micro-batch's part of its mini-batch's loss: a scalar."""
         raise NotImplementedError
 
-    def split_by_gradient(self, mini: Batch) -> tuple[list[int], list[int]]:
+    def split_by_gradient(self, mini: Batch) -> Split:
         """(sequences whose loss has a gradient, the others)."""
         return list(range(mini.num_sequences)), []
+
+    def left(self, mini: Batch, whole: Split, report: Any) -> Split:
+        """Those of the sequences whose passes have not run yet; `report` gets the figures of the others."""
+        return whole
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch that has all its columns; returns metrics."""
@@ -135,14 +144,20 @@ class Trainable:
         """Take all optimizer steps of one batch; the schedule advances by one."""
         steps, group = self.steps, batch.group.tolist()
         order = prompts_of(batch, self.micro_batching.ranks)
-        self.module.train()
-        with computing(self.module):
+        with self.training():
             for _ in range(steps.epochs):
                 generator = self.shuffling if steps.shuffle else None
                 for rows in mini_batches(group, steps.prompts, order=order, generator=generator):
                     self._optimizer_step(sequences_or_dummy(batch, rows), report)
-        self.module.eval()
         self.optimizer.advance()
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Within the body the module is ready for passes with a gradient."""
+        self.module.train()
+        with computing(self.module):
+            yield
+        self.module.eval()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of this rank's part of a loss. Raises BackwardFailed."""
@@ -180,14 +195,16 @@ class Trainable:
     def _optimizer_step(self, mini: Batch, report: Report) -> None:
         mini = self.prepare_mini_batch(mini)
         mini.weights = self.loss_weights(mini)
-        trained, others = self.split_by_gradient(mini)
+        whole = self.split_by_gradient(mini)
         before = {name: copy(value) for name, value in vars(report).items()}
-        while not self._run(mini, trained, others, report):
+        left = self.left(mini, whole, report)
+        while not self.run_passes(mini, *left, report):
+            left = whole  # no gradient is there any more
             vars(report).update(before)
-        moved = self.micro_batching.ranks.most(len(trained)) > 0
+        moved = self.micro_batching.ranks.most(len(whole[0])) > 0
         report.mini_batch(self.optimizer.step() if moved else None)
 
-    def _run(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> bool:
+    def run_passes(self, mini: Batch, trained: list[int], others: list[int], report: Report) -> bool:
         """Whether all passes ran. If not, there are no gradients, and the next passes are smaller or uncompiled."""
         try:
             if fits(partial(self._passes, mini, trained, others, report), self.micro_batching.ranks):

@@ -10,7 +10,10 @@ import pytest
 
 import agentrl
 from agentrl.core.errors import UserError
+from agentrl.runtime import local
+from agentrl.runtime.local import LocalRuntime
 from agentrl.tracking import load_trajectories
+from agentrl.training import Batch
 from tests.warm import Process
 
 Settings = dict[str, Any]
@@ -84,6 +87,42 @@ def test_a_run_ahead(settings: Settings, rows: Rows, more: Settings) -> None:
         assert {round(t.reward % 1, 2) for step in steps for t in step.trajectories} == {0.04}
     if "rollout.partial_rollout" in more:  # one turn, one version
         assert all(step.metrics["staleness/mixed"] == 0 for step in steps)
+
+
+class BesideAServer(LocalRuntime):
+    """A runtime whose engine takes turns with the trainer, though the trainer works as it would beside a server."""
+
+    def begins_early(self) -> bool:
+        return self.learner.begins_early()
+
+    def begin_update(self, part: Batch) -> None:
+        assert self.ahead is not None
+        self.ahead.pause()
+        super().begin_update(part)
+        self.ahead.resume()
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_plus_plus"])
+def test_an_update_begins_with_the_groups_that_are_finished(
+    settings: Settings, rows: Rows, monkeypatch: pytest.MonkeyPatch, estimator: str
+) -> None:
+    async def slow(data_source: str, solution_str: str, ground_truth: str) -> float:
+        await asyncio.sleep(0.8 * (ground_truth == "1"))
+        return float(len(solution_str) % 3)
+
+    monkeypatch.setattr(local, "LocalRuntime", BesideAServer)
+    settings = ahead(settings, bound=1, **{"algorithm.adv_estimator": estimator})
+    with agentrl.training(settings, rows=rows, reward=slow) as run:
+        steps = list(run)
+    assert set(Counter(t.key for step in steps for t in step.trajectories).values()) == {1}
+    shares = [step.metrics.get("perf/early_share") for step in steps]
+    assert all(step.metrics["actor/optimizer_steps"] <= 1 for step in steps)
+    if estimator == "grpo":
+        assert all(share is not None and 0 <= share < 1 for share in shares), shares
+        assert max(filter(None, shares)) > 0.2
+    else:  # advantages depend on the whole batch: seen once, and not tried again
+        assert not any(shares)
+        assert None in shares
 
 
 def test_old_tokens_are_weighed_by_the_policy_at_the_steps_start(settings: Settings, rows: Rows) -> None:

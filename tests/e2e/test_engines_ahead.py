@@ -1,5 +1,6 @@
-"""A real server samples beside two ranks that train: the run learns, and its ledgers' versions are the server's own."""
+"""A real server samples beside those that train: the run learns, and its ledgers' versions are the server's own."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,12 @@ def score(data_source: str, solution_str: str, ground_truth: str, trajectory: ag
     (ledger,) = trajectory.ledgers
     answer = ledger.ids[ledger.prompt_length :]
     return sum(token < FIRST for token in answer) / max(len(answer), 1)
+
+
+async def slowly(data_source: str, solution_str: str, ground_truth: str, trajectory: agentrl.Trajectory) -> float:
+    """The answers to one row take longer than all others."""
+    await asyncio.sleep(2.0 * ("What is 0 " in str(trajectory.row.prompt)))
+    return score(data_source, solution_str, ground_truth, trajectory)
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -66,6 +73,25 @@ def test_versions_are_what_the_server_says(tmp_path: Path, monkeypatch: pytest.M
     ages = [step.metrics.get("staleness/max", 0) for step in steps]
     assert 0 < max(ages) <= BOUND
     rewards = [step.metrics["rollout/reward_mean"] for step in steps]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1, rewards
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(find_python("sglang", "sglang") is None, reason="`agentrl engine install sglang --cpu` comes first")
+def test_a_run_learns_by_updates_that_begin_early(tmp_path: Path) -> None:
+    """One process beside a server that samples on."""
+    alone = settings(tmp_path)
+    alone["rollout"] |= {"nnodes": 0}
+    alone["trainer"] |= {"n_gpus_per_node": 1}
+    rows = [{"prompt": f"What is {n} + 1?"} for n in range(8)]
+    with agentrl.training(alone, rows=rows, reward=slowly) as run:
+        steps = [step.metrics for step in run]
+    shares = [step["perf/early_share"] for step in steps]
+    assert max(shares) >= 0.5  # of four rows one is slow in every second step
+    assert all(step["rollout/ledger_violations"] == 0 for step in steps)
+    assert all(step.get("rollout_gap/mean", 0.0) < 1e-3 for step in steps)
+    rewards = [step["rollout/reward_mean"] for step in steps]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1, rewards
 
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,6 +85,7 @@ class Waiting(Workers):
 
         def result(poll=lambda: None):
             self.now += self.wait
+            poll()
             return finish(poll)
 
         made.result = result
@@ -96,7 +98,7 @@ class Waiting(Workers):
 class Quiet:
     """A tracker without a run."""
 
-    view = None
+    view = SimpleNamespace(progress=lambda done, total: None)
 
     def phase(self, name):
         return nullcontext()
@@ -237,6 +239,25 @@ def test_the_waits_for_groups_and_the_engines_requests_choose_how_far_ahead():
     assert sizes[12:] == [*[5] * 8, *[4] * 4, *[3] * 3]
     workers.wait, workers.requests = 3.0, 4.0
     assert [g.metrics["perf/window"] for _, g in train(sample, workers, range(28, 33))] == [2] * 5
+
+
+def test_work_during_a_wait_is_no_wait():
+    workers, seen = Waiting(), []
+    sample, _ = sampler(4, workers=workers)
+    sample.stream.window.trains = seen.append
+    sample.clock = lambda: workers.now
+
+    looks = []
+
+    def look(step, finished, groups):
+        looks.append((step, len(finished), groups))
+        workers.now += 2.0
+
+    sample.look = look
+    for _ in train(sample, workers, range(1, 4)):
+        pass
+    assert looks == [(1, 0, 3), (2, 0, 3), (3, 0, 3)]
+    assert [(taken.seconds, taken.waited) for taken in seen] == [(5.0, 3.0)] * 2
 
 
 def test_what_was_under_way_starts_over_under_the_same_key():

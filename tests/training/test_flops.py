@@ -51,3 +51,12 @@ def test_a_meter_divides_by_time_and_processes() -> None:
         spent(2e12)
     assert meter.take() == {"perf/update_tflops_per_gpu": 2.0}  # nobody knows a CPU's peak
     assert meter.take() == {}
+
+
+def test_the_parts_of_a_phase_are_one() -> None:
+    ticks = iter([0.0, 1.0, 5.0, 6.0])
+    meter = Meter(CPU, clock=lambda: next(ticks))
+    for teraflops in (3.0, 1.0):
+        with meter.phase("update") as spent:
+            spent(teraflops * 1e12)
+    assert meter.take() == {"perf/update_tflops_per_gpu": 2.0}

@@ -105,6 +105,11 @@ class PolicyLoss:
         return losses, dict(details)
 
     @property
+    def reads_sizes(self) -> bool:
+        """Whether it may read how large the mini-batch is; one of the user's own may do anything."""
+        return not self.built_in or bool({"weights", "step"} & keywords_of(self.function))
+
+    @property
     def chooses(self) -> bool:
         """Whether it singles out tokens of a mini-batch, and so needs the log-probs from before the step."""
         return "choose" in self.entry.marks

@@ -111,6 +111,12 @@ class RayRuntime:
         with self.rollouts.scoring():
             return self.batch.compute_logprobs(batch)
 
+    def begins_early(self) -> bool:
+        return False
+
+    def begin_update(self, part: Batch) -> None:
+        raise NotImplementedError  # `begins_early` says so
+
     def update(self, batch: Batch) -> dict[str, float]:
         return self.batch.update(batch)
 

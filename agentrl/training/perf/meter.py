@@ -15,7 +15,8 @@ TERA = 1e12
 
 
 class Meter:
-    """Measures phases of work that `world` processes share evenly; keeps metrics by name until `take`."""
+    """Measures phases of work that `world` processes share evenly; keeps metrics by name until `take`. A phase may come
+    in parts."""
 
     def __init__(self, device: torch.device, *, world: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
         self.device = device
@@ -23,6 +24,8 @@ class Meter:
         self.clock = clock
         self.peak = peak_flops(device)
         self._figures: dict[str, float] = {}
+        self._spent: dict[str, tuple[float, float]] = {}
+        """FLOPs and seconds of each phase."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Spent]:
@@ -31,17 +34,20 @@ class Meter:
             torch.cuda.reset_peak_memory_stats(self.device)
         start, operations = self._now(), [0.0]
         yield operations.append
-        rate = sum(operations) / max(self._now() - start, 1e-9) / self.world
+        before = self._spent.get(name, (0.0, 0.0))
+        flops, seconds = self._spent[name] = before[0] + sum(operations), before[1] + self._now() - start
+        rate = flops / max(seconds, 1e-9) / self.world
         if rate:
             self._figures[f"perf/{name}_tflops_per_gpu"] = rate / TERA
         if rate and self.peak is not None:
             self._figures[f"perf/{name}_mfu"] = rate / self.peak
         if self.device.type == "cuda":
-            self._figures[f"perf/{name}_peak_cuda_gb"] = torch.cuda.max_memory_allocated(self.device) / GIB
+            peak, key = torch.cuda.max_memory_allocated(self.device) / GIB, f"perf/{name}_peak_cuda_gb"
+            self._figures[key] = max(peak, self._figures.get(key, 0.0))
 
     def take(self) -> dict[str, float]:
         """The metrics since the last call."""
-        figures, self._figures = self._figures, {}
+        figures, self._figures, self._spent = self._figures, {}, {}
         return figures
 
     def _now(self) -> float:
