@@ -46,13 +46,22 @@ class EarlyGradients:
         part.weights = self.weights[before.numel() :]
         return _factor(before, self.weights[: before.numel()])
 
+    def places_in(self, batch: Batch) -> list[int] | None:
+        """Where a batch has the sequences of all parts, in their order; None where it lacks one."""
+        places = {key: i for i, key in enumerate(_keys(batch))}
+        found = [places.pop(key, None) for part in self.parts for key in _keys(part)]
+        rows = [i for i in found if i is not None]
+        return rows if len(rows) == len(found) else None
+
+    def ref_logprobs(self) -> Tensor:
+        """The column of all parts."""
+        return torch.cat([part.ref_logprobs for part in self.parts if part.ref_logprobs is not None])
+
     def found_in(self, mini: Batch) -> tuple[set[int], float] | None:
         """(the sequences of a mini-batch with weights whose gradients are there, the factor of these), or None where a
         sequence is not there, or has other advantages."""
-        places = {key: i for i, key in enumerate(_keys(mini))}
-        found = [places.pop(key, None) for part in self.parts for key in _keys(part)]
-        rows = [i for i in found if i is not None]
-        if len(rows) < len(found):
+        rows = self.places_in(mini)
+        if rows is None:
             return None
         tokens = mini.tokens_of(rows)
         assert mini.advantages is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentrl.config.derived import full_kl_in, has_critic
 from agentrl.config.schema import Config
@@ -120,16 +121,31 @@ class Learner:
         if bypassed:
             batch.old_logprobs = batch.rollout_logprobs
         if self.reference is not None and full_kl is None:
-            batch.ref_logprobs = self.reference.logprobs(batch)
-            spent(actor.cost.forward(*actor.work(batch)))
+            batch.ref_logprobs = self._referred(batch, self.reference, spent)
         if self.critic is not None:
             batch.values = self.critic.values(batch)
             spent(self.critic.cost.forward(*self.critic.work(batch)))
         return batch
 
+    def _referred(self, batch: Batch, reference: Reference, spent: Spent) -> Tensor:
+        """The reference's log-probs, f32 [T]; those of sequences that were begun are there. Collective."""
+        actor = self._require_actor()
+        places = actor.early.places_in(batch) if actor.early else None
+        if actor.early is None or places is None:
+            spent(actor.cost.forward(*actor.work(batch)))
+            return reference.logprobs(batch)
+        left = sorted(set(range(batch.num_sequences)) - set(places))
+        others = batch.select(left)
+        column = torch.zeros(batch.num_tokens, device=batch.ids.device)
+        column[batch.tokens_of(places)] = actor.early.ref_logprobs()
+        column[batch.tokens_of(left)] = reference.logprobs(others)
+        spent(actor.cost.forward(*actor.work(others)))
+        return column
+
     def begins_early(self) -> bool:
         """Whether `begin_update` is of use."""
-        alone = self.reference is None and self.critic is None
+        moved = self.reference is not None and self.reference.offload
+        alone = self.critic is None and not moved
         return alone and self._require_actor().adds_up(self.config.data.train_batch_size)
 
     def begin_update(self, part: Batch) -> None:
@@ -198,7 +214,7 @@ class Learner:
             trainable.load_state_dict(chosen(part, wanted))
         return step, state if "extra" in contents else {}
 
-    def score(self, ids: list[int]) -> torch.Tensor:
+    def score(self, ids: list[int]) -> Tensor:
         """The policy's log-prob of each token given those before it, f32 [len(ids)] on the CPU; 0 for the first."""
         with uncompiled():  # a few tokens do not pay for compiling
             return score_tokens(self.module, ids, self.device)

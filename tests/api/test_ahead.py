@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 import agentrl
 from agentrl.core.errors import UserError
@@ -101,23 +102,28 @@ class BesideAServer(LocalRuntime):
         super().begin_update(part)
         self.ahead.resume()
 
+    def update(self, batch: Batch) -> dict[str, float]:
+        if self.learner.reference is not None:
+            torch.testing.assert_close(batch.ref_logprobs, self.learner.reference.logprobs(batch))
+        return super().update(batch)
 
-@pytest.mark.parametrize("estimator", ["grpo", "reinforce_plus_plus"])
+
+@pytest.mark.parametrize(("estimator", "kl"), [("grpo", False), ("rloo", True), ("reinforce_plus_plus", False)])
 def test_an_update_begins_with_the_groups_that_are_finished(
-    settings: Settings, rows: Rows, monkeypatch: pytest.MonkeyPatch, estimator: str
+    settings: Settings, rows: Rows, monkeypatch: pytest.MonkeyPatch, estimator: str, kl: bool
 ) -> None:
     async def slow(data_source: str, solution_str: str, ground_truth: str) -> float:
         await asyncio.sleep(0.8 * (ground_truth == "1"))
         return float(len(solution_str) % 3)
 
     monkeypatch.setattr(local, "LocalRuntime", BesideAServer)
-    settings = ahead(settings, bound=1, **{"algorithm.adv_estimator": estimator})
+    settings = ahead(settings, bound=1, **{"algorithm.adv_estimator": estimator, "actor.use_kl_loss": kl})
     with agentrl.training(settings, rows=rows, reward=slow) as run:
         steps = list(run)
     assert set(Counter(t.key for step in steps for t in step.trajectories).values()) == {1}
     shares = [step.metrics.get("perf/early_share") for step in steps]
     assert all(step.metrics["actor/optimizer_steps"] <= 1 for step in steps)
-    if estimator == "grpo":
+    if estimator != "reinforce_plus_plus":
         assert all(share is not None and 0 <= share < 1 for share in shares), shares
         assert max(filter(None, shares)) > 0.2
     else:  # advantages depend on the whole batch: seen once, and not tried again
