@@ -118,9 +118,8 @@ class LocalRuntime:
         self.learner.begin_update(part)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        early = {"perf/early_share": 0.0} if self.begins_early() else {}
         with nullcontext() if self.ahead is None else self.ahead.updating():
-            return early | self.learner.update(batch)
+            return self.learner.update(batch)
 
     def publish_weights(self, version: int) -> None:
         self._wait_for_servers()

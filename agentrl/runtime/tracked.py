@@ -72,8 +72,9 @@ class TrackedRuntime:
         """As `Runtime` says; an empty batch updates nothing."""
         if not batch.num_sequences:
             return {"rollout/nothing_to_learn": 1.0}
+        early = {"perf/early_share": 0.0} if self.runtime.begins_early() else {}
         with self.tracker.phase("update", tokens=batch.num_tokens):
-            return self.runtime.update(batch)
+            return early | self.runtime.update(batch)
 
     def publish_weights(self, version: int) -> None:
         """As `Runtime` says; what `rollout` left beside the step has ended."""

@@ -42,10 +42,10 @@ class FinishedGroups:
         index, group by group."""
         if step != self._step:
             self._step, self._begun = step, set()
-        if not (self.known_early and self.runtime.begins_early()):
+        if not self.known_early:
             return
         ready = [g for g in range(groups) if g not in self._begun and all(i in finished for i in self._places(g))]
-        if len(ready) * PARTS < groups or len(ready) + len(self._begun) == groups:
+        if len(ready) * PARTS < groups or len(ready) + len(self._begun) == groups or not self.runtime.begins_early():
             return
         self._begun.update(ready)
         trajectories = [finished[i] for i in chain.from_iterable(map(self._places, ready))]

@@ -86,9 +86,24 @@ def test_a_run_learns_by_updates_that_begin_early(tmp_path: Path) -> None:
     alone["trainer"] |= {"n_gpus_per_node": 1}
     rows = [{"prompt": f"What is {n} + 1?"} for n in range(8)]
     with agentrl.training(alone, rows=rows, reward=slowly) as run:
-        steps = [step.metrics for step in run]
-    shares = [step["perf/early_share"] for step in steps]
-    assert max(shares) >= 0.5  # of four rows one is slow in every second step
+        learned_early([step.metrics for step in run])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rank_beside_an_engine_of_its_own_does_so_on_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    one = settings(tmp_path)
+    one["rollout"] |= {"name": "hf"}
+    one["trainer"] |= {"n_gpus_per_node": 1}
+    rows = [{"prompt": f"What is {n} + 1?"} for n in range(8)]
+    with agentrl.training(one, rows=rows, reward=slowly) as run:
+        learned_early([step.metrics for step in run])
+
+
+def learned_early(steps: list[dict[str, float]]) -> None:
+    """A run whose reward rises, with updates that began before their batch was complete."""
+    assert max(step["perf/early_share"] for step in steps) >= 0.5  # of four rows one is slow in every second step
     assert all(step["rollout/ledger_violations"] == 0 for step in steps)
     assert all(step.get("rollout_gap/mean", 0.0) < 1e-3 for step in steps)
     rewards = [step["rollout/reward_mean"] for step in steps]

@@ -78,6 +78,12 @@ class Rank(TrainingWorker, EngineWorker):
         self._batch = self.learner.compute_logprobs(batch)
         return computed_columns(self._batch, batch) if self.learner.ranks.leads else None
 
+    async def begin_update(self, columns: Columns) -> None:
+        """`Learner.begin_update` of the part with these columns."""
+        from agentrl.training.transfer import of_columns
+
+        self.learner.begin_update(of_columns(columns))
+
     async def update(self, columns: Columns) -> dict[str, float] | None:
         """`Learner.update` of that share with these columns in place of its own, or of another share."""
         from agentrl.training.transfer import of_columns

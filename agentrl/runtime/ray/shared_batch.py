@@ -48,6 +48,10 @@ class SharedBatch:
         self.held = Held(replace(batch), plan.shares)
         return batch
 
+    def begin_update(self, part: Batch) -> None:
+        """`Learner.begin_update` on the only rank."""
+        self.ranks.scatter("begin_update", [share_columns(part, range(part.num_sequences))])
+
     def update(self, batch: Batch) -> dict[str, float]:
         """`Learner.update` on all ranks, by the advantages in new shares."""
         plan, held = self._plan(batch), self.held
