@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from agentrl.core.errors import UserError
-from agentrl.engines.servers.host_question import folder, gpus
+from agentrl.engines.servers.host_question import folder, gpu_count
 
 
 def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> list[list[str]]:
@@ -26,7 +26,7 @@ def placements(gpus: list[str], replicas: int, width: int, *, first: int) -> lis
 def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES spells them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",") if given else [str(i) for i in range(gpus())]
+    return given.split(",") if given else [str(i) for i in range(gpu_count())]
 
 
 def device_kind(name: str) -> str:
@@ -39,11 +39,11 @@ def device_kind(name: str) -> str:
 
 def _there() -> bool:
     """Whether PyTorch sees a GPU."""
-    libraries = Path(folder("torch")) / "lib"
-    if (libraries / "libtorch_cuda.so").is_file():
-        return gpus() > 0
-    if libraries.is_dir() and not list(libraries.glob("*hip*")):
-        return False  # a build for CPUs
-    import torch
+    libraries = {file.name for file in (Path(folder("torch")) / "lib").glob("libtorch_*.so")}
+    if "libtorch_cuda.so" in libraries:
+        return gpu_count() > 0
+    if "libtorch_cpu.so" in libraries and "libtorch_hip.so" not in libraries:
+        return False
+    import torch  # its libraries are elsewhere, or for other GPUs
 
     return torch.cuda.is_available()

@@ -114,7 +114,10 @@ class Servers:
 
         rollout, device = self.config.rollout, next(module.parameters()).device
         if device.type != self.kind:
-            raise UserError("trainer.device=auto: PyTorch cannot use the GPU of this machine; set trainer.device=cpu")
+            raise UserError(
+                f"trainer.device=auto: the servers were started for {self.kind}, and PyTorch uses {device.type}: set "
+                f"trainer.device={device.type}"
+            )
         weights = sent_weights(self.config, module, self.weight_sync, device)
         return RemoteEngine(
             self.backend,

@@ -20,7 +20,7 @@ def folder(name: str) -> str:
     return next(iter(spec.submodule_search_locations or ()), "") if spec else ""
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """Number of GPUs that this process may use."""
     count = ctypes.c_int()
     try:
