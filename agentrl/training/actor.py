@@ -115,13 +115,13 @@ class PolicyActor(Trainable):
 
     def adds_up(self, prompts: int) -> bool:
         """Whether `update` of so many prompts is one sum over their sequences, which may be begun early."""
-        alone = self.micro_batching.ranks.world == 1 and not self.optimizer.scale.needed and self.reference is None
+        alone = self.micro_batching.ranks.seq_world == 1 and not self.optimizer.scale.needed and self.reference is None
         return alone and not self.refused and self.single_step(prompts) and not self.policy_loss.reads_sizes
 
     def begin(self, part: Batch) -> float:
         """Compute the gradients of whole groups that the next `update` is expected to train on; see `adds_up`. Returns
         the FLOPs."""
-        early, self.early = self.early or EarlyGradients(self._report(part)), None
+        early, self.early = self.early or EarlyGradients(self._report(part), self.micro_batching.ranks), None
         part = part.to(self.device)
         flops = self.flops(part)
         factor = early.add(part, self.policy_loss.aggregation(self.actor.loss_agg_mode), self.divisor)

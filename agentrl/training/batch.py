@@ -19,7 +19,7 @@ from torch import Tensor
 from agentrl.training.model.media import Media
 from agentrl.training.shared_prompts import Prompt, SharedPrompts, sequence_prompts, shared_prompts
 
-_PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "media")
+_PER_SEQUENCE = ("trajectory", "group", "place", "side", "baselines", "truncated", "key", "media")
 _SCORED = ("mask", "weights", "chosen", "rejected")
 
 
@@ -57,6 +57,8 @@ class Batch:
     """f32 [B]; the score of the prompt's greedy answer, NaN where there is none."""
     truncated: Tensor | None = None
     """bool [B]; whether its trajectory ended at the length limit."""
+    key: Tensor | None = None
+    """int64 [B]; the same number for the same ledger in any batch; None where nobody asks for it."""
     values: Tensor | None = None
     """f32 [T]; the critic's values before the step, of the state in which token t was sampled."""
     stale: Tensor | None = None

@@ -6,6 +6,7 @@ Invariants:
 - a batch is dealt by facts about its sequences, so nothing that a rank gets grows with the tokens of other shares.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -32,14 +33,18 @@ class Layout:
     """Whether some sequences have images, and others none."""
     shared: list[Prompt] | None = None
     """The prompts, where a pass computes equal ones once; None: it computes every token."""
+    begun: frozenset[int] = frozenset()
+    """Sequences whose gradients are there."""
 
     @classmethod
-    def of(cls, batch: Batch, shares: bool = False) -> "Layout":
+    def of(cls, batch: Batch, shares: bool = False, begun: Collection[int] = ()) -> "Layout":
         """The layout of a whole batch, whose advantages may be missing. `shares`: passes compute equal prompts once,
-        but for those with images."""
+        but for those with images. `begun`: keys of sequences."""
         images = [bool(media) for media in batch.media.held] if batch.media else [False]
         shared = batch.prompts if shares and batch.media is None else None
-        return cls(batch.lengths, batch.group.tolist(), _still(batch), any(images) and not all(images), shared)
+        mixed, keys = any(images) and not all(images), batch.key.tolist() if begun and batch.key is not None else []
+        there = frozenset(i for i, key in enumerate(keys) if key in begun)
+        return cls(batch.lengths, batch.group.tolist(), _still(batch), mixed, shared, there)
 
     @property
     def prompts(self) -> int:

@@ -144,17 +144,18 @@ class Learner:
 
     def begins_early(self) -> bool:
         """Whether `begin_update` is of use."""
-        moved = self.reference is not None and self.reference.offload
-        alone = self.critic is None and not moved
+        referred = self.reference is not None and (self.reference.offload or self.ranks.world > 1)
+        alone = self.critic is None and not referred
         return alone and self._require_actor().adds_up(self.config.data.train_batch_size)
 
     def begin_update(self, part: Batch) -> None:
-        """Compute the gradients of whole groups with advantages. The next `update` uses them if it has these groups."""
+        """Compute the gradients of this rank's share of whole groups with advantages. The next `update` uses them if it
+        has these groups."""
         self._load_parameters()
         self._fit_passes()
         with self.meter.phase("update") as spent:
             part = self._computed(part, lambda flops: None)
-            spent(self._require_actor().begin(part))
+            spent(self.ranks.sum(self._require_actor().begin(part)))
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on a batch with advantages; returns metrics. The policy waits for `trainer.critic_warmup` steps."""
@@ -168,8 +169,8 @@ class Learner:
                 spent(self.ranks.sum(trainable.flops(batch)))
                 metrics |= trainable.update(batch)
             if (early := self._require_actor().used) is not None:
-                spent(-early.flops)
-                metrics["perf/early_share"] = early.num_tokens / batch.num_tokens
+                spent(-self.ranks.sum(early.flops))
+                metrics["perf/early_share"] = self.ranks.sum(early.num_tokens) / self.ranks.sum(batch.num_tokens)
         return metrics | self.meter.take()
 
     def _needs_old_logprobs(self, prompts: int) -> bool:

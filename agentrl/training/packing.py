@@ -8,6 +8,7 @@ a token with mask 0, where some estimators would lose it.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import groupby
 from math import fsum
 from typing import Any
@@ -60,6 +61,8 @@ def pack_tokens(trajectories: Sequence[Trajectory], version: int | None = None) 
         batch.stale = batch.mask & (_joined((ledger.versions for ledger in ledgers), np.int64) != version)
     if any(trajectory.side_rewards for trajectory in trajectories):
         batch.side = torch.tensor([ledger.side for ledger in ledgers], dtype=torch.long)
+    keys = [_number(trajectories[i], ledger) for i, ledger in zip(owners, ledgers, strict=True)]
+    batch.key = torch.tensor(keys, dtype=torch.long)
     batch.truncated = torch.tensor([trajectories[i].finish == "length" for i in owners], dtype=torch.bool)
     return batch
 
@@ -98,6 +101,13 @@ def total_reward(trajectory: Trajectory, *, tool_turn_weight: float, interaction
 def _weights(tool_turn_weight: float, interaction_turn_weight: float) -> dict[str, float]:
     """Factors of turn rewards by their source; those of an environment are the reward itself."""
     return {"tool": tool_turn_weight, "interaction": interaction_turn_weight, "environment": 1.0}
+
+
+def _number(trajectory: Trajectory, ledger: Ledger) -> int:
+    """A number of a ledger that any process finds, and no other ledger of a run has."""
+    place = next(i for i, other in enumerate(trajectory.ledgers) if other is ledger)
+    digest = blake2b(f"{trajectory.key}#{place}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def _trained_ledgers(trajectory: Trajectory) -> list[Ledger]:

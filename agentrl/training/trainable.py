@@ -86,7 +86,9 @@ class Trainable:
         generator = torch.Generator().set_state(self.shuffling.get_state()) if steps.shuffle else None
         minis = mini_batches(layout.group, steps.prompts, generator=generator)
         # Sequences that get a backward pass, and the others: each rank has about as many passes of each kind.
-        parts = [[i for i in mini if self.moves(layout, i) is moves] for mini in minis for moves in (True, False)]
+        left = [[i for i in mini if i not in layout.begun] for mini in minis]
+        parts = [[i for i in mini if self.moves(layout, i) is moves] for mini in left for moves in (True, False)]
+        parts += [sorted(layout.begun)] * bool(layout.begun)
         return deal(layout.lengths, parts, sizes.ranks.data_world, hidden=sizes.hidden, prompts=layout.shared)
 
     def moves(self, layout: Layout, sequence: int) -> bool:

@@ -91,11 +91,12 @@ def test_a_run_learns_by_updates_that_begin_early(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_rank_beside_an_engine_of_its_own_does_so_on_ray(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_beside_an_engine_of_their_own_do_so_on_ray(tmp_path: Path, ranks: int) -> None:
     pytest.importorskip("ray")
     one = settings(tmp_path)
     one["rollout"] |= {"name": "hf"}
-    one["trainer"] |= {"n_gpus_per_node": 1}
+    one["trainer"] |= {"n_gpus_per_node": ranks}
     rows = [{"prompt": f"What is {n} + 1?"} for n in range(8)]
     with agentrl.training(one, rows=rows, reward=slowly) as run:
         learned_early([step.metrics for step in run])

@@ -65,6 +65,8 @@ class Case:
     """Whether the ranks compute equal prompts once; one process computes every token."""
     rounding: float = 2e-5
     """What figures may differ by."""
+    early: bool = False
+    """Whether the ranks begin an update with some of its prompts; one process does not."""
 
     def load(self, models: Path) -> Callable[[torch.device], Any]:
         def load(device: torch.device) -> Any:
@@ -138,6 +140,10 @@ CASES = {
     "bfloat16": Case(dtype="bfloat16"),
     "float16": Case(fsdp_config=HALF, rounding=0.06),
     "float32-head": Case(fsdp_config=BFLOAT16, float32_head=True),
+    "begun-early": Case(
+        actor={"ppo_mini_batch_size": 4, "loss_agg_mode": "seq-mean-token-mean"}, ledgers=2, early=True
+    ),
+    "begun-early-shared": Case(actor={"ppo_mini_batch_size": 4}, shares=True, early=True),
     "lora-bfloat16": Case("qwen3", lora_rank=4, dtype="bfloat16", rounding=0.05),
     "sp-lora": Case("qwen3", lora_rank=4, seq_world=2),
 }
@@ -183,6 +189,8 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
         batch = share_of(trainable, whole := batch_of(case, step))
         shares.append((batch.place.tolist(), batch.num_tokens, whole.lengths))
         scored.append((whole.tokens_of(shares[-1][0]), torch.stack(trainable.logprobs(batch))))
+        if case.early and trainable.micro_batching.ranks.world > 1:
+            batch = begun(trainable, whole)
         metrics.append(trainable.update(batch))
     weights = {n: t.clone() for n, t in PolicyWeights(trainable.module).tensors()}
     if case.lora_rank:
@@ -193,6 +201,22 @@ def outcome(case: Case, trainable: PolicyActor, steps: range) -> dict[str, Any]:
         layouts = [sizes.micro_batch(batch, rows).shared for rows in sizes.split(batch)]
         found["computed"] = sum(layout.kept.numel() for layout in layouts if layout) or batch.num_tokens
     return found | ({"head_error": head_error(trainable, batch)} if case.float32_head else {})
+
+
+def begun(trainable: PolicyActor, whole: Any) -> Any:
+    """This rank's share, dealt after an update was begun with two of four prompts, one by one."""
+    sizes, keys = trainable.micro_batching, set[int]()
+    for prompt in (2, 0):
+        part = whole.select((whole.group == prompt).nonzero()[:, 0].tolist())
+        part.trajectory = part.trajectory.unique(return_inverse=True)[1]
+        part.group = torch.zeros_like(part.group)
+        assert trainable.adds_up(4)
+        trainable.begin(share_of(trainable, part))
+        keys |= set(part.key.tolist())
+    shares = trainable.deal(Layout.of(whole, sizes.shares, keys))
+    batch = whole.share(shares[sizes.ranks.data_rank])
+    assert 0 < len(keys.intersection(batch.key.tolist())) < len(keys)  # each rank has some of them
+    return batch
 
 
 @torch.no_grad()

@@ -94,6 +94,7 @@ def random_batch(lengths: list[int], *, seed: int = 0, per_group: int = 2) -> Ba
         ledger(max(n // 2, 1), n - n // 2, prompt=2 + n % 3, seed=seed * 1000 + i) for i, n in enumerate(lengths)
     ]
     batch = pack_ledgers(ledgers, group=[i // per_group for i in range(len(lengths))])
+    batch.key = torch.arange(len(lengths)) + 1000 * (seed + 1)
     batch.advantages = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(seed)) * batch.mask
     return batch
 

@@ -79,7 +79,7 @@ class Rank(TrainingWorker, EngineWorker):
         return computed_columns(self._batch, batch) if self.learner.ranks.leads else None
 
     async def begin_update(self, columns: Columns) -> None:
-        """`Learner.begin_update` of the part with these columns."""
+        """`Learner.begin_update` of the share with these columns."""
         from agentrl.training.transfer import of_columns
 
         self.learner.begin_update(of_columns(columns))

@@ -112,10 +112,9 @@ class RayRuntime:
             return self.batch.compute_logprobs(batch)
 
     def begins_early(self) -> bool:
-        """Only one rank does: several would have to agree on what each has begun."""
         rollout = self.rollouts.config.rollout
         apart = self.ahead is not None and bool(rollout.nnodes or rollout.base_url)
-        return apart and len(self.ranks.actors) == 1 and self.ranks.call("call", "begins_early")
+        return apart and self.ranks.call("call", "begins_early")
 
     def begin_update(self, part: Batch) -> None:
         self.batch.begin_update(part)

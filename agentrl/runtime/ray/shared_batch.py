@@ -4,7 +4,7 @@ Invariants: a rank gets no token of another share; a column that a rank has is n
 holds one share, so a machine receives the shares of its own ranks only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentrl.runtime.ray.worker_group import WorkerGroup
 from agentrl.training.batch import Batch
@@ -36,6 +36,8 @@ class SharedBatch:
     shares: bool = False
     """Whether a rank computes equal prompts once."""
     held: Held | None = None
+    begun: set[int] = field(default_factory=set)
+    """Keys of the sequences whose update has begun."""
 
     def compute_logprobs(self, batch: Batch) -> Batch:
         """`Learner.compute_logprobs` on all ranks; nothing is sent where it would compute nothing."""
@@ -49,13 +51,16 @@ class SharedBatch:
         return batch
 
     def begin_update(self, part: Batch) -> None:
-        """`Learner.begin_update` on the only rank."""
-        self.ranks.scatter("begin_update", [share_columns(part, range(part.num_sequences))])
+        """`Learner.begin_update` on all ranks."""
+        plan = self._plan(part)
+        self.ranks.scatter("begin_update", (share_columns(part, sequences) for sequences in plan.shares), self.each)
+        if part.key is not None:
+            self.begun.update(part.key.tolist())
 
     def update(self, batch: Batch) -> dict[str, float]:
         """`Learner.update` on all ranks, by the advantages in new shares."""
         plan, held = self._plan(batch), self.held
-        self.held = None
+        self.held, self.begun = None, set()
         shares = (
             share_columns(batch, sequences) if held is None else held.columns(batch, number, sequences)
             for number, sequences in enumerate(plan.shares)
@@ -64,5 +69,5 @@ class SharedBatch:
         return metrics
 
     def _plan(self, batch: Batch) -> Plan:
-        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares))
+        plan: Plan = self.ranks.call("call", "plan", Layout.of(batch, self.shares, self.begun))
         return plan
