@@ -48,7 +48,8 @@ class EarlyGradients:
         """Add a part of whole trajectories, and set its weights in the loss of all parts. `mode`, `norm`: as in
         `token_weights`. Returns the factor of the gradients so far. Collective."""
         self.parts.append(part)
-        before, self.weights = self.weights, self._weights(mode, norm)
+        weights = self._weights(mode, norm)
+        before, self.weights = self.weights.to(weights.device), weights
         part.weights = self.weights[before.numel() :]
         weighed = before.nonzero()[:1, 0]
         return self._agreed((self.weights[weighed] / before[weighed]).tolist())

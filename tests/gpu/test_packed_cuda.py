@@ -59,3 +59,22 @@ def test_an_update_lowers_the_loss_it_is_for():
     actor.update(batch)
     gain = ((actor.logprobs(batch)[0] - before) * batch.advantages.to(CUDA)).sum()
     assert gain > 0
+
+
+def test_an_update_that_began_early_is_that_of_the_whole_batch():
+    def updated(*parts):
+        batch, module = random_batch(LENGTHS), tiny("llama").to(CUDA)
+        batch.stale = batch.mask & (torch.arange(batch.num_tokens) % 3 == 0)
+        settings = Actor(ppo_mini_batch_size=99, optim=Optim(lr=1e-3))
+        actor = PolicyActor(module, actor=settings, temperature=1.0, device=CUDA, total_steps=5)
+        for rows in parts:
+            part = batch.select(rows)
+            part.trajectory = part.trajectory.unique(return_inverse=True)[1]
+            part.group = part.group.unique(return_inverse=True)[1]
+            actor.begin(part)
+        assert (actor.early is not None) == bool(parts)
+        return actor.update(batch)
+
+    whole, early = updated(), updated([3], [0, 2])
+    assert early["actor/grad_norm"] == pytest.approx(whole["actor/grad_norm"], rel=1e-4)
+    assert early["actor/pg_loss"] == pytest.approx(whole["actor/pg_loss"], rel=1e-4, abs=1e-6)
