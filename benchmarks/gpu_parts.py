@@ -1,6 +1,7 @@
 """What the benchmarks on GPUs share: figures, random models, mixed batches, the memory's bandwidth."""
 
 import argparse
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -207,3 +208,9 @@ def least_seconds(chains: Sequence[Chain], slots: int, weights: int, kv: int, sp
     longest = max(sum(new for _, new in chain) for chain in chains)
     context = sum(new * prompt + new * (new + 1) // 2 for chain in chains for prompt, new in chain)
     return (max(drawn / slots, longest) * weights + context * kv) / speed
+
+
+def estimate(text: str) -> float:
+    """GiB in what the doctor says: of the training, and of a server that stays awake beside it; 0: it says none."""
+    found = re.findall(r"(?:about|the server keeps) ([\d.]+) (GiB|MiB)", text)
+    return sum(float(number) / (1024 if unit == "MiB" else 1) for number, unit in found)

@@ -6,7 +6,6 @@ end of a step from the moment at which its line of metrics is there.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import REWARD, console, least_seconds, median
+from gpu_parts import REWARD, console, estimate, least_seconds, median
 from gpu_usage import Usage, busy_by_phase
 
 PHASES = ("rollout", "logprobs", "update", "sync", "dump")
@@ -231,7 +230,8 @@ def over_limit(found: Figures, work: Work, costs: tuple[int, int, float]) -> flo
 
 
 def estimates(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], limit: float = 60.0) -> Figures:
-    """GiB on the GPU by `agentrl doctor`, by name of a run; its words and its environment. All are asked at once."""
+    """GiB on the GPU by `agentrl doctor`, by name of a run; `commands`: its words and environment. All are asked at
+    once."""
     asked = {
         name: subprocess.Popen(
             [sys.executable, "-P", "-m", "agentrl", "doctor", "--no-conversation", *words],
@@ -246,5 +246,5 @@ def estimates(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], l
     killer.start()
     said = {name: process.communicate()[0] for name, process in asked.items()}
     killer.cancel()
-    found = {name: re.search(r"about ([\d.]+) (GiB|MiB)", text) for name, text in said.items()}
-    return {name: float(f[1]) / (1024 if f[2] == "MiB" else 1) for name, f in found.items() if f}
+    guesses = {name: estimate(text) for name, text in said.items()}
+    return {name: guess for name, guess in guesses.items() if guess}

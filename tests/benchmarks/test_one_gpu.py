@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks.gpu_parts import least_seconds, model_bytes
+from benchmarks.gpu_parts import estimate, least_seconds, model_bytes
 from benchmarks.gpu_usage import Sample, busy_by_phase
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +18,13 @@ def test_the_limit_counts_weights_once_a_step_and_all_context() -> None:
     assert least_seconds([one], slots=4, weights=100, kv=2, speed=1.0) == 3 * 100 + 2 * 36
     assert least_seconds([one, one], slots=4, weights=100, kv=2, speed=1.0) == 3 * 100 + 4 * 36
     assert least_seconds([one, one], slots=1, weights=100, kv=2, speed=0.5) == 2 * (6 * 100 + 4 * 36)
+
+
+def test_a_server_that_stays_awake_counts_in_the_doctors_estimate() -> None:
+    said = "135M parameters; about 41.1 GiB: weights 513 MiB, AdamW 1.0 GiB; {}; this GPU has 79.2 GiB"
+    assert estimate(said.format("the server keeps 18.5 GiB")) == pytest.approx(59.6)
+    assert estimate(said.format("the engine asks for what the trainer leaves")) == 41.1
+    assert estimate("no GPU") == 0
 
 
 def test_turns_read_their_own_context() -> None:

@@ -168,6 +168,14 @@ async def test_sglangs_calls(tmp_path: Path) -> None:
     assert http.asked[-1][1]["lora_path"] == "adapter"
 
 
+@pytest.mark.parametrize(("paths", "asked"), [({}, []), ({"/freeze_gc": {}}, [("/freeze_gc", {})])])
+async def test_sglang_collects_no_garbage_of_its_start_again(paths: dict[str, Any], asked: list[Any]) -> None:
+    """A full collection over all that the server imported stops every request."""
+    http = Recorder({"/server_info": {"version": "0.5.23"}, "/openapi.json": {"paths": paths}})
+    await SGLang(replace(OURS, adapter=None)).greet(http)
+    assert http.asked[2:] == asked
+
+
 async def test_whole_weights_leave_the_gpu_in_sleep() -> None:
     backend, http = SGLang(replace(OURS, adapter=None)), Recorder({})
     await backend.sleep(http)

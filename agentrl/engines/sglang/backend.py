@@ -74,6 +74,8 @@ class SGLang:
         paths = (await http.get("/openapi.json"))["paths"]
         self._brackets[http.url] = "/begin_weight_update" in paths and not self.adapted
         self._serves_adapters[http.url] = bool(info.get("enable_lora"))
+        if "/freeze_gc" in paths:  # otherwise each full garbage collection stops all requests for about half a second
+            await quietly(http.post("/freeze_gc", {}, timeout=CONTROL))
 
     async def generate(
         self,
