@@ -1,7 +1,7 @@
-"""A column of numbers that grows, one entry a token: a list to read, an array in memory.
+"""Columns of numbers that grow, one entry a token: a list to read, an array in memory.
 
-Invariants: an entry takes 1, 4 or 8 bytes; a slice is a list, and so are a sum and a copy, which no longer change with
-the column.
+Invariants: an entry takes 1, 4 or 8 bytes, and a run of equal entries of `Runs` no more than two of them; a slice is a
+list, and so are a sum and a copy, which no longer change with the column.
 """
 
 from array import array
@@ -40,22 +40,19 @@ class Column(MutableSequence[T], Generic[T]):
 
     def extend(self, values: Iterable[T]) -> None:
         """Append entries: all, or none where one is no number of the column's type."""
-        if isinstance(values, Column) and values._data.typecode == self._data.typecode:
-            self._data.extend(values._data)
-        else:
-            self._data.fromlist(values if type(values) is list else list(values))
+        self._data.extend(self._converted(values))
 
     def insert(self, index: int, value: T) -> None:
         self._data.insert(index, value)
 
     def copy(self) -> list[T]:
         """The entries as a list."""
-        return self._data.tolist()
+        return self._entries().tolist()
 
     def snapshot(self, end: int | None = None) -> "Column[T]":
         """The entries up to `end` as a column that does not change with this one: a copy of memory."""
         taken: Column[T] = Column(self._data.typecode)
-        taken._data = self._data[:end]
+        taken._data = self._entries()[:end]
         return taken
 
     def count(self, value: Any) -> int:
@@ -65,7 +62,7 @@ class Column(MutableSequence[T], Generic[T]):
         return len(self._data)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._data)
+        return iter(self._entries())
 
     def __contains__(self, value: object) -> bool:
         return value in self._data
@@ -75,7 +72,7 @@ class Column(MutableSequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: Any) -> Any:
-        return self._data[index].tolist() if isinstance(index, slice) else self._data[index]
+        return self._entries()[index].tolist() if isinstance(index, slice) else self._data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._data[index] = array(self._data.typecode, list(value)) if isinstance(index, slice) else value
@@ -85,7 +82,7 @@ class Column(MutableSequence[T], Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Column):
-            return self._data == other._data
+            return self._entries() == other._entries()
         return self.copy() == other if isinstance(other, list) else NotImplemented
 
     def __add__(self, other: Sequence[T]) -> list[T]:
@@ -97,7 +94,96 @@ class Column(MutableSequence[T], Generic[T]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """As NumPy reads a list: a copy in int64 or float64."""
         usual = np.float64 if self._data.typecode == FLOAT else np.int64
-        return np.array(self._data, dtype=dtype or usual)
+        return np.array(self._entries(), dtype=dtype or usual)
 
     def __repr__(self) -> str:
         return repr(self.copy())
+
+    def _entries(self) -> "array[Any]":
+        """One after the other."""
+        return self._data
+
+    def _converted(self, values: Iterable[T]) -> "array[Any]":
+        """In the column's type."""
+        if isinstance(values, Column) and values._data.typecode == self._data.typecode:
+            return values._entries()
+        converted: array[Any] = array(self._data.typecode)
+        converted.fromlist(values if type(values) is list else list(values))
+        return converted
+
+
+class Runs(Column[int]):
+    """A column whose entries seldom change from one to the next: a run of equal ones is stored once."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, kind: str, values: Iterable[int] | None = None) -> None:
+        self._counts: array[int] = array(INT)
+        """Entries of each run; `_data` has their values."""
+        super().__init__(kind, values)
+
+    def numpy(self) -> NDArray[Any]:
+        """The entries as an array of their own type, read only: a copy."""
+        entries = np.repeat(np.asarray(self._data), np.asarray(self._counts))
+        entries.flags.writeable = False
+        return entries
+
+    def repeat(self, value: int, count: int) -> None:
+        if count <= 0:
+            return
+        if self._data and self._data[-1] == value:
+            self._counts[-1] += count
+        else:
+            self._data.append(value)
+            self._counts.append(count)
+
+    def extend(self, values: Iterable[int]) -> None:
+        data, counts = in_runs(self._converted(values))
+        for value, count in zip(data, counts, strict=True):
+            self.repeat(value, count)
+
+    def insert(self, index: int, value: int) -> None:
+        entries = self._entries()
+        entries.insert(index, value)
+        self._store(entries)
+
+    def count(self, value: Any) -> int:
+        return sum(count for own, count in zip(self._data, self._counts, strict=True) if own == value)
+
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return super().__getitem__(index)
+        left = range(len(self))[index]
+        for value, count in zip(self._data, self._counts, strict=True):
+            if left < count:
+                return value
+            left -= count
+        raise IndexError(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        changed: Column[int] = self.snapshot()
+        changed[index] = value
+        self._store(changed._entries())
+
+    def __delitem__(self, index: int | slice) -> None:
+        entries = self._entries()
+        del entries[index]
+        self._store(entries)
+
+    def _entries(self) -> "array[Any]":
+        return array(self._data.typecode, self.numpy().tobytes())
+
+    def _store(self, entries: "array[Any]") -> None:
+        """Have these entries in place of all."""
+        self._data, self._counts = in_runs(entries)
+
+
+def in_runs(entries: "array[Any]") -> "tuple[array[Any], array[int]]":
+    """(the value of each run of equal entries, their number)."""
+    column = np.asarray(entries)
+    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]])) if column.size else np.empty(0, int)
+    counts = np.diff(starts, append=column.size)
+    return array(entries.typecode, column[starts].tobytes()), array(INT, counts.astype(np.int32).tobytes())

@@ -9,14 +9,16 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentrl.trajectory.column import BYTE, FLOAT, INT, Column
+from agentrl.trajectory.column import BYTE, FLOAT, INT, Column, Runs
 from agentrl.trajectory.ledger import Ledger, LedgerError, Source
 
 
-@pytest.fixture
-def column() -> Column:
-    return Column(INT, [5, 6, 7])
+@pytest.fixture(params=[Column, Runs])
+def column(request: pytest.FixtureRequest) -> Column:
+    return request.param(INT, [5, 6, 7])
 
 
 def test_what_lists_do(column):
@@ -62,6 +64,57 @@ def test_arrays_and_tensors_have_the_types_they_have_of_lists(column):
     assert (column.numpy().dtype, Column(BYTE).numpy().shape) == (np.int32, (0,))
     with pytest.raises(ValueError, match="read-only"):
         column.numpy()[0] = 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("adersic"), st.integers(-3, 12), st.integers(0, 3)), max_size=30))
+def test_runs_are_the_list_that_they_stand_for(changes: list[tuple[str, int, int]]) -> None:
+    runs, expected = Runs(INT), list[int]()
+    for change, number, value in changes:
+        place = number % len(expected) if expected else 0
+        match change:
+            case "a":
+                runs.append(value)
+                expected.append(value)
+            case "e":
+                runs.extend([value, value, number])
+                expected.extend([value, value, number])
+            case "r":
+                runs.repeat(value, number)
+                expected.extend([value] * number)
+            case "i":
+                runs.insert(place, value)
+                expected.insert(place, value)
+            case "s" if expected:
+                runs[place] = value
+                expected[place] = value
+            case "c":
+                runs[place : place + 2] = [value] * 3
+                expected[place : place + 2] = [value] * 3
+            case "d" if expected:
+                del runs[place]
+                del expected[place]
+        assert (runs, len(runs), list(runs), runs.numpy().tolist()) == (expected, len(expected), expected, expected)
+        assert [runs[i] for i in range(-len(expected), len(expected))] == expected * 2
+        assert all(
+            runs.count(each) == expected.count(each) and (each in runs) == (each in expected) for each in range(4)
+        )
+    assert pickle.loads(pickle.dumps(runs)) == runs == copy.deepcopy(runs)
+    assert runs.numpy().dtype == np.int32
+    with pytest.raises(IndexError):
+        runs[len(expected)]
+
+
+def test_a_run_takes_no_memory_for_each_entry() -> None:
+    runs = Runs(BYTE, [1])
+    runs.repeat(1, 10**9)
+    runs.repeat(0, 10**9)
+    assert (len(runs), runs[10**9], runs[-1], runs.count(1), len(pickle.dumps(runs)) < 500) == (
+        2 * 10**9 + 1,
+        1,
+        0,
+        10**9 + 1,
+        True,
+    )
 
 
 def test_ledgers_are_copied_sent_and_compared():
