@@ -29,8 +29,6 @@ class Batch:
 
     ids: Tensor
     """int64 [T]."""
-    positions: Tensor
-    """int64 [T]; begins at 0 in every sequence."""
     mask: Tensor
     """bool [T]; True on tokens that the model sampled, which are trained on; False on a sequence's first token."""
     rollout_logprobs: Tensor
@@ -106,6 +104,11 @@ class Batch:
         """Tokens of each sequence. Read from the device once: a read waits for the work that is queued there."""
         lengths: list[int] = self.cu_seqlens.diff().tolist()
         return lengths
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """int64 [T]; begins at 0 in every sequence."""
+        return positions_of(self.cu_seqlens, self.num_tokens)
 
     @cached_property
     def scored(self) -> Tensor:
@@ -184,10 +187,9 @@ class Batch:
             scored = {name: column for name in _SCORED if (column := getattr(sample, name)) is not None}
             masked: dict[str, Any] = {name: torch.zeros_like(column) for name, column in scored.items()}
             return replace(sample, **masked)
-        tokens = torch.arange(2, device=self.ids.device)
         columns = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         blank: dict[str, Any] = {n: value.new_zeros(1 if n in _PER_SEQUENCE else 2) for n, value in columns.items()}
-        return replace(self, **blank | {"positions": tokens, "cu_seqlens": (2 * tokens).to(torch.int32)})
+        return replace(self, **blank | {"cu_seqlens": 2 * torch.arange(2, device=self.ids.device, dtype=torch.int32)})
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
@@ -207,3 +209,10 @@ def bounds_of(lengths: Sequence[int]) -> Tensor:
     bounds = torch.zeros(len(lengths) + 1, dtype=torch.int32)
     bounds[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
     return bounds
+
+
+def positions_of(cu_seqlens: Tensor, total: int) -> Tensor:
+    """Place of each of `total` tokens in its sequence, int64 [T]. `cu_seqlens`: their bounds. A device is not waited
+    for."""
+    starts = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff(), output_size=total)
+    return torch.arange(total, device=cu_seqlens.device) - starts

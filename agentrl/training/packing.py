@@ -123,10 +123,8 @@ def pack_ledgers(
     """Pack ledgers as they are, rewards 0. `trajectory`, `group`: one per ledger; None: its index."""
     lengths = [len(ledger) for ledger in ledgers]
     own = list(range(len(ledgers)))
-    positions = [torch.arange(n) for n in lengths]
     return Batch(
         ids=_joined((ledger.ids for ledger in ledgers), np.int64),
-        positions=torch.cat(positions) if positions else torch.empty(0, dtype=torch.long),
         mask=_joined((ledger.mask for ledger in ledgers), np.bool_),
         rollout_logprobs=_joined((ledger.logprobs for ledger in ledgers), np.float32),
         rewards=torch.zeros(sum(lengths)),

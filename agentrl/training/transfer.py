@@ -66,11 +66,11 @@ class Plain:
 
 
 def share_columns(batch: Batch, sequences: Sequence[int], names: Collection[str] | None = None) -> Columns:
-    """The share of these sequences: all columns, or those of `names`. Positions follow from the rest."""
+    """The share of these sequences: all columns, or those of `names`."""
     if names is not None:
         return {name: packed(column) for name, column in batch.columns_of(sequences, names).items()}
     share = batch.share(sequences)
-    return {f.name: packed(getattr(share, f.name)) for f in fields(share) if f.name != "positions"}
+    return {f.name: packed(getattr(share, f.name)) for f in fields(share)}
 
 
 def changed_columns(batch: Batch, held: Batch) -> list[str]:
@@ -84,8 +84,6 @@ def of_columns(columns: Mapping[str, Any], held: Batch | None = None) -> Batch:
     found = {
         name: column.tensor().to(device) if hasattr(column, "tensor") else column for name, column in columns.items()
     }
-    if "cu_seqlens" in found:
-        found["positions"] = positions_of(found["cu_seqlens"])
     return Batch(**found) if held is None else replace(held, **found)
 
 
@@ -125,10 +123,3 @@ def _sparse(values: NDArray[np.float32]) -> Sparse | Plain:
     if 4 * int(np.count_nonzero(there)) + values.size // 8 >= values.nbytes:
         return Plain(values)
     return Sparse(values[there], Bits(np.packbits(there), values.size))
-
-
-def positions_of(cu_seqlens: Tensor) -> Tensor:
-    """`Batch.positions` of sequences with these bounds."""
-    starts, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
-    total = int(cu_seqlens[-1]) if cu_seqlens.numel() else 0
-    return torch.arange(total, device=cu_seqlens.device) - starts.repeat_interleave(lengths)

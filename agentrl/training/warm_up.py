@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.training.batch import Batch, bounds_of
+from agentrl.training.batch import Batch, bounds_of, positions_of
 from agentrl.training.checkpoint.rng import rng_state, set_rng_state
 from agentrl.training.micro_batches import fits
 from agentrl.training.model.compute_copies import computing
@@ -105,16 +105,15 @@ def _without_gradient(score: Score, batch: Batch) -> None:
 def dummy_batch(tokens: int, longest: int) -> Batch:
     """Sequences of about `tokens` tokens, at most MOST_TOKENS, none longer than `longest`; the last ones are scored."""
     lengths = _lengths(min(tokens, MOST_TOKENS), longest)
-    total = sum(lengths)
-    positions = torch.cat([torch.arange(n) for n in lengths])
+    total, bounds = sum(lengths), bounds_of(lengths)
+    positions = positions_of(bounds, total)
     zeros = torch.zeros(total)
     own = torch.arange(len(lengths))
     columns: dict[str, Any] = {"rollout_logprobs": zeros, "rewards": zeros, "trajectory": own, "group": own}
     return Batch(
         ids=positions % 2,
-        positions=positions,
         mask=(torch.arange(total) >= total - SCORED) & (positions > 0),
-        cu_seqlens=bounds_of(lengths),
+        cu_seqlens=bounds,
         **columns,
     )
 

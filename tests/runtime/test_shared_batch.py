@@ -82,7 +82,7 @@ def test_columns_go_to_one_rank_each_and_come_back(batch: Batch) -> None:
     check_shares(group, final)
     whole = len(pickle.dumps(batch, 5))
     assert max(group.bytes_of(0)) < 0.3 * sum(group.bytes_of(0))
-    assert sum(group.bytes_of(0)) < 0.4 * whole
+    assert sum(group.bytes_of(0)) < 0.5 * whole
     assert sum(group.bytes_of(1)) < 0.5 * sum(group.bytes_of(0))  # advantages alone
     assert group.asked < 100 * len(LENGTHS)  # plans are about sequences
 

@@ -11,7 +11,6 @@ from agentrl.training.transfer import (
     computed_columns,
     of_columns,
     packed,
-    positions_of,
     share_columns,
     with_columns,
 )
@@ -53,7 +52,8 @@ def test_every_bit_arrives() -> None:
     arrived.mask &= False  # its own memory, writable
     for rows in ([2, 0], []):
         same(of_columns(travelled(share_columns(batch, rows))), batch.share(rows))
-    assert positions_of(batch.cu_seqlens).tolist() == batch.positions.tolist()
+    assert arrived.positions.tolist() == [i for length in batch.lengths for i in range(length)]
+    assert (arrived.positions.dtype, arrived.select([]).positions.tolist()) == (torch.int64, [])
 
 
 def test_only_what_is_new_travels() -> None:
@@ -79,6 +79,6 @@ def test_bytes_of_a_token() -> None:
     ids = torch.arange(100_000)
     column, none = torch.zeros(len(ids)), torch.zeros(1, dtype=torch.long)
     bounds = torch.tensor([0, len(ids)], dtype=torch.int32)
-    batch = Batch(ids, ids.clone(), ids % 2 == 0, -torch.rand(len(ids)), column, bounds, none, none)
+    batch = Batch(ids, ids % 2 == 0, -torch.rand(len(ids)), column, bounds, none, none)
     assert len(pickle.dumps(share_columns(batch, [0]), 5)) < 8.5 * len(ids)
-    assert len(pickle.dumps(batch, 5)) > 24 * len(ids)
+    assert len(pickle.dumps(batch, 5)) > 16 * len(ids)

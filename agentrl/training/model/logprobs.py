@@ -162,7 +162,6 @@ def score_tokens(module: Any, ids: list[int], device: torch.device) -> Tensor:
     zeros = torch.zeros(count)
     batch = Batch(
         ids=torch.tensor(ids),
-        positions=torch.arange(count),
         mask=torch.ones(count, dtype=torch.bool),
         rollout_logprobs=zeros,
         rewards=zeros,

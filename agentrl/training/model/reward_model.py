@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from agentrl.chat.template import Template
 from agentrl.config.schema import RewardModel
 from agentrl.core.errors import InfraError, UserError
-from agentrl.training.batch import bounds_of
+from agentrl.training.batch import bounds_of, positions_of
 from agentrl.training.model.adapter import first_line
 from agentrl.training.model.attention import is_packed, packing_arguments
 from agentrl.training.model.float32_head import heads_in_float32
@@ -49,12 +49,12 @@ class Judge:
         """One score per conversation."""
         if not self.packed:
             return [float(self._alone(ids)) for ids in conversations]
-        bounds = bounds_of([len(ids) for ids in conversations]).to(self.device)
-        positions = torch.cat([torch.arange(len(ids)) for ids in conversations])
+        lengths = [len(ids) for ids in conversations]
+        bounds = bounds_of(lengths).to(self.device)
         hidden = self.module.base_model(
             input_ids=self._row([t for ids in conversations for t in ids]),
-            position_ids=positions[None].to(self.device),
-            **packing_arguments(bounds, max(map(len, conversations))),
+            position_ids=positions_of(bounds, sum(lengths))[None],
+            **packing_arguments(bounds, max(lengths)),
         ).last_hidden_state[0]
         return self.module.score(hidden[bounds[1:].long() - 1]).float()[:, 0].tolist()
 
