@@ -5,6 +5,7 @@ list, and so are a sum and a copy, which no longer change with the column.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from typing import Any, Generic, TypeVar, overload
 
@@ -115,32 +116,35 @@ class Column(MutableSequence[T], Generic[T]):
 class Runs(Column[int]):
     """A column whose entries seldom change from one to the next: a run of equal ones is stored once."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_ends",)
 
     def __init__(self, kind: str, values: Iterable[int] | None = None) -> None:
-        self._counts: array[int] = array(INT)
-        """Entries of each run; `_data` has their values."""
+        self._ends: array[int] = array(INT)
+        """Where each run ends; `_data` has their values."""
         super().__init__(kind, values)
 
     def numpy(self) -> NDArray[Any]:
         """The entries as an array of their own type, read only: a copy."""
-        entries = np.repeat(np.asarray(self._data), np.asarray(self._counts))
+        entries = np.repeat(np.asarray(self._data), np.diff(np.asarray(self._ends), prepend=0))
         entries.flags.writeable = False
         return entries
 
     def repeat(self, value: int, count: int) -> None:
         if count <= 0:
             return
+        end = len(self) + count
         if self._data and self._data[-1] == value:
-            self._counts[-1] += count
+            self._ends[-1] = end
         else:
             self._data.append(value)
-            self._counts.append(count)
+            self._ends.append(end)
 
     def extend(self, values: Iterable[int]) -> None:
-        data, counts = in_runs(self._converted(values))
-        for value, count in zip(data, counts, strict=True):
-            self.repeat(value, count)
+        data, ends = in_runs(self._converted(values))
+        start = 0
+        for value, end in zip(data, ends, strict=True):
+            self.repeat(value, end - start)
+            start = end
 
     def insert(self, index: int, value: int) -> None:
         entries = self._entries()
@@ -148,20 +152,17 @@ class Runs(Column[int]):
         self._store(entries)
 
     def count(self, value: Any) -> int:
-        return sum(count for own, count in zip(self._data, self._counts, strict=True) if own == value)
+        starts = [0, *self._ends[:-1]] if self._ends else []
+        runs = zip(self._data, starts, self._ends, strict=True)
+        return sum(end - start for own, start, end in runs if own == value)
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return super().__getitem__(index)
-        left = range(len(self))[index]
-        for value, count in zip(self._data, self._counts, strict=True):
-            if left < count:
-                return value
-            left -= count
-        raise IndexError(index)
+        return self._data[bisect_right(self._ends, range(len(self))[index])]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         changed: Column[int] = self.snapshot()
@@ -178,12 +179,11 @@ class Runs(Column[int]):
 
     def _store(self, entries: "array[Any]") -> None:
         """Have these entries in place of all."""
-        self._data, self._counts = in_runs(entries)
+        self._data, self._ends = in_runs(entries)
 
 
 def in_runs(entries: "array[Any]") -> "tuple[array[Any], array[int]]":
-    """(the value of each run of equal entries, their number)."""
+    """(the value of each run of equal entries, where it ends)."""
     column = np.asarray(entries)
-    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]])) if column.size else np.empty(0, int)
-    counts = np.diff(starts, append=column.size)
-    return array(entries.typecode, column[starts].tobytes()), array(INT, counts.astype(np.int32).tobytes())
+    ends = np.append(np.flatnonzero(column[1:] != column[:-1]) + 1, column.size) if column.size else np.empty(0, int)
+    return array(entries.typecode, column[ends - 1].tobytes()), array(INT, ends.astype(np.int32).tobytes())
