@@ -1,7 +1,7 @@
 """Columns of numbers that grow, one entry a token: a list to read, an array in memory.
 
-Invariants: an entry takes 1, 4 or 8 bytes, and a run of equal entries of `Runs` no more than two of them; a slice is a
-list, and so are a sum and a copy, which no longer change with the column.
+Invariants: an entry takes 1, 4 or 8 bytes, and in `Runs` a run of equal entries takes 5 or 8; a slice is a list, and so
+are a sum and a copy, which no longer change with the column.
 """
 
 from array import array
@@ -101,7 +101,7 @@ class Column(MutableSequence[T], Generic[T]):
         return repr(self.copy())
 
     def _entries(self) -> "array[Any]":
-        """One after the other."""
+        """All of them, one after the other."""
         return self._data
 
     def _converted(self, values: Iterable[T]) -> "array[Any]":
