@@ -1,5 +1,6 @@
 """What users may add: built in, by path, registered or from a plug-in, all under one contract."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -151,7 +152,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info = tmp_path / "some_package-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-package\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[agentrl.plugins]\na = some_package\nb = some_package:register\n")
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    group = re.findall(r"entry-points\.\"(.+?)\"", page)[0]  # as the page tells an author of a package
+    (info / "entry_points.txt").write_text(f"[{group}]\na = some_package\nb = some_package:register\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "some_package", raising=False)
     extensions.load_plugins.cache_clear()

@@ -43,6 +43,9 @@ class Story:
         self.exports: list[str] = []
         self.servers: list[subprocess.Popen[bytes]] = []
         self.said = ""
+        given = getattr(names, page.removesuffix(".md").replace("-", "_"), dict)
+        self.names: dict[str, Any] = {"__name__": "shown", **given()}
+        """What the page's Python has defined so far."""
 
     def play(self) -> None:
         for file, text in self.plan.get("write", {}).items():
@@ -105,11 +108,10 @@ class Story:
         if block.file in self.plan.get("elsewhere", []):
             return
         code = compile(self.swapped(block.text), f"{self.page}, below line {block.line}", "exec")
-        given = getattr(names, self.page.removesuffix(".md").replace("-", "_"), dict)
         with ExitStack() as stack:
             for registry in REGISTRIES:  # a file that the block shows registers once more when it is imported
                 stack.enter_context(registry.scoped())
-            exec(code, {"__name__": "shown", **given()})
+            exec(code, self.names)
         self.heard()
 
     def yaml(self, block: Block) -> None:

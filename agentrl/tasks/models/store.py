@@ -1,4 +1,4 @@
-"""Folders that are made once.
+"""Folders that are made once, and the chat template that is put into them.
 
 Invariant: a model folder either does not exist or is complete. It is built under a temporary name beside its place
 and renamed when done, so a run that was killed half way leaves nothing that looks like a model.
@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.resources import share
 
 RECIPE = "agentrl.json"
 """How the folder was made: lets a later call tell whether it already holds what is asked for."""
+TEMPLATE = Path("configs/templates/chatml_tools_compact.jinja")
+
+
+def read_template(file: Path | None = None) -> str:
+    """The text of a chat template, by default of one that shows tools in few tokens. Raises UserError."""
+    file = file or share() / TEMPLATE
+    if not file.is_file():
+        raise UserError(f"chat template {file} does not exist")
+    return file.read_text()
 
 
 def make_once(out: Path, recipe: dict[str, Any], write: Callable[[Path], None]) -> bool:

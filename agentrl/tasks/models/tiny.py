@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from agentrl.core.errors import UserError
-from agentrl.core.resources import share
-from agentrl.tasks.models.store import make_once
+from agentrl.tasks.models.store import make_once, read_template
 from agentrl.tasks.models.tokenizer import read_texts, train_tokenizer
 
-TEMPLATE = Path("configs/templates/chatml_tools_compact.jinja")
 HEAD = 64
 """Size of an attention head."""
 
@@ -58,20 +56,13 @@ def prepare(
     ChatML by default. Raises UserError on unreadable files or when `out` holds something else.
     """
     shape = shape or TinyShape()
-    chat_template = _read_template(template)
+    chat_template = read_template(template)
     texts = [text for file in data for text in read_texts(file, chat_template)]
     if not texts:
         raise UserError(f"no text to train a tokenizer on in {', '.join(map(str, data))}")
     digest = hashlib.sha256("\0".join([chat_template, *texts]).encode()).hexdigest()
     recipe = {"model": "tiny", "seed": seed, "texts and template": digest, **asdict(shape)}
     return make_once(out, recipe, lambda folder: _create(folder, texts, shape, seed, chat_template))
-
-
-def _read_template(template: Path | None) -> str:
-    file = template or share() / TEMPLATE
-    if not file.is_file():
-        raise UserError(f"chat template {file} does not exist")
-    return file.read_text()
 
 
 def _create(folder: Path, texts: list[str], shape: TinyShape, seed: int, chat_template: str) -> None:
