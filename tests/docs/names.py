@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-import agentrl
 from tests.training.test_actor import actor_of
 from tests.training.tiny import ledger, random_batch, tiny, trajectory
 
