@@ -99,7 +99,9 @@ def line(console: "Console", step: int, total: int, metrics: dict[str, float], l
 
 def report(console: "Console", result: "SftResult") -> None:
     """Print the result."""
-    left_out = f" ({result.too_long} longer than data.max_length left out)" if result.too_long else ""
+    counts = (result.too_long, "longer than data.max_length"), (result.below, "below data.min_reward")
+    reasons = ", ".join(f"{count} {why}" for count, why in counts if count)
+    left_out = f" ({reasons} left out)" if reasons else ""
     held = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
     loss = "" if result.final_loss is None else f", final loss {result.final_loss:.4f}"
     console.print(

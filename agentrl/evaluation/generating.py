@@ -194,6 +194,7 @@ class Generator:
         return {
             "response": solution(trajectory, text),
             "messages": trajectory.messages[len(trajectory.row.prompt) :],
+            "tools": trajectory.schemas,
             "finish": trajectory.finish,
             "turns": trajectory.turns,
             "score": float(trajectory.reward or 0.0),
@@ -211,6 +212,7 @@ def record(row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
         "extra_info": row.extra_info,
         "responses": [answer["response"] for answer in answers],
         "messages": [answer["messages"] for answer in answers],
+        "tools": answers[0].get("tools", []) if answers else [],
         "finish": [answer["finish"] for answer in answers],
         "turns": [answer["turns"] for answer in answers],
         "scores": [answer["score"] for answer in answers],
@@ -241,7 +243,7 @@ def _write(out: Path, records: Sequence[dict[str, Any]]) -> None:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.new")
-    nested = ("reward_model", "extra_info", "messages")
+    nested = ("reward_model", "extra_info", "messages", "tools")
     flat = [r | {key: to_json(r[key], str) for key in nested} for r in records]
     try:
         pq.write_table(pa.Table.from_pylist(flat), draft)

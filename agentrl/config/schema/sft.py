@@ -35,6 +35,9 @@ class SftData:
     """For pairs: column with the answer; it is trained on unchanged."""
     response_dict_keys: list[str] | None = None
     """For pairs: keys that lead to the answer in a column of mappings."""
+    min_reward: float | None = None
+    """Least reward of the rows to train on, for rows that are rollouts: dumps of a run, or the output of `agentrl
+    generate`. null: rollouts are refused."""
     tools_key: str = "tools"
     """Column with the schemas of the tools; optional."""
     image_key: str = "images"

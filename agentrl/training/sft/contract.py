@@ -15,6 +15,8 @@ class SftResult:
     """Mean over the last steps of this process, in nats per token; None where a checkpoint had all steps."""
     conversations: int
     too_long: int
+    below: int
+    """Rollouts with a reward under `data.min_reward`, or none."""
     val_loss: float | None
     """Of the last validation."""
 

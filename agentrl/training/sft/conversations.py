@@ -20,6 +20,7 @@ from agentrl.data.overlong import truncate
 from agentrl.data.plain import mapping, plain
 from agentrl.data.sources import split_files
 from agentrl.training.sft.custom_conversations import custom_ledgers
+from agentrl.training.sft.rollouts import answered, is_answered, is_trajectory, trajectory_ledgers
 from agentrl.trajectory.ledger import NO_VERSION, Ledger, Source
 
 Record = dict[str, Any]
@@ -35,6 +36,8 @@ class Conversations:
 
     ledgers: list[Ledger]
     too_long: int
+    below: int = 0
+    """Rollouts with a reward under `data.min_reward`, or none."""
 
 
 def read_conversations(
@@ -44,29 +47,46 @@ def read_conversations(
 
     Raises UserError for a row that is no conversation, and when no row fits.
     """
-    ledgers, too_long = [], 0
+    found = Conversations([], 0)
     if sources := split_files(files or data.train_files)[1]:
         raise UserError(f"{what}: {sources[0]} makes prompts without answers; name files of conversations")
     read = custom_ledgers if data.custom_cls.path else _ledgers
-    for whole, where in islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None):
-        ledger = _fitted(whole, data, where=where)
-        if ledger is None:
-            too_long += 1
+    rows = islice(read(data, chat, files or data.train_files, what), limit if limit >= 0 else None)
+    for whole, where in rows:
+        ledger = whole and _fitted(whole, data, where=where)
+        if ledger:
+            found.ledgers.append(ledger)
         else:
-            ledgers.append(ledger)
-    if not ledgers:
-        raise UserError(
-            f"{what}: none of {plural(too_long, 'conversation')} fits into data.max_length={data.max_length}; raise it"
-        )
-    return Conversations(ledgers, too_long)
+            found.below += whole is None
+            found.too_long += whole is not None
+    if not found.ledgers:
+        raise UserError(_nothing_left(found, data, what))
+    return found
 
 
-def _ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger, str]]:
-    """Rows as ledgers, each with its file and line."""
+def _nothing_left(found: Conversations, data: SftData, what: str) -> str:
+    if not found.too_long:
+        return f"{what}: none of {plural(found.below, 'rollout')} has a reward of data.min_reward={data.min_reward}"
+    count = plural(found.too_long, "conversation")
+    return f"{what}: none of {count} fits into data.max_length={data.max_length}; raise it"
+
+
+def _ledgers(data: SftData, chat: Chat, files: Any, what: str) -> Iterator[tuple[Ledger | None, str]]:
+    """Rows as ledgers, each with its file and line; None: a rollout that is not trained on."""
     for file in paths(files, what):
         for number, record in enumerate(read_records(file), start=1):
             where = f"{file}:{number}"
-            yield _ledger(record, data, chat, where=where), where
+            yield from ((ledger, where) for ledger in _of_row(record, data, chat, where))
+
+
+def _of_row(record: Record, data: SftData, chat: Chat, where: str) -> Iterator[Ledger | None]:
+    if is_trajectory(record):
+        yield from trajectory_ledgers(record, data, chat, where)
+    elif is_answered(record):
+        rows = answered(record, data, where)
+        yield from (None if row is None else _ledger(row, data, chat, where=where) for row in rows)
+    else:
+        yield _ledger(record, data, chat, where=where)
 
 
 def _ledger(record: Record, data: SftData, chat: Chat, *, where: str) -> Ledger:

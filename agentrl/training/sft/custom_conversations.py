@@ -59,10 +59,11 @@ def _ledger(item: Any, where: str) -> Ledger:
     ids, mask = ([value for value, real in zip(column, shown, strict=True) if real] for column in (ids, mask))
     if not any(mask[1:]):
         raise UserError(f"{where} has no token to train on: loss_mask is 0 after the first")
-    return _recorded(ids, [False, *map(bool, mask[1:])])
+    return recorded_ledger(ids, [False, *map(bool, mask[1:])])
 
 
-def _recorded(ids: Sequence[int], trained: Sequence[bool]) -> Ledger:
+def recorded_ledger(ids: Sequence[int], trained: Sequence[bool]) -> Ledger:
+    """A ledger of given tokens, of which the first is not trained on."""
     ledger, at = Ledger(), 0
     for turn, (own, run) in enumerate(groupby(trained)):
         part = list(ids[at : (at := at + sum(1 for _ in run))])
