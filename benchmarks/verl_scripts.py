@@ -33,8 +33,7 @@ from agentrl.config.checks import files, ready
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.config.sources import Source, read_sources
 from agentrl.config.sources.launches import find_launch
-from agentrl.config.sources.shell.marks import MARK
-from agentrl.config.sources.shell.state import Field
+from agentrl.config.sources.marks import MARK, Word
 from agentrl.config.validate import TRAINING
 from agentrl.core.errors import UserError
 from agentrl.verl.programs import arguments_of, find_program
@@ -258,7 +257,7 @@ def run_bash(tree: Path, script: Path, arguments: Sequence[str]) -> list[list[st
 def noted(text: str) -> Iterator[list[str]]:
     for entry in text.split("\n\0"):
         words = entry.split("\0")[:-1]
-        launch = find_launch([Field(word, 0) for word in words]) if words else None
+        launch = find_launch([Word(word) for word in words]) if words else None
         if launch is not None and launch.program:
             yield [launch.program, *(word.text for word in launch.arguments)]
 

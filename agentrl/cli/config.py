@@ -174,7 +174,7 @@ def _print_checked(
 def _title(checked: "Checked", file: Path) -> str:
     source = checked.source
     by_ray = ", by ray job submit" if source.launcher == "ray" else ""
-    perhaps = "" if source.certain else ", if a condition about the machine is true"
+    perhaps = "" if source.certain else ", found in the text (bash did not start it: values of variables are unknown)"
     return f"{file.name}:{source.line} {source.program}{by_ray}{perhaps}" if source.program else file.name
 
 

@@ -145,14 +145,14 @@ def test_the_file_that_a_script_chooses_is_read(tmp_path: Path, monkeypatch: pyt
 def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text(
-        'name="run-$(date +%m%d)"\n'
+        'name="run-$(nvidia-smi -L)"\n'
         "prompt=$((1024 * 2))\n"
         "batch=$((prompt / 4 + 1))\n"
         'HOME_DIR=${HOME_DIR:-"${SCRATCH}/verl"}\n'
         "ray job submit -- python3 -m recipe.dapo.main_dapo \\\n"
         "  +rollout@actor_rollout_ref.rollout=mine data.max_prompt_length=${prompt} data.train_batch_size=$batch \\\n"
         "  actor_rollout_ref.rollout.max_model_len=$((prompt + 1024 * 20)) \\\n"
-        '  data.train_files="${HOME_DIR}/a.parquet" trainer.experiment_name="${name}" trainer.nnodes=$((NODES))\n'
+        '  data.train_files="${HOME_DIR}/a.parquet" trainer.experiment_name="${name}" trainer.nnodes=$((4 - 2))\n'
     )
     source = read_source(file)
     assert not source.mistakes
@@ -163,7 +163,7 @@ def test_sums_defaults_and_commands_in_a_script(tmp_path: Path) -> None:
         "max_model_len": 22528,
         "train_files": "${oc.env:SCRATCH}/verl/a.parquet",
         "experiment_name": "run-${oc.env:COMMAND}",
-        "nnodes": "${oc.env:NUMBER}",
+        "nnodes": 2,
     }
     assert {verdict.kind for verdict in judged(file).values()} <= {"same", "moved"}
 

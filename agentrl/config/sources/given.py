@@ -32,9 +32,9 @@ class Source:
     launcher: str = ""
     """python, torchrun or ray."""
     certain: bool = True
-    """Whether the script starts it under all of its conditions."""
+    """Whether bash started it; else it was found in the text."""
     words: tuple[str, ...] = ()
-    """What the program gets, as the shell would pass it, with marks for what is not known."""
+    """Words that the program gets, with marks for what is not known."""
     lost: list[tuple[int, str]] = field(default_factory=list)
     """Line and text of words that stand behind the command, and that it does not get."""
     unset: frozenset[str] = frozenset()

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from agentrl.config.sources.shell.marks import unsure
-from agentrl.config.sources.shell.state import Field
+from agentrl.config.sources.marks import Word, unsure
 
 PYTHON = re.compile(r"python[\d.]*")
 VALUED = ("-X", "-W", "--check-hash-based-pycs")
@@ -22,16 +21,14 @@ class Launch:
     """A program and what it is given."""
 
     program: str
-    """A module's name, or a file; "" for `python -c`."""
-    arguments: tuple[Field, ...]
+    """A module's name, or a file."""
+    arguments: tuple[Word, ...]
     launcher: str
-    processes: tuple[tuple[str, Field], ...] = ()
+    processes: tuple[tuple[str, Word], ...] = ()
     """nnodes and n_gpus_per_node as given to torchrun."""
-    code: str = ""
-    """What follows `-c`."""
 
 
-def find_launch(words: Sequence[Field]) -> Launch | None:
+def find_launch(words: Sequence[Word]) -> Launch | None:
     """The program of a command such as `nohup env A=1 python3 -u -m verl.trainer.main_ppo a=b`."""
     by_ray = [word.text for word in words[:3]] == ["ray", "job", "submit"]
     for number, word in enumerate(words):
@@ -43,12 +40,12 @@ def find_launch(words: Sequence[Field]) -> Launch | None:
         else:
             continue
         if launch is not None and by_ray:
-            return Launch(launch.program, launch.arguments, "ray", launch.processes, launch.code)
+            return Launch(launch.program, launch.arguments, "ray", launch.processes)
         return launch
     return None
 
 
-def _python(words: Sequence[Field]) -> Launch | None:
+def _python(words: Sequence[Word]) -> Launch | None:
     at = 0
     while at < len(words):
         text = words[at].text
@@ -56,15 +53,15 @@ def _python(words: Sequence[Field]) -> Launch | None:
             module, rest = words[at + 1].text, words[at + 2 :]
             return _torchrun(rest) if module in TORCHRUN else Launch(module, tuple(rest), "python")
         if text == "-c" and at + 1 < len(words):
-            return Launch("", tuple(words[at + 2 :]), "python", code=words[at + 1].text)
+            return None
         if not text.startswith("-"):
             return Launch(module_of(text), tuple(words[at + 1 :]), "python")
         at += 2 if text in VALUED else 1
     return None
 
 
-def _torchrun(words: Sequence[Field]) -> Launch | None:
-    at, processes = 0, list[tuple[str, Field]]()
+def _torchrun(words: Sequence[Word]) -> Launch | None:
+    at, processes = 0, list[tuple[str, Word]]()
     while at < len(words):
         option, sign, value = words[at].text.partition("=")
         if option in ("-m", "--module") and at + 1 < len(words):
@@ -76,7 +73,7 @@ def _torchrun(words: Sequence[Field]) -> Launch | None:
             value = words[at].text if at < len(words) else ""
         if (found := PROCESSES.fullmatch(option)) and not unsure(value):
             key = "nnodes" if found[1] == "nnodes" else "n_gpus_per_node"
-            processes.append((key, Field(value, words[min(at, len(words) - 1)].line)))
+            processes.append((key, Word(value, words[min(at, len(words) - 1)].line)))
         at += 1
     return None
 

@@ -1,4 +1,4 @@
-"""Shell scripts: the programs that they start, with the settings that those get. No shell runs."""
+"""Shell scripts: the programs that they start, with the settings that those get."""
 
 import importlib.util
 import os
@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config.presets import shipped
+from agentrl.config.sources.bash import SECONDS, BashRun, named_files, run_bash
 from agentrl.config.sources.given import Given, Source
 from agentrl.config.sources.launches import Launch, find_launch
-from agentrl.config.sources.shell import Command, Ended, Shell
-from agentrl.config.sources.shell.builtins import find_script
-from agentrl.config.sources.shell.marks import MARK, unsure
-from agentrl.config.sources.shell.state import Field
+from agentrl.config.sources.marks import MARK, Word, mark, unsure
+from agentrl.config.sources.text import BY_BASH, ScriptText, needed
 from agentrl.config.sources.yaml_files import YamlFiles
 from agentrl.core.errors import UserError
 
@@ -24,119 +23,130 @@ HYDRA = re.compile(r"(verl\.(trainer|experimental)|recipe\.(\w+\.)*main_\w+$|rec
 """Programs whose every word is a setting or an option."""
 EMPTY = "an empty word is passed here: remove the blank behind a \\, or the quotes around a variable that is empty"
 OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "folder", "-cp": "folder", "--config-dir": "folder"}
+ARGUMENTS = 9
+"""Arguments that a script gets where nobody knows them."""
+IMPORTED = re.compile(r"-c\s+['\"]\s*import (\w+)")
 
 
 def read_script(file: Path, arguments: Sequence[str] = ()) -> list[Source]:
-    """Each program that a script starts, in order. Raises UserError when it does not end, or is no text.
+    """Each program that a script starts, in order. Raises UserError when it does not end.
 
-    A script that starts nothing without arguments is read once more as if it had some, which nobody knows.
+    A script that starts nothing without arguments is run once more with some that nobody knows. Where bash starts
+    nothing at all, or no sandbox works here, the programs are those in the text.
     """
     programs = _Programs(file)
-    found = programs.read(arguments)
-    if not found and not arguments:
-        found = _Programs(file).read(None)
-        for source in found:
-            source.mistakes += [(line, text) for line, text in programs.missing if not text[0].isdigit()]
-    return found
+    return programs.started(arguments) or programs.written()
 
 
 class _Programs:
-    """Collects what a script starts."""
+    """The programs of a script and of the scripts that it names."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.found = file, list[Source]()
-        self.missing: list[tuple[int, str]] = []
+        shells = {path: text for path, text in named_files(file).items() if path.suffix not in (".yaml", ".yml")}
+        texts = [ScriptText(path, text.decode(errors="replace")) for path, text in shells.items()]
+        self.file, self.texts = file, texts or [ScriptText(file, "")]
+        self.texts[0].file = file  # as the user names it
+        self.unset = needed(self.texts, os.environ)
+        self.stop: tuple[int, str] | None = None
+        """Line and message with which bash ended the script."""
 
-    def read(self, arguments: Sequence[str] | None) -> list[Source]:
-        shell = Shell(self.file, dict(os.environ), arguments, self._started)
-        shell.run()
-        self.missing = shell.missing
-        return self.found
+    def started(self, arguments: Sequence[str]) -> list[Source]:
+        """Those that bash starts. Raises UserError for a script that does not end."""
+        run = self._run(arguments)
+        found = self._sources(run) if run else []
+        if run is None or found or arguments:
+            return found
+        self.stop = run.stop
+        asked = self._run([mark(f"ARG_{number}") for number in range(1, ARGUMENTS + 1)])
+        return self._sources(asked) if asked else []
 
-    def _started(self, shell: Shell, command: Command) -> Ended:
-        words = command.words
-        if words[0].text in ("bash", "sh") and (inner := self._inner_script(shell, words[1:])):
-            return inner
+    def written(self) -> list[Source]:
+        """Those in the text, each with the settings that stand there outside of any program, in arrays for example."""
+        text, folder, found, apart = self.texts[0], str(Path.cwd()), list[Source](), list[Word]()
+        for words in text.commands:
+            if find_launch(words):
+                self._add(found, text, folder, words, certain=False)
+            else:
+                apart += [word for word in words if DOTTED.fullmatch(word.text)]
+        for source in found:
+            source.mistakes += [self.stop] if self.stop else []
+            for word in apart:
+                _add(source, text.file, word)
+        return found
+
+    def _run(self, arguments: Sequence[str]) -> BashRun | None:
+        code = "\n".join(text.text for text in self.texts)
+        named = set(re.findall(r"\w+", code))
+        variables = {name: value for name, value in os.environ.items() if name in named - BY_BASH}
+        missing = [name for name in set(IMPORTED.findall(code)) if importlib.util.find_spec(name) is None]
+        variables |= {name: mark(name) for name in self.unset} | {"AGENTRL_MISSING": " ".join(missing)}
+        run = run_bash(self.file, arguments, variables)
+        if run and run.endless:
+            raise UserError(f"{self.file} does not end: bash was stopped after {SECONDS:g} s")
+        return run
+
+    def _sources(self, run: BashRun) -> list[Source]:
+        found: list[Source] = []
+        for called in run.commands:
+            launch = find_launch([Word(word) for word in called.words])
+            name = re.escape(launch.program if launch else called.words[0])
+            text = next((text for text in self.texts if text.line_of(name)), self.texts[0])
+            words = text.place(called.words, text.line_of(name))
+            self._add(found, text, called.folder, words, certain=True)
+        for source in found:
+            source.mistakes += self.texts[0].ends_unset(self.unset)
+        return found
+
+    def _add(self, found: list[Source], text: ScriptText, folder: str, words: Sequence[Word], *, certain: bool) -> None:
+        """The program of a command, if there is one; or settings without a program."""
         launch = find_launch(words)
-        if launch is not None and launch.code:
-            return _imports(launch.code)
         settings = [word for word in words if SETTING.fullmatch(word.text)]
-        if launch is None:
-            self._without_program(command)
-        elif launch is not None and (settings or HYDRA.match(launch.program) or "model_merger" in launch.program):
-            self.found.append(_read_program(shell, command, launch))
-        return Ended()
+        if launch is not None:
+            if settings or HYDRA.match(launch.program) or "model_merger" in launch.program:
+                found.append(self._program(launch, text.file, folder, words[0].line, certain))
+        elif found and words and DOTTED.fullmatch(words[0].text):
+            found[-1].lost += [(word.line, MARK.sub(r"$\1", word.text)) for word in words]
+        elif dotted := [word for word in words[1:] if DOTTED.fullmatch(word.text)]:
+            source = Source(line=words[0].line, certain=certain)
+            for word in dotted:
+                _add(source, text.file, word)
+            found.append(source)
 
-    def _inner_script(self, shell: Shell, words: Sequence[Field]) -> Ended | None:
-        """`bash -c text`, `bash file arguments`."""
-        words = [word for word in words if not re.fullmatch(r"-[a-bd-z]+", word.text)]
-        if len(words) > 1 and re.fullmatch(r"-[a-z]*c", words[0].text):
-            shell.inner(words[1].text, words[1].line, words[3:])
-            return Ended()
-        script = find_script(shell, words[0].text) if words else None
-        if script is None:
-            return None
-        shell.script(script, words[1:], same=False)
-        return Ended()
-
-    def _without_program(self, command: Command) -> None:
-        """Settings that stand where a program should: those of a line that a comment cut off, most often."""
-        settings = [word for word in command.words if DOTTED.fullmatch(word.text)]
-        if settings and DOTTED.fullmatch(command.words[0].text) and self.found:
-            self.found[-1].lost += [(command.line, MARK.sub(r"$\1", word.text)) for word in command.words]
-        if not settings or DOTTED.fullmatch(command.words[0].text):
-            return
-        source = Source(program="", line=command.line, certain=command.certain)
-        for word in settings:
-            _add(source, command.file, word)
-        self.found.append(source)
+    def _program(self, launch: Launch, file: Path, folder: str, line: int, certain: bool) -> Source:
+        words = tuple(word.text for word in launch.arguments)
+        source = Source(program=launch.program, line=line, launcher=launch.launcher, words=words, unset=self.unset)
+        source.certain = certain
+        options: dict[str, Word] = {}
+        rest = list(_without_options(launch.arguments, options))
+        _read_chosen(source, [Path(folder), *file.resolve().parents], launch, options)
+        for key, value in launch.processes:
+            if value.text.isdigit():
+                source.settings.append(Given(file, value.line, f"trainer.{key}", int(value.text)))
+        for word in rest:
+            if SETTING.fullmatch(word.text) or (HYDRA.match(launch.program) and not MARK.fullmatch(word.text)):
+                _add(source, file, word)
+        return source
 
 
-def _imports(code: str) -> Ended:
-    """How `python -c 'import name'` ends is known; what other code prints is not."""
-    found = re.fullmatch(r"\s*import (\w+)\s*", code)
-    if found is None:
-        return Ended()
-    return Ended("", "ok" if importlib.util.find_spec(found[1]) else "failed")
-
-
-def _read_program(shell: Shell, command: Command, launch: Launch) -> Source:
-    words = tuple(word.text for word in launch.arguments)
-    unset = frozenset(shell.expander.unset)
-    source = Source(program=launch.program, line=command.line, launcher=launch.launcher, words=words, unset=unset)
-    source.certain = command.certain
-    options: dict[str, Field] = {}
-    rest = list(_without_options(launch.arguments, options))
-    _read_chosen(source, shell, launch, options)
-    for key, value in launch.processes:
-        if value.text.isdigit():
-            source.settings.append(Given(command.file, value.line, f"trainer.{key}", int(value.text)))
-    for word in rest:
-        if SETTING.fullmatch(word.text) or (HYDRA.match(launch.program) and not MARK.fullmatch(word.text)):
-            _add(source, command.file, word)
-    return source
-
-
-def _without_options(words: Sequence[Field], options: dict[str, Field]) -> Iterator[Field]:
+def _without_options(words: Sequence[Word], options: dict[str, Word]) -> Iterator[Word]:
     """The words that are no options; those that choose a file go to `options`."""
     left = iter(words)
     for word in left:
         option, sign, value = word.text.partition("=")
         if option in OPTIONS:
-            chosen = Field(value, word.line) if sign else next(left, None)
+            chosen = Word(value, word.line) if sign else next(left, None)
             options |= {OPTIONS[option]: chosen} if chosen else {}
         elif not word.text.startswith("-"):
             yield word
 
 
-def _read_chosen(source: Source, shell: Shell, launch: Launch, options: Mapping[str, Field]) -> None:
+def _read_chosen(source: Source, around: Sequence[Path], launch: Launch, options: Mapping[str, Word]) -> None:
     """The YAML that is chosen, where it can be found: its settings come first."""
     if "name" not in options:
         return
     name, folder = options["name"], options["folder"].text if "folder" in options else ""
-    around = [Path(shell.state.folder), *shell.file.resolve().parents]
     beside = Path(*launch.program.split(".")[:-1])  # where Hydra looks
-    places = [place / folder for place in (*around, shell.file.parent)] if folder else []
+    places = [place / folder for place in around] if folder else []
     places += [place / beside / (folder or "config") for place in around]
     for place in places:
         if (file := place / f"{name.text.removesuffix('.yaml')}.yaml").is_file():
@@ -150,7 +160,7 @@ def _read_chosen(source: Source, shell: Shell, launch: Launch, options: Mapping[
     )
 
 
-def _add(source: Source, file: Path, word: Field) -> None:
+def _add(source: Source, file: Path, word: Word) -> None:
     """What a word sets."""
     from agentrl.config.overrides import parse_override
 
