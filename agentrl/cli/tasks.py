@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.core.errors import UserError
 
@@ -29,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--task", metavar="NAME", action="append", help="only this one, or those like it: 'git-*'")
     check.add_argument("--jobs", metavar="N", type=int, default=2, help="tasks at a time (default: 2)")
     check.add_argument("--logs", metavar="FOLDER", help="keep what the tests wrote (default: it is not kept)")
+    check.add_argument(
+        "--pass-env", metavar="NAME", action="append", default=[], help="a variable of this shell that tasks may have"
+    )
     check.add_argument("--provider", metavar="NAME", default="docker", help="of containers (default: docker)")
 
     clean = actions.add_parser("clean", help="remove containers, networks and images that runs have left")
@@ -71,11 +74,12 @@ def _check(args: argparse.Namespace) -> int:
         raise UserError(f"--task: {args.folder} has no such task; it has {', '.join(tasks)}")
     table = CheckTable(Console(highlight=False, soft_wrap=True), chosen)
     with tempfile.TemporaryDirectory(prefix="agentrl-tasks-") as unkept:
-        asyncio.run(_checked(chosen, args.provider, Path(args.logs or unkept), args.jobs, table))
+        options = {"logs": Path(args.logs or unkept), "jobs": args.jobs, "pass_env": args.pass_env}
+        asyncio.run(_checked(chosen, args.provider, table, **options))
     return table.close()
 
 
-async def _checked(tasks: dict[str, Path], provider: str, logs: Path, jobs: int, table: "CheckTable") -> None:
+async def _checked(tasks: dict[str, Path], provider: str, table: "CheckTable", **options: Any) -> None:
     from agentrl.core.points import CONTAINER_PROVIDERS
     from agentrl.tasks.harbor.check import check_tasks
 
@@ -83,7 +87,7 @@ async def _checked(tasks: dict[str, Path], provider: str, logs: Path, jobs: int,
     try:
         if hasattr(containers, "ready"):
             await containers.ready()
-        async for report in check_tasks(tasks, containers, logs, jobs=jobs):
+        async for report in check_tasks(tasks, containers, **options):
             table.add(report)
     finally:
         await containers.close()

@@ -34,6 +34,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "fsdp_config.mixed_precision.reduce_dtype": STORED,
     "model.dtype": STORED,
     "model.fused_kernel_options.impl_backend": ("triton", "torch"),
+    "reward.on_failure": ("mask", "zero"),
     "reward.reward_model.model.dtype": STORED,
     "reward.reward_manager.source": ("register", "importlib"),
     "rollout.multi_turn.tokenization_sanity_check_mode": ("disable", "strict", "ignore_strippable"),

@@ -79,7 +79,8 @@ def _harmless(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo | None:
     if member.islnk():
         member = member.replace(linkname=_below(member.linkname), deep=False)
     there = member.islnk() and os.path.isfile(folder / member.linkname)
-    if not member.name or not (member.isfile() or member.isdir() or there):
+    kind = member.isfile() or member.isdir() or there
+    if not member.name or not kind or member.issparse():  # a few bytes may stand for all of the disk
         return None
     try:
         return tarfile.data_filter(member, str(folder))

@@ -29,14 +29,17 @@ class ContainerSpec:
     """User of commands that name none: a name, a number, or two numbers (user:group); None: the image's."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of all commands."""
-    cpus: float = 1.0
-    memory_mb: int = 2048
+    cpus: float | None = 1.0
+    """None: no limit; so too below."""
+    memory_mb: int | None = 2048
     storage_mb: int | None = None
-    """Most MiB written to its disk; None: no limit."""
-    processes: int = 512
-    """Most processes at once."""
+    """Most MiB written to its disk."""
+    processes: int | None = 512
+    """Most processes at once; None: so many that it cannot use up the machine's."""
     entrypoint: bool = True
     """Whether its image's entrypoint runs beside the commands, from the start on: it may start services."""
+    command: tuple[str, ...] = ()
+    """Runs beside the commands, from the start on, as the entrypoint's words where there is one."""
     network: Network = "none"
     allowed: tuple[str, ...] = ()
     """Hosts that `allow` lets through."""

@@ -9,9 +9,11 @@ def write_atomic(path: Path, chunks: Iterable[str]) -> None:
     """Replace `path` by the chunks as UTF-8: all of them or, when anything fails, none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_of(path, os.getpid())
+    draft.unlink(missing_ok=True)
     try:
-        # No newline translation: what is written must be what a later run would write.
-        with draft.open("w", encoding="utf-8", newline="") as file:
+        # Never through a link that lies there. No newline translation: what is written must be what a later run would
+        # write.
+        with draft.open("x", encoding="utf-8", newline="") as file:
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())

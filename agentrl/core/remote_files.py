@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside
 
 SHARED_MEMORY = Path("/dev/shm")
 CACHE = "AGENTRL_CACHE"
@@ -49,7 +50,10 @@ def fetch(url: str, what: str, *, into: Path | None = None, marker: str | None =
     def get(draft: Path) -> None:
         if not place.exists(remote):
             raise UserError(f"{what}: there is no {url}")
-        place.get(remote.rstrip("/"), str(draft), recursive=place.isdir(remote))
+        folder = place.isdir(remote)
+        for name in place.find(remote) if folder else ():  # a bucket may have names with ..
+            inside(draft / name.removeprefix(remote).lstrip("/"), draft, links=False)
+        place.get(remote.rstrip("/"), str(draft), recursive=folder)
 
     return _once(local, get, f"{what}: {url} cannot be fetched")
 

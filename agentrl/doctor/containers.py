@@ -29,9 +29,10 @@ def check_containers(config: Any, rows: Iterable[Row]) -> None:
     if not rows:
         return
     import_external(config.model.external_lib, "model")  # may register formats
-    specs = {(str(spec.image), str(spec.build)): spec for spec in (task_for(row).spec for row in rows)}
+    containers = config.rollout.containers
+    specs = {(str(spec.image), str(spec.build)): spec for spec in (task_for(row, containers).spec for row in rows)}
     if not config.rollout.agent.num_workers:
-        _prepared(config.rollout.containers, [*specs.values()][:MOST_IMAGES])
+        _prepared(containers, [*specs.values()][:MOST_IMAGES])
 
 
 def _prepared(settings: Containers, specs: list[ContainerSpec]) -> None:

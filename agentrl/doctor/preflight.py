@@ -129,7 +129,7 @@ def _check_rows(config: Any, files: Iterable[Any], what: str, *, trains: bool) -
     silent = [uid for rows in read for uid, messages in islice(rows.prompts(), MOST_ROWS) if not _has_user(messages)]
     names = {row.agent_name for row in first if row.agent_name}.union(*(rows.agent_names() for rows in read))
     for name in sorted(names) if config.model.external_lib is None else ():
-        loop_class(name, agent.agent_loop_config_path)
+        loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
     check_containers(config, first)
     some = f"{plural(len(silent), 'row')} {'has' if len(silent) == 1 else 'have'}"
     return [f"{what}: {some} no user message (first: {silent[0]}); many chat templates refuse that"] if silent else []

@@ -63,20 +63,23 @@ def prompt_tools(config: Config, tools: ToolSet, row: Row) -> list[dict[str, Any
     """Schemas of the tools in a row's prompt."""
     agent, multi_turn = config.rollout.agent, config.rollout.multi_turn.enable
     name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn)
-    return loop_class(name, agent.agent_loop_config_path).prompt_tools(row, tools)
+    return loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop).prompt_tools(row, tools)
 
 
 def runs_programs(config: Config, rows: Sequence[Row]) -> bool:
     """Whether an agent program (docs/gateway.md) plays one of the rows."""
-    path = config.rollout.agent.agent_loop_config_path
-    return any(issubclass(loop_class(name, path), ProgramAgent) for name in _loop_names(config, rows))
+    agent = config.rollout.agent
+    loops = (
+        loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop) for name in _loop_names(config, rows)
+    )
+    return any(issubclass(loop, ProgramAgent) for loop in loops)
 
 
 def _loops(config: Config, rows: Sequence[Row]) -> Iterator[Finding]:
     agent, multi_turn = config.rollout.agent, config.rollout.multi_turn
     names = _loop_names(config, rows)
     for name in names:
-        found = loop_class(name, agent.agent_loop_config_path)
+        found = loop_class(name, agent.agent_loop_config_path, agent.default_agent_loop)
         if not (found.uses_tools or issubclass(found, ProgramAgent)) and multi_turn.enable:
             fix = "set agent_name to tool_agent in the rows, or remove the column"
             yield warning(f"multi-turn is on, but rows name the agent loop {name}: no tools for them", fix)

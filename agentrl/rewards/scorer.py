@@ -1,8 +1,8 @@
 """The reward of a trajectory: the reward function's score plus those of its tools and its interaction.
 
 Invariants: the function gets the model's own text only, never a tool's; a failure of the function (exception, timeout,
-no number) is an infrastructure error that masks the sample, never a score of 0; a UserError ends the run; a trajectory
-that already is an infrastructure error is not scored.
+no number) masks the sample, unless `reward.on_failure` is zero; a UserError ends the run; a trajectory that already is
+an infrastructure error is not scored.
 """
 
 import logging
@@ -18,6 +18,7 @@ from agentrl.config.schema.reward import Reward
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
 from agentrl.rewards.arguments import arguments
+from agentrl.rewards.failures import without_verdict
 from agentrl.rewards.function import RewardFn
 from agentrl.rewards.managers import Manager, manager_for
 from agentrl.rewards.overlong import Overlong
@@ -65,6 +66,7 @@ class Scorer:
         Raises UserError when nothing can give a score.
         """
         self.fn, self.decode, self.sandbox, self.overlong = fn, decode, sandbox, overlong
+        self.on_failure = reward.on_failure
         self.manager = manager or (None if fn is None else manager_for(reward, fn))
         self.reward_model, self.reward_model_weight = reward_model, reward.reward_model.weight
         judged = self.manager is not None or bool(reward_model is not None and self.reward_model_weight)
@@ -97,7 +99,7 @@ class Scorer:
                 extra["reward_model"] = await self._model_score(self.reward_model, trajectory)
                 score += self.reward_model_weight * extra["reward_model"]
         except InfraError as error:
-            trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, str(error)
+            without_verdict(trajectory, str(error), self.on_failure)
             self._report(error)
             return
         finally:
@@ -127,7 +129,8 @@ class Scorer:
         kind = type(error.__cause__).__name__
         if kind not in self._reported:
             self._reported.add(kind)
-            log.warning("%s (the sample is masked; further ones of this kind are only counted)", error)
+            become = "is masked" if self.on_failure == "mask" else "scores 0"
+            log.warning("%s (the sample %s; further ones of this kind are only counted)", error, become)
 
     async def _model_score(self, judge: Judge, trajectory: Trajectory) -> float:
         score = await judge(trajectory)

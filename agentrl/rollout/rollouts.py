@@ -67,7 +67,7 @@ class Rollouts:
         if isinstance(judging, Scorer):
             check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
-        self.tasks = TaskRunner(rollout.containers)
+        self.tasks = TaskRunner(rollout.containers, on_failure=config.reward.on_failure)
         self.scheduler: Scheduler | Spread = Scheduler(
             self.env,
             self._loop_for,
@@ -222,4 +222,4 @@ class Rollouts:
     def _loop_for(self, row: Row) -> type[AgentLoop]:
         agent, multi_turn = self.config.rollout.agent, self.config.rollout.multi_turn
         name = loop_name(row.agent_name, agent.default_agent_loop, multi_turn=multi_turn.enable)
-        return self._loops(name, agent.agent_loop_config_path)
+        return self._loops(name, agent.agent_loop_config_path, agent.default_agent_loop)

@@ -1,7 +1,7 @@
 """What a task format is: how a row's task prepares its container, and how it is scored there.
 
 Invariants: the verifier's files come into the container only after the agent has ended; a failure of the container
-or of the verifier's set-up is an InfraError and masks the trajectory; a test that fails is a reward of 0.
+or of the verifier, or one that takes too long, is an InfraError; a test that fails is a reward of 0.
 """
 
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ class TaskFormat(Protocol):
 
     It may have `set_up_timeout` and `verify_timeout`, in seconds: more than that is an infrastructure error; and
     `further`, a sequence of ContainerSpec: containers that `verify` starts, whose images are prepared with its own.
+    A class that takes the keyword `pass_env` gets `rollout.containers.pass_env`.
     """
 
     @property

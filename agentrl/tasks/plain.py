@@ -64,6 +64,7 @@ FIELDS: dict[str, Kind] = {
     "storage_mb": WHOLE,
     "processes": WHOLE,
     "entrypoint": SWITCH,
+    "command": NAMES,
     "network": TEXT,
     "allowed": NAMES,
     "build_timeout": NUMBER,
@@ -103,13 +104,14 @@ class PlainContainer:
             raise InfraError(f"set_up ended with code {done.code}: {last_line(done.output)}")
 
     async def verify(self, container: Container, logs: Path) -> Verdict | None:
-        """Run `verify`; one that takes too long is a 0, for the agent's work may hang."""
+        """Run `verify`. Raises InfraError where it takes too long."""
         if self._verify is None:
             return None
         done = await container.exec(self._verify, timeout=self._verify_limit)
         (logs / "verify.log").write_text(done.output, encoding="utf-8")
-        late = f"\nverify took longer than its {self._verify_limit:g} s" if done.code is None else ""
-        return Verdict(_reward(done), output=f"{done.output}{late}"[-TAIL:])
+        if done.code is None:
+            raise TookTooLong("verify", self._verify_limit)
+        return Verdict(_reward(done), output=done.output[-TAIL:])
 
 
 def _read(key: str, value: Any) -> Any:
@@ -124,8 +126,6 @@ def _read(key: str, value: Any) -> Any:
 
 
 def _reward(done: Done) -> float:
-    if done.code is None:
-        return 0.0
     with suppress(ValueError):
         number = float(last_line(done.stdout))
         if isfinite(number):

@@ -3,7 +3,8 @@
 Invariants:
 - a container belongs to one try of one trajectory. It is stopped when the try ends, also by an error or a
   cancellation; where the run's reward function scores it, when that has ended;
-- each phase has a limit of its own, and none counts towards the agent's; a phase that fails masks the trajectory;
+- each phase has a limit of its own, and none counts towards the agent's; a phase that fails masks the trajectory, but
+  for a verification where `reward.on_failure` is zero;
 - an agent that ended by an infrastructure error is not verified; one that ended in any other way is;
 - images are prepared beside the run, ahead of need.
 """
@@ -21,9 +22,12 @@ from pathlib import Path
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers import Container, ContainerProvider, ContainerSpec
+from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS
+from agentrl.core.registry import is_path
 from agentrl.core.shares import share_of, worker
+from agentrl.rewards.failures import without_verdict
 from agentrl.tasks.format import SET_UP_TIMEOUT, VERIFY_TIMEOUT, TaskFormat, Verdict
 from agentrl.tasks.images import PreparedImages
 from agentrl.tasks.phases import Phase, TookTooLong, phase
@@ -54,8 +58,9 @@ class TaskRunner:
     """The containers of a run's trajectories. Belongs to one event loop; without rows that ask for it, it does
     nothing."""
 
-    def __init__(self, containers: Containers | None = None) -> None:
-        self.containers = containers or Containers()
+    def __init__(self, containers: Containers | None = None, *, on_failure: str = "mask") -> None:
+        """`on_failure`: `reward.on_failure`."""
+        self.containers, self.on_failure = containers or Containers(), on_failure
         self._running: dict[int, tuple[Container, asyncio.Task[None] | None]] = {}
         """By id, each container that may exist, with the task that stops it."""
         self.phases: Counter[str] = Counter()
@@ -70,7 +75,7 @@ class TaskRunner:
     def expect(self, rows: Iterable[Row]) -> None:
         """Begin to prepare the images of rows. Raises UserError for a row that describes no container."""
         for row in {row.uid: row for row in rows if row.task}.values():
-            task = task_for(row)
+            task = task_for(row, self.containers)
             for spec in (task.spec, *_further(task)):
                 self._images.expect(spec)
 
@@ -84,7 +89,7 @@ class TaskRunner:
         A failure becomes the trajectory's outcome; raises UserError alone.
         """
         trajectory.extra["task"] = {**(trajectory.row.task or {}), "seconds": {}}
-        task, kept = task_for(trajectory.row), False
+        task, kept = task_for(trajectory.row, self.containers), False
         try:
             await self._start(trajectory, task, adapt(task.spec))
             await self._work(trajectory, agent, task.agent_timeout)
@@ -92,10 +97,10 @@ class TaskRunner:
         except UserError:
             raise
         except InfraError as error:
-            _fail(trajectory, error)
+            self._fail(trajectory, error)
         except Exception as error:  # formats and providers may be the user's own
             log.exception("trajectory %s", trajectory.key)
-            _fail(trajectory, error)
+            self._fail(trajectory, error)
         finally:
             if not kept:
                 await self.release(trajectory)
@@ -160,6 +165,17 @@ class TaskRunner:
         trajectory.reward_extra |= verdict.scores
         return True
 
+    def _fail(self, trajectory: Trajectory, error: Exception) -> None:
+        failed = trajectory.extra["task"].get("failed")
+        reason = str(error) if isinstance(error, InfraError) else f"{type(error).__name__}: {error}"
+        reason = f"{PHASES.get(failed, 'the container')}: {reason}"
+        if failed == "verify":
+            without_verdict(trajectory, reason, self.on_failure)
+            if trajectory.scored:
+                return
+        trajectory.outcome, trajectory.error = Outcome.INFRA_ERROR, reason
+        trajectory.finish = "timeout" if isinstance(error, TookTooLong) else "error"
+
     @asynccontextmanager
     async def _phase(self, trajectory: Trajectory, kind: Phase, limit: float | None = None) -> AsyncIterator[None]:
         self.phases[kind] += 1
@@ -184,11 +200,17 @@ def _further(task: TaskFormat) -> Sequence[ContainerSpec]:
     return getattr(task, "further", ())
 
 
-def task_for(row: Row) -> TaskFormat:
+def task_for(row: Row, containers: Containers) -> TaskFormat:
     """The task of a row that has one. Raises UserError, which begins with the row's uid."""
-    arguments = row.task or {}
+    arguments, key = row.task or {}, "extra_info.task.format"
     try:
-        task: TaskFormat = TASK_FORMATS.make(arguments["format"], "extra_info.task.format", arguments)
+        if is_path(arguments["format"]):
+            fix = "register it by model.external_lib, and name it by its name"
+            raise UserError(f"{key}={arguments['format']}: a row is data, and names no code by its path; {fix}")
+        kind = TASK_FORMATS.get(arguments["format"], key)
+        reads_env = "pass_env" in keywords_of(kind)
+        passed = {"pass_env": containers.pass_env} if reads_env else {}
+        task: TaskFormat = TASK_FORMATS.make(arguments["format"], key, arguments, **passed)
     except UserError as error:
         raise UserError(f"{row.uid}: {error}") from None
     return task
@@ -199,10 +221,3 @@ def kept_folder(trajectory: Trajectory) -> Path:
     folder = tempfile.mkdtemp(prefix="agentrl-task-")
     weakref.finalize(trajectory, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
-
-
-def _fail(trajectory: Trajectory, error: Exception) -> None:
-    trajectory.outcome = Outcome.INFRA_ERROR
-    trajectory.finish = "timeout" if isinstance(error, TookTooLong) else "error"
-    reason = str(error) if isinstance(error, InfraError) else f"{type(error).__name__}: {error}"
-    trajectory.error = f"{PHASES.get(trajectory.extra['task'].get('failed'), 'the container')}: {reason}"

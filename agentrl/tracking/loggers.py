@@ -15,6 +15,7 @@ import yaml
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside
 from agentrl.core.outputs import append_line
 from agentrl.core.points import LOGGERS, run_logger
 from agentrl.tracking.generations import COLUMNS, Generation
@@ -89,7 +90,7 @@ class FileLogger:
             write_atomic(path, [line for step, line in _lines(path) if step <= resume_step])
         elif path.exists() and path.stat().st_size:
             path.replace(path.with_name(path.name + ".old"))
-        self._file = path.open("ab", buffering=0)
+        self._file = inside(path, path.parent).open("ab", buffering=0)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         record = {"step": step} | {name: _finite(value) for name, value in metrics.items()}

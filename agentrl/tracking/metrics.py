@@ -135,9 +135,16 @@ def _drops(trajectories: Sequence[Trajectory]) -> Metrics:
         "trajectories": float(len(trajectories)),
         "infra_drops": float(drops),
         **_ratio("infra_drop_share", drops, len(trajectories)),
+        **{f"no_verdict_{kind}": float(count) for kind, count in _no_verdicts(trajectories).items()},
         "ledger_violations": float(sum("ledger_violation" in t.extra for t in trajectories)),
         "template_mismatches": float(sum("template_mismatch" in t.extra for t in trajectories)),
     }
+
+
+def _no_verdicts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Trajectories whose score could not be had, by what became of them."""
+    failed = [t.outcome is Outcome.INFRA_ERROR for t in trajectories if "no_verdict" in t.extra]
+    return {"masked": failed.count(True), "zero": failed.count(False)}
 
 
 def _finishes(trajectories: Sequence[Trajectory]) -> Metrics:

@@ -22,7 +22,7 @@ from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.build import pack
 from agentrl.containers.docker.clean import clean
 from agentrl.containers.docker.connection import environments
-from agentrl.containers.docker.container import DockerContainer
+from agentrl.containers.docker.container import EXPENDABLE, PROCESSES, DockerContainer
 from agentrl.containers.docker.images import with_tag
 from agentrl.containers.docker.owners import OWNER
 from agentrl.containers.docker.provider import DockerProvider
@@ -149,6 +149,23 @@ async def test_limits(provider: DockerProvider, spec: ContainerSpec) -> None:
 
 
 @pytest.mark.docker
+async def test_no_limits_but_one_that_protects_the_machine(provider: DockerProvider, spec: ContainerSpec) -> None:
+    async with started(provider, replace(spec, cpus=None, memory_mb=None, processes=None)) as container:
+        settings = docker.from_env().containers.get(container.name).attrs["HostConfig"]
+        assert (settings["Memory"], settings["MemorySwap"], settings["NanoCpus"]) == (0, 0, 0)
+        assert (settings["PidsLimit"], settings["OomScoreAdj"]) == (PROCESSES, EXPENDABLE)
+
+
+@pytest.mark.docker
+async def test_a_command_runs_beside_the_commands(provider: DockerProvider, spec: ContainerSpec) -> None:
+    command = ("sh", "-c", "echo $NAME >/tmp/served; exec sleep 7072")
+    async with started(provider, replace(spec, command=command, env={"NAME": "value"})) as container:
+        assert await sleeping(container) == ["7072"]
+        assert (await container.exec("cat /tmp/served; kill -9 -1", timeout=30)).stdout == "value\n"
+        assert (await container.exec("true", timeout=30)).code == 0
+
+
+@pytest.mark.docker
 async def test_a_command_at_the_limit_of_processes_ends(provider: DockerProvider, spec: ContainerSpec) -> None:
     async with started(provider, replace(spec, processes=30)) as container:
         await container.exec("echo kept >/root/file", timeout=30)
@@ -179,6 +196,8 @@ async def test_entrypoints(provider: DockerProvider, spec: ContainerSpec, engine
         try:
             async with started(provider, replace(spec, image=tag)) as container:
                 assert await sleeping(container) == (["7071"] if name == "service" else [])
+            async with started(provider, replace(spec, image=tag, command=("sleep", "7073"))) as container:
+                assert await sleeping(container) == (["7071", "7073"] if name == "service" else [])
         finally:
             engine.docker("rmi", tag)
 

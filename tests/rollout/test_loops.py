@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_loop_of_ones_own_lies_in_the_current_folder(folder: Path) -> None:
     (folder / "loop_here.py").write_text(MINE)
-    assert issubclass(loop_class("loop_here.Mine"), SingleTurn)
+    assert issubclass(loop_class("loop_here.Mine", None, "loop_here.Mine"), SingleTurn)
 
 
 def test_or_beside_the_yaml_that_lists_it(folder: Path) -> None:
@@ -43,7 +43,14 @@ def test_or_beside_the_yaml_that_lists_it(folder: Path) -> None:
 def test_mistakes_are_named_in_a_line(folder: Path, text: str, name: str, message: str) -> None:
     (folder / f"{name.partition('.')[0]}.py").write_text(text)
     with pytest.raises(UserError, match=message):
-        loop_class(name)
+        loop_class(name, None, name)
+
+
+def test_a_row_names_no_code_by_its_path(folder: Path) -> None:
+    (folder / "loop_evil.py").write_text("open('ran', 'w')\n")
+    with pytest.raises(UserError, match=r"'loop_evil.Mine' is unknown.*agent_loop_config_path"):
+        loop_class(loop_name("loop_evil.Mine", "tool_agent", multi_turn=True), None, "tool_agent")
+    assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize("text", ["name: x", "- 1", "- [a", "- {name: x}"])

@@ -23,8 +23,10 @@ from agentrl.rewards.checks import something_scores
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import UNSCORED, Scheduler
 from agentrl.tasks import images
+from agentrl.tasks.phases import TookTooLong
 from agentrl.tasks.plain import FIELDS, PlainContainer
 from agentrl.tasks.runner import TaskRunner
+from agentrl.tracking.metrics import rollout_metrics
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
@@ -73,10 +75,13 @@ def scheduler(
 ) -> Scheduler:
     env, _ = environment(script)
     fn = None if function is None else RewardFn(function, "fn", {}, frozenset({"trajectory", "extra_info"}))
-    scorer = Scorer(fn, Reward(num_workers=4), env.chat.decode, sources=ScoreSources(loops=True))
+    failure = options.pop("on_failure", "mask")
+    reward = Reward(num_workers=4, on_failure=failure)
+    scorer = Scorer(fn, reward, env.chat.decode, sources=ScoreSources(loops=True))
     settings = Containers(provider="local", max_starting=options.pop("max_starting", 16))
     options = {"max_concurrent": 64, "timeout": 20.0} | options
-    return Scheduler(env, lambda _: kind, scorer, retries=retries, tasks=TaskRunner(settings), **options)
+    tasks = TaskRunner(settings, on_failure=failure)
+    return Scheduler(env, lambda _: kind, scorer, retries=retries, tasks=tasks, **options)
 
 
 async def run(scheduler: Scheduler, *rows: Row, n: int = 1) -> list[Trajectory]:
@@ -123,13 +128,53 @@ async def test_set_up_run_verify_stop() -> None:
         ("echo tests; echo 0.25; exit 1", 0.25),
         ("echo 1; echo passed", 1.0),
         ("echo nan; exit 1", 0.0),
-        ("sleep 60", 0.0),
     ],
 )
 async def test_the_reward_is_the_last_line_or_the_exit_code(verify: str, reward: float) -> None:
-    limit = 0.2 if "sleep" in verify else 10
-    (done,) = await run(scheduler(says("x")), contained(verify=verify, verify_timeout=limit))
+    (done,) = await run(scheduler(says("x")), contained(verify=verify))
     assert (done.outcome, done.reward) == (Outcome.OK, reward)
+
+
+class Breaks:
+    """A format whose verification fails."""
+
+    spec, agent_timeout = ContainerSpec(image="base"), None
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        errors = {"crash": RuntimeError("no"), "infra": InfraError("no reward"), "slow": TookTooLong("verify", 1)}
+        self.error = errors[arguments["how"]]
+
+    async def set_up(self, container: Any) -> None:
+        pass
+
+    async def verify(self, container: Any, logs: Path) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("how", ["crash", "infra", "slow", "sleep", "judge"])
+async def test_a_verifier_or_a_judge_that_fails_is_not_the_agents_failure(how: str) -> None:
+    def judge(**_: Any) -> float:
+        raise ValueError("the judge does not answer")
+
+    task_format("breaks")(Breaks)
+    container = {"judge": {}, "sleep": {"verify": "sleep 60", "verify_timeout": 0.2}}.get(how)
+    broken = row("r:0", task={"format": "breaks", "how": how}) if container is None else contained("r:0", **container)
+    fine = contained("r:1", verify="true")
+    masked, other = await run(scheduler(says("x"), function=judge), broken, fine)
+    assert (masked.outcome, masked.trainable, other.reward) == (Outcome.INFRA_ERROR, False, 1.0)
+    metrics = rollout_metrics([masked, other])
+    assert (metrics["rollout/no_verdict_masked"], metrics["rollout/no_verdict_zero"]) == (1, 0)
+    zero, other = await run(scheduler(says("x"), function=judge, on_failure="zero"), broken, fine)
+    assert (zero.outcome, zero.reward, zero.trainable, other.reward) == (Outcome.OK, 0.0, True, 1.0)
+    metrics = rollout_metrics([zero, other])
+    assert (metrics["rollout/no_verdict_masked"], metrics["rollout/no_verdict_zero"]) == (0, 1)
+    assert zero.extra["no_verdict"] == masked.error
+
+
+async def test_a_start_that_fails_is_masked_whatever_becomes_of_verdicts() -> None:
+    made = scheduler(says("x"), on_failure="zero")
+    hung, _ = await run(made, contained("r:0", image="hang-start", start_timeout=0.1), contained("r:1", verify="true"))
+    assert (hung.outcome, "no_verdict" in hung.extra) == (Outcome.INFRA_ERROR, False)
 
 
 async def test_rows_without_a_container_make_no_provider() -> None:
@@ -355,3 +400,10 @@ def test_a_row_that_scores_itself_needs_no_reward_function(tmp_path: Path) -> No
         (tmp_path / "rows.jsonl").write_text(json.dumps(record) + "\n")
         with nullcontext() if fine else pytest.raises(UserError, match="nothing scores"):
             something_scores(Reward(), Rollout(), Data(train_files=str(tmp_path / "rows.jsonl")))
+
+
+async def test_a_row_names_no_code_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Format: pass\n")
+    with pytest.raises(UserError, match="a row is data, and names no code by its path"):
+        await run(scheduler(says("x")), row(task={"format": f"{tmp_path}/evil.py:Format"}))
+    assert not (tmp_path / "ran").exists()

@@ -133,6 +133,10 @@ class Reward:
     first."""
     num_workers: int = 8
     """Most reward functions that run at once."""
+    on_failure: str = "mask"
+    """What a failure of a reward function, a judge or a task's verification is for the sample, one that takes too long
+    included: mask (its trajectory is an infrastructure error, retried as `rollout.infra_retries` says), or zero (its
+    reward is 0). Metrics `rollout/no_verdict_masked` and `rollout/no_verdict_zero` count both."""
     timeout: float = 60.0
-    """Longest call of a reward function, in seconds; a longer one is an infrastructure error and masks the sample. Not
+    """Longest call of a reward function, in seconds; a longer one is a failure of it. Not
     used for a function that takes `sandbox`: the sandbox limits each of its programs."""

@@ -82,6 +82,9 @@ class Containers:
     max_starting: int = 16
     """Most containers that start at once, over the whole run, and at least one in each rollout worker; further ones
     wait, and their `start_timeout` does not run meanwhile."""
+    pass_env: list[str] = field(default_factory=list)
+    """Environment variables of this machine that task folders may have where their files ask for them, as
+    `${HF_TOKEN}`. A task that needs another one is refused; one with a default has its default."""
 
 
 @dataclass

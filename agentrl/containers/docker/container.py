@@ -20,6 +20,12 @@ from agentrl.core.errors import InfraError
 
 KEEP = ["sh", "-c", "while :; do sleep 3600; done"]
 """Its first process: one that no process of the container can end, and that reaps those without a parent."""
+BESIDE = ["sh", "-c", '"$@" & while :; do sleep 3600; done', "sh"]
+"""KEEP, with the words that follow as a command beside it."""
+PROCESSES = 16_384
+"""Where the spec has no limit: half of the machine's on a small kernel."""
+EXPENDABLE = 500
+"""Added to how soon the kernel ends its processes where the machine's memory is used up: before the trainer."""
 LOG = {"max-size": "4m", "max-file": "1"}
 KILL_SECONDS = 30.0
 """For a command to end with its children, before all processes of the container do."""
@@ -127,9 +133,12 @@ class DockerContainer:
                 await asyncio.shield(self._remove(self._made.result()))
 
     async def _start(self, image: Image) -> None:
-        """With the image's entrypoint, or without it where it does not run the words that it is given."""
-        with_entrypoint = self._spec.entrypoint and image.entrypoint
-        if with_entrypoint:
+        """With the spec's command, or the image's entrypoint where that runs the words that it is given."""
+        entrypoint = image.entrypoint if self._spec.entrypoint else ()
+        if self._spec.command:
+            await self._make(image, {"entrypoint": [*BESIDE, *entrypoint, *self._spec.command]})
+            return
+        if entrypoint:
             await self._make(image, {"command": KEEP})
             if await self._engine.call(_runs, self._raw):
                 return
@@ -151,6 +160,7 @@ class DockerContainer:
         from docker.types import LogConfig
 
         spec = self._spec
+        memory = f"{spec.memory_mb}m" if spec.memory_mb else None
         return self._engine.client.containers.create(
             image,
             **first,
@@ -159,10 +169,11 @@ class DockerContainer:
             environment=dict(env),
             working_dir=spec.workdir,
             labels=self._engine.labels,
-            mem_limit=f"{spec.memory_mb}m",
-            memswap_limit=f"{spec.memory_mb}m",
-            nano_cpus=int(spec.cpus * 1e9),
-            pids_limit=spec.processes,
+            mem_limit=memory,
+            memswap_limit=memory,
+            nano_cpus=int(spec.cpus * 1e9) if spec.cpus else None,
+            pids_limit=spec.processes or PROCESSES,
+            oom_score_adj=EXPENDABLE,
             log_config=LogConfig(type=LogConfig.types.JSON, config=LOG),
         )
 

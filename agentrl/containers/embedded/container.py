@@ -22,8 +22,8 @@ from agentrl.core.user_errors import last_line
 from agentrl_sandbox.job import CommandResult, Limits
 
 DRIVER = (Path(__file__).parent / "driver.py").read_text(encoding="utf-8")
-DISK_MB = 512
-"""Where the spec says nothing."""
+DISK_MB, MEMORY_MB, PROCESSES = 512, 2048, 512
+"""Where the spec has no limit: the sandbox has one."""
 CELL = 60.0
 """Seconds that a cell may take. Far more than it needs: the driver ends it after PATIENCE."""
 PATIENCE = 0.02, 0.25
@@ -50,13 +50,14 @@ class EmbeddedContainer:
     async def start(self) -> None:
         """See the contract."""
         spec = self._spec
+        memory_mb = spec.memory_mb or MEMORY_MB
         limits = Limits(
             wall=CELL,
             cpu=1e6,
-            memory_mb=spec.memory_mb,
+            memory_mb=memory_mb,
             output_bytes=OUTPUT,
-            processes=spec.processes,
-            disk_mb=min(spec.storage_mb or DISK_MB, spec.memory_mb // 2),
+            processes=spec.processes or PROCESSES,
+            disk_mb=min(spec.storage_mb or DISK_MB, memory_mb // 2),
             inodes=1 << 16,
             open_files=1024,
         )

@@ -38,17 +38,19 @@ def own_loops(rollout: Rollout) -> bool:
     return bool(agent.agent_loop_config_path) or agent.default_agent_loop not in (None, *LOOPS.declared)
 
 
-def loop_class(name: str, agent_loop_config_path: str | None = None) -> type[AgentLoop]:
-    """The class behind a name (in the YAML list, registered, built in), or a dotted path. Raises UserError."""
+def loop_class(name: str, agent_loop_config_path: str | None = None, default: str | None = None) -> type[AgentLoop]:
+    """The class behind a name (in the YAML list, registered, built in), or the dotted path `default`. Raises UserError,
+    also for another path: a row is data, and names no code by one."""
     named = _registered() | _named_in(agent_loop_config_path)
     if name in named:
         return named[name]
     if name in LOOPS:
         return _fitting(LOOPS[name], name)
-    if "." in name:
+    if "." in name and name == default:
         return _load(name, beside=Path.cwd())
     known = ", ".join(dict.fromkeys((*LOOPS, *named)))
-    raise UserError(f"agent loop {name!r} is unknown: use one of {known}, or a dotted path to a class")
+    fix = "list its class in rollout.agent.agent_loop_config_path, or set rollout.agent.default_agent_loop to it"
+    raise UserError(f"agent loop {name!r} is unknown: use one of {known}; {fix}")
 
 
 def check_loops(rollout: Rollout) -> None:
@@ -56,7 +58,7 @@ def check_loops(rollout: Rollout) -> None:
     agent = rollout.agent
     _named_in(agent.agent_loop_config_path)
     if agent.default_agent_loop is not None:
-        loop_class(agent.default_agent_loop, agent.agent_loop_config_path)
+        loop_class(agent.default_agent_loop, agent.agent_loop_config_path, agent.default_agent_loop)
 
 
 def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:

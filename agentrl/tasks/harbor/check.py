@@ -6,9 +6,10 @@ that is wrong with one task stops the others.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agentrl.containers import Container, ContainerProvider, Done
@@ -18,6 +19,8 @@ from agentrl.tasks.format import Verdict
 from agentrl.tasks.harbor.format import HarborTask
 
 WORDS = 160
+Read = Callable[[str], HarborTask]
+"""Reads a task, given what becomes of its processes."""
 KEEP = "passes only while what the solution left running goes on: add ?processes=keep to tasks:FOLDER"
 
 
@@ -49,14 +52,20 @@ class Trial:
 
 
 async def check_tasks(
-    tasks: Mapping[str, Path], provider: ContainerProvider, logs: Path, *, jobs: int = 2
+    tasks: Mapping[str, Path],
+    provider: ContainerProvider,
+    logs: Path,
+    *,
+    jobs: int = 2,
+    pass_env: Collection[str] = (),
 ) -> AsyncIterator[Report]:
-    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME."""
+    """The report of each task as soon as it is there, at most `jobs` at a time. Logs go to `logs`/NAME. `pass_env`:
+    environment variables that the tasks may have."""
     slots = asyncio.Semaphore(jobs)
 
     async def checked(name: str, folder: Path) -> Report:
         async with slots:
-            return await check_task(name, folder, provider, logs / name)
+            return await check_task(name, partial(_task, folder, pass_env), provider, logs / name)
 
     running = [asyncio.ensure_future(checked(name, folder)) for name, folder in tasks.items()]
     try:
@@ -68,40 +77,40 @@ async def check_tasks(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def check_task(name: str, folder: Path, provider: ContainerProvider, logs: Path) -> Report:
+async def check_task(name: str, read: Read, provider: ContainerProvider, logs: Path) -> Report:
     """Build a task's image, try its solution and nothing at all. Raises nothing that the task is to blame for."""
     report = Report(name)
     try:
-        await _fill(report, folder, provider, logs)
+        await _fill(report, read, provider, logs)
     except (UserError, InfraError) as error:
         report.problem = " ".join(str(error).split())
         report.details = getattr(error, "details", ())
     return report
 
 
-async def _fill(report: Report, folder: Path, provider: ContainerProvider, logs: Path) -> None:
-    harbor = _task(folder)
+async def _fill(report: Report, read: Read, provider: ContainerProvider, logs: Path) -> None:
+    harbor = read("stop")
     task, report.notes = harbor.task, harbor.task.notes
     began = time.monotonic()
     for spec in (harbor.spec, *harbor.further):
         await provider.prepare(spec)
     report.build = time.monotonic() - began
-    nothing = await _trial(folder, provider, logs / "noop", solve=False)
+    nothing = await _trial(read, provider, logs / "noop", solve=False)
     report.noop, report.start, report.verify = nothing.verdict.reward, nothing.start, nothing.verify
     if task.solution is None:
         report.notes = (*task.notes, "it has no solution")
     else:
-        solved = await _trial(folder, provider, logs / "oracle", solve=True)
+        solved = await _trial(read, provider, logs / "oracle", solve=True)
         report.oracle, report.verify = solved.verdict.reward, solved.verify
         if solved.verdict.reward != 1:
-            report.problem = await _why(solved, folder, provider, logs)
+            report.problem = await _why(solved, read, provider, logs)
     if not report.problem and report.noop != 0:
         report.problem = f"doing nothing earns {report.noop:g}, not 0"
 
 
-async def _why(solved: Trial, folder: Path, provider: ContainerProvider, logs: Path) -> str:
+async def _why(solved: Trial, read: Read, provider: ContainerProvider, logs: Path) -> str:
     """Why the solution does not earn 1."""
-    kept = await _trial(folder, provider, logs / "oracle-kept", solve=True, processes="keep")
+    kept = await _trial(read, provider, logs / "oracle-kept", solve=True, processes="keep")
     if kept.verdict.reward == 1:
         return KEEP
     assert solved.solved is not None
@@ -112,11 +121,9 @@ async def _why(solved: Trial, folder: Path, provider: ContainerProvider, logs: P
     return f"the solution earns {solved.verdict.reward:g}, not 1" + (f": {words}" if words else "")
 
 
-async def _trial(
-    folder: Path, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop"
-) -> Trial:
+async def _trial(read: Read, provider: ContainerProvider, logs: Path, *, solve: bool, processes: str = "stop") -> Trial:
     """Start a container, perhaps solve its task, verify. Raises InfraError, UserError."""
-    harbor = _task(folder, processes)
+    harbor = read(processes)
     began = time.monotonic()
     async with _started(provider, harbor) as container:
         start = time.monotonic() - began
@@ -149,5 +156,5 @@ async def _limit(seconds: float, what: str) -> AsyncIterator[None]:
         raise InfraError(f"{what} took more than {seconds:g} s") from None
 
 
-def _task(folder: Path, processes: str = "stop") -> HarborTask:
-    return HarborTask({"format": "harbor", "path": str(folder), "processes": processes})
+def _task(folder: Path, pass_env: Collection[str], processes: str) -> HarborTask:
+    return HarborTask({"format": "harbor", "path": str(folder), "processes": processes}, pass_env=pass_env)

@@ -1,85 +1,110 @@
 """Reads the one service that a task's `docker-compose.yaml` describes.
 
-Invariant: settings that would make its container another one are refused, never left out silently.
+Invariant: settings that would make its container another one are refused, and those without an effect are noted; none
+is left out silently.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from agentrl.containers import ContainerSpec
+from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside, read_inside
+from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.task import Copy
 
-IGNORED = {
-    "container_name",
-    "platform",
-    "ports",
-    "expose",
-    "deploy",
-    "hostname",
-    "tty",
-    "stdin_open",
-    "init",
-    "restart",
-}
-IGNORED |= {"pull_policy", "stop_grace_period", "command", "cpus", "mem_limit"}
-"""Settings without an effect on a task: its container idles, under the limits of the task."""
-READ = {"build", "image", "working_dir", "environment", "volumes", "network_mode"}
-HARNESS = ("${T_BENCH_", "${HOST_")
-"""Folders of the harness itself are mounted by these variables: those for logs."""
+SAME = ("container_name", "expose", "init", "pull_policy", "restart", "stdin_open", "stop_grace_period", "tty")
+"""Settings that no command in the container notices."""
+NOTED = ("hostname", "platform", "ports")
+READ = {"build", "image", "working_dir", "environment", "volumes", "network_mode", "command", "entrypoint", "deploy"}
+READ |= {"cpus", "mem_limit", "pids_limit"}
+TOP = {"services", "version", "name", "volumes", "networks"}
+CONTEXTS = ("${CONTEXT_DIR}", "$CONTEXT_DIR")
+"""Harbor's variables for the folder of the file."""
+HARNESS = ("T_BENCH_", "HOST_")
+"""Begin of the harness's own variables: folders for logs, and names."""
+NO_SERVICE = ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full")
+VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<short>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")
 
 
 @dataclass(frozen=True)
 class Service:
-    """What is used of a service."""
+    """What a service asks for."""
 
-    image: str | None = None
-    build: Path | None = None
-    workdir: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
+    spec: ContainerSpec
     mounts: tuple[Copy, ...] = ()
     """Files of the task that it mounts: the container gets copies."""
-    offline: bool = False
 
 
-def read_compose(file: Path) -> Service:
-    """The service of a file. Raises UserError where there are several, or it needs more."""
-    try:
-        parsed = yaml.safe_load(file.read_text())
-        services = dict(parsed["services"])
-    except (yaml.YAMLError, TypeError, KeyError, ValueError):
-        raise UserError(f"{file} is no Compose file with services") from None
+def read_compose(file: Path, folder: Path, top: Fields) -> Service:
+    """The service of a file in a task's folder; `top`: the task's fields. Raises UserError where there are several, or
+    it needs more."""
+    parsed = parse_yaml(read_inside(file, folder), f"{file} is no Compose file")
+    services = parsed.get("services") if isinstance(parsed, Mapping) else None
+    if not isinstance(services, Mapping):
+        raise UserError(f"{file} is no Compose file with services")
     if len(services) != 1:
         raise UserError(f"{file}: the task needs {len(services)} services, and one is supported; leave the task out")
-    name, service = next(iter(services.items()))
-    service = service or {}
-    refused = set(service) - IGNORED - READ
-    network = str(service.get("network_mode", "bridge"))
-    if network != "none" and "bridge" not in network:
-        refused.add("network_mode")
+    outside = {key for key in parsed if key not in TOP and not str(key).startswith("x-")}
+    name, values = next(iter(services.items()))
+    service = Fields({name: values}, str(file), passed=top.passed).sub(name)
+    service.notes = top.notes
+    _refuse(service, outside | (service.values.keys() - {*SAME, *NOTED, *READ}))
+    mounts = tuple(_mounts(file, service))
+    spec = _spec(file, folder, service)
+    service.notes += [f"{file.name}: {unread} has no effect" for unread in service.unread()]
+    return Service(spec, mounts)
+
+
+def _refuse(service: Fields, unknown: Iterable[Any]) -> None:
+    """Raises UserError for what would make the container another one."""
+    refused = [str(key) for key in unknown]
+    network = str(service.get("network_mode") or "bridge")
+    refused += ["network_mode"] if network != "none" and "bridge" not in network else []
+    reserved = service.sub("deploy").sub("resources").sub("reservations")
+    refused += ["deploy.resources.reservations.devices"] if reserved.get("devices") else []
     if refused:
-        raise UserError(f"{file}: {name}.{min(refused)} is not supported; leave the task out")
-    build = _build(file, service.get("build"))
-    image = str(service["image"]) if "image" in service and build is None else None
-    env, mounts = _environment(service.get("environment")), _mounts(file, name, service.get("volumes") or ())
-    return Service(image, build, service.get("working_dir"), env, mounts, offline=network == "none")
+        raise UserError(f"{service.file}: {service.table}{min(refused)} is not supported; leave the task out")
+    for key in SAME:
+        service.get(key)
 
 
-def _mounts(file: Path, name: str, volumes: Iterable[Any]) -> tuple[Copy, ...]:
+def _spec(file: Path, folder: Path, service: Fields) -> ContainerSpec:
+    build, image = _build(file, folder, service), service.text("image")
+    limits = service.sub("deploy").sub("resources").sub("limits")
+    entrypoint, command = _words(service, "entrypoint"), _words(service, "command")
+    return ContainerSpec(
+        image=None if build else image,
+        build=build,
+        workdir=service.text("working_dir"),
+        env=dict(_environment(service)),
+        cpus=service.number("cpus", 0) or limits.number("cpus", 0) or None,
+        memory_mb=service.size("mem_limit", in_bytes=True) or limits.size("memory", in_bytes=True),
+        processes=int(service.number("pids_limit", 0) or limits.number("pids", 0)) or None,
+        network="none" if service.get("network_mode") == "none" else "full",
+        command=(*entrypoint, *command),
+        entrypoint=service.get("entrypoint") is None,
+    )
+
+
+def _mounts(file: Path, service: Fields) -> Iterator[Copy]:
     """Raises UserError for a folder of this machine that is not the task's. A volume of Docker's own begins empty."""
-    found = []
-    for volume in volumes:
+    for volume in service.get("volumes") or ():
         source, to = _ends(volume)
-        if source.startswith(HARNESS) or not source.startswith((".", "/", "~", "$")):
+        variable = VARIABLE.match(source)
+        harness = variable and str(variable["name"] or variable["short"]).startswith(HARNESS)
+        if harness or not source.startswith((".", "/", "~", "$")):
             continue
-        place = (file.parent / source).resolve()
-        if not place.is_relative_to(file.parent.resolve()):
-            raise UserError(f"{file}: {name}.volumes: {source} is outside of the task's folder; leave the task out")
-        found.append(Copy(place, to))
-    return tuple(one for one in found if one.source.exists())
+        if source[0] in "~$":
+            raise UserError(f"{file}: {service.table}volumes: {source} is outside of the task; leave the task out")
+        place = inside(file.parent / source, file.parent).resolve()
+        if place.exists():
+            yield Copy(place, to)
 
 
 def _ends(volume: Any) -> tuple[str, str]:
@@ -87,22 +112,48 @@ def _ends(volume: Any) -> tuple[str, str]:
     if isinstance(volume, Mapping):
         bound = volume.get("type", "bind") == "bind"
         return str(volume.get("source", "")) if bound else "", str(volume.get("target", ""))
-    source, colon, rest = str(volume).partition(":")
-    return (source, rest.partition(":")[0]) if colon else ("", source)
+    found = re.fullmatch(r"((?:\$\{[^}]*\}|[^:])*):((?:\$\{[^}]*\}|[^:])*)(?::.*)?", str(volume))
+    return (found[1], found[2]) if found else ("", str(volume))
 
 
-def _build(file: Path, build: Any) -> Path | None:
-    if build is None:
+def _build(file: Path, folder: Path, service: Fields) -> Path | None:
+    given = service.get("build")
+    if given is None:
         return None
-    settings = build if isinstance(build, Mapping) else {"context": build}
-    refused = set(settings) - {"context", "dockerfile"}
-    if refused or settings.get("dockerfile", "Dockerfile") != "Dockerfile":
-        raise UserError(f"{file}: build.{min(refused, default='dockerfile')} is not supported; leave the task out")
+    settings = given if isinstance(given, Mapping) else {"context": given}
+    refused = [str(key) for key in settings.keys() - {"context", "dockerfile"}]
+    refused += ["dockerfile"] if Path(str(settings.get("dockerfile", "Dockerfile"))) != Path("Dockerfile") else []
+    if refused:
+        raise UserError(f"{file}: build.{min(refused)} is not supported; leave the task out")
     context = str(settings.get("context", "."))
-    return file.parent if "$" in context else (file.parent / context).resolve()
+    return file.parent if context in CONTEXTS else inside(file.parent / context, folder).resolve()
 
 
-def _environment(entries: Any) -> dict[str, str]:
-    pairs = entries.items() if isinstance(entries, Mapping) else (str(one).split("=", 1) for one in entries or ())
-    found = {pair[0]: str(pair[1]) for pair in pairs if len(pair) == 2}
-    return {key: value for key, value in found.items() if "${" not in value}
+def _words(service: Fields, key: str) -> tuple[str, ...]:
+    """A command, as a text or a list."""
+    value = service.get(key) or ()
+    try:
+        words = shlex.split(value) if isinstance(value, str) else list(value)
+    except (ValueError, TypeError):
+        raise service.wrong(key, value, "a command") from None
+    return tuple(_filled(service, key, str(word)) for word in words)
+
+
+def _environment(service: Fields) -> Iterator[tuple[str, str]]:
+    """Variables, without those that only the harness can fill in."""
+    entries = service.get("environment") or ()
+    listed = entries.items() if isinstance(entries, Mapping) else (str(one).partition("=")[::2] for one in entries)
+    for name, value in listed:
+        bare = value is None or (not value and name in entries and not isinstance(entries, Mapping))
+        text = f"${{{name}}}" if bare else str(value)
+        if not any(f"${{{start}" in text for start in HARNESS):
+            yield str(name), _filled(service, f"environment.{name}", text)
+
+
+def _filled(service: Fields, key: str, text: str) -> str:
+    """A text with its variables filled in."""
+
+    def value(found: re.Match[str]) -> str:
+        return found["dollar"] or service.variable(key, found["name"] or found["short"], found["default"])
+
+    return VARIABLE.sub(value, text)

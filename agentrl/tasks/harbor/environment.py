@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from agentrl.containers import ContainerSpec
+from agentrl.core.errors import UserError
 from agentrl.tasks.harbor.fields import Fields
 
 NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
@@ -10,17 +11,23 @@ NETWORKS = {"public": "full", "no-network": "none", "allowlist": "allow"}
 
 
 def limits(environment: Fields, image: str | None, build: Path | None) -> ContainerSpec:
-    """A container of an image, or of a folder to build, with the limits of a table. The image comes first."""
-    defaults = ContainerSpec()
+    """A container of an image, or of a folder to build, with the limits of a table and no others. The image comes
+    first. Raises UserError for devices that containers do not have."""
+    for devices, asked in (("gpus", environment.number("gpus", 0)), ("tpu", environment.get("tpu"))):
+        if asked:
+            kind = "GPU" if devices == "gpus" else "TPU"
+            why = f"containers with a {kind} are not supported; leave the task out"
+            raise UserError(f"{environment.file}: {environment.table}{devices}: {why}")
     return ContainerSpec(
         image=image,
         build=None if image else build,
         workdir=environment.text("workdir"),
         env=environment.texts("env"),
-        cpus=environment.number("cpus", defaults.cpus) or defaults.cpus,
-        memory_mb=environment.megabytes("memory_mb", "memory") or defaults.memory_mb,
+        cpus=environment.number("cpus", 0) or None,
+        memory_mb=environment.megabytes("memory_mb", "memory"),
         storage_mb=environment.megabytes("storage_mb", "storage"),
-        build_timeout=environment.number("build_timeout_sec", defaults.build_timeout),
+        processes=None,
+        build_timeout=environment.number("build_timeout_sec", ContainerSpec.build_timeout),
     )
 
 

@@ -4,14 +4,20 @@ FOLDER is a task, or has tasks in it at any depth. After a question mark, `tag=W
 them, `processes=keep` leaves what an agent left running alone, and `broken=skip` leaves out tasks that cannot be run.
 """
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from agentrl.core.errors import UserError
+from agentrl.core.inside import check_links
+from agentrl.core.plurals import plural
 from agentrl.core.points import row_source
+from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.task import Task
 from agentrl.tasks.harbor.toml_task import read_toml
 from agentrl.tasks.harbor.yaml_task import read_yaml
@@ -19,7 +25,11 @@ from agentrl.trajectory.row import Row
 
 READERS = {"task.toml": read_toml, "task.yaml": read_yaml}
 CHOICES = {"tag", "name", "processes", "broken"}
-SHOWN = 3
+SHOWN, NOTES = 3, 10
+_check_once = lru_cache(1 << 16)(check_links)
+"""A row's task is read for each of its trajectories, and its folder may have many files."""
+
+log = logging.getLogger(__name__)
 
 
 def find_tasks(folder: Path) -> dict[str, Path]:
@@ -34,11 +44,13 @@ def find_tasks(folder: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def read_task(folder: Path) -> Task:
-    """The task in a folder. Raises UserError in one line that names file and field."""
+def read_task(folder: Path, passed: Passed = ()) -> Task:
+    """The task in a folder; `passed`: what it may have of this machine's environment. Raises UserError in one line that
+    names file and field."""
     for name, read in READERS.items():
         if (folder / name).is_file():
-            return read(folder.resolve())
+            _check_once(folder.resolve())
+            return read(folder.resolve(), passed)
     raise UserError(f"{folder} is no task folder: it has neither {' nor '.join(READERS)}")
 
 
@@ -50,7 +62,7 @@ def task_rows(argument: str) -> list[Row]:
     tasks, broken = {}, []
     for name, folder in find_tasks(Path(place).expanduser()).items():
         try:
-            tasks[name] = read_task(folder)
+            tasks[name] = read_task(folder, None)
         except UserError as error:
             broken.append(str(error))
     if broken and choices.get("broken") != "skip":
@@ -58,16 +70,23 @@ def task_rows(argument: str) -> list[Row]:
         listed = "; ".join(broken[:SHOWN])
         raise UserError(f"tasks:{place}: {listed}{more}; write tasks:{place}?broken=skip to leave them out")
     chosen = {name: task for name, task in tasks.items() if _chosen(name, task, choices)}
+    notes = Counter(note for task in chosen.values() for note in task.notes)
+    if notes:
+        listed = "; ".join(f"{note} ({plural(count, 'task')})" for note, count in notes.most_common(NOTES))
+        log.warning("tasks:%s: %s; `agentrl tasks check` shows each task's", place, listed)
     return [_row(place, name, task, choices) for name, task in chosen.items()]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Task folders at any depth, and none inside of another one."""
-    for place, folders, files in os.walk(folder, followlinks=True):
+    """Task folders at any depth, and none inside of another one. A link is followed to a task alone: it may lead
+    through the whole machine."""
+    for place, folders, files in os.walk(folder):
         folders.sort()
         if READERS.keys() & set(files):
             folders.clear()
             yield Path(place)
+        links = (path for name in folders if (path := Path(place, name)).is_symlink())
+        yield from (path for path in links if any((path / name).is_file() for name in READERS))
 
 
 def _choices(query: str) -> dict[str, str]:

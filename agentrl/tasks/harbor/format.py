@@ -14,11 +14,14 @@ from agentrl.containers import Container, ContainerSpec, Done
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import task_format
 from agentrl.tasks.format import Verdict
+from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.folder import read_task
+from agentrl.tasks.harbor.parsers import PARSERS
 from agentrl.tasks.harbor.processes import Process, look, stop_left
 from agentrl.tasks.harbor.rewards import read_reward
 from agentrl.tasks.harbor.separate import verifier_container
 from agentrl.tasks.harbor.task import LOGS, Healthcheck, Script
+from agentrl.tasks.phases import TookTooLong
 
 STEP = 120.0
 """Seconds for a step of the set-up that is over at once in a healthy container."""
@@ -31,7 +34,7 @@ TAIL = 4000
 class HarborTask:
     """A row's task folder: `path`; `processes`: whether to `stop` (default) or `keep` the agent's before the tests."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any], *, pass_env: Passed = ()) -> None:
         if unknown := arguments.keys() - ARGUMENTS:
             raise UserError(f"extra_info.task.{min(unknown)}: no such field; there are {', '.join(sorted(ARGUMENTS))}")
         self.processes = arguments.get("processes", "stop")
@@ -39,7 +42,7 @@ class HarborTask:
             raise UserError(f"extra_info.task.processes is {self.processes!r}: write {' or '.join(KEPT)}")
         if "path" not in arguments:
             raise UserError("extra_info.task.path is missing: write the task's folder there")
-        self.task = read_task(Path(arguments["path"]))
+        self.task = read_task(Path(arguments["path"]), pass_env)
         self._before: tuple[Process, ...] | None = None
         self._own_tests = False
 
@@ -104,9 +107,11 @@ class HarborTask:
         await asyncio.to_thread(_keep, logs, done)
         output = done.output[-TAIL:]
         if done.code is None:
-            return Verdict(0.0, output=f"{output}\n(the tests took more than {self.task.tests.timeout:g} s)".lstrip())
+            raise TookTooLong("the tests", self.task.tests.timeout or 0.0)
+        if self.task.parser:
+            return Verdict(PARSERS[self.task.parser](done), output=output)
         await container.download(f"{LOGS}/verifier", logs)
-        return read_reward(logs, done.code, output, by_exit_code=self.task.by_exit_code)
+        return read_reward(logs, done.code, output)
 
     async def _clear(self, container: Container) -> None:
         """Remove all that the agent may have put where tests and rewards go."""

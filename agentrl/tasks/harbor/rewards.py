@@ -1,7 +1,7 @@
 """Reads the reward that a task's tests left, in the format's order.
 
-`reward.json` comes before `reward.txt`; a report `ctrf.json` counts where neither is there; then the exit code, of
-which only a failure says something: a script that ends well without a reward is a broken one.
+`reward.json` comes before `reward.txt`; a report `ctrf.json` counts where neither is there. A script without a reward
+is a broken one, whatever its exit code.
 """
 
 import json
@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import InfraError
+from agentrl.core.user_errors import last_line
 from agentrl.tasks.format import Verdict
 
+WORDS = 200
+MOST, LARGEST = 2**20, 1e300
+"""Bytes of a file, and a reward: the agent may have made it."""
 NUMBERS, NUMBER, REPORT = "reward.json", "reward.txt", "ctrf.json"
 
 
-def read_reward(logs: Path, code: int, output: str, *, by_exit_code: bool = False) -> Verdict:
-    """The verdict on files in `logs` and the exit code of the tests. Raises InfraError where they say nothing."""
-    if by_exit_code:
-        return Verdict(float(code == 0), output=output)
+def read_reward(logs: Path, code: int, output: str) -> Verdict:
+    """The verdict on files in `logs`. Raises InfraError where they say nothing: the tests did not get that far."""
     for name, read in ((NUMBERS, _numbers), (NUMBER, _number), (REPORT, _report)):
         if (logs / name).is_file():
             return _verdict(read(logs / name), output)
-    if code:
-        return Verdict(0.0, output=f"{output}\n(the tests ended with exit code {code} and wrote no reward)".lstrip())
-    raise InfraError(f"the tests ended well and wrote neither {NUMBER} nor {NUMBERS} to /logs/verifier")
+    how = f"with exit code {code}" if code else "well"
+    words = f": {last_line(output)[:WORDS]}" if code else ""
+    raise InfraError(f"the tests ended {how} and wrote neither {NUMBER} nor {NUMBERS} to /logs/verifier{words}")
 
 
 def _verdict(scores: dict[str, float], output: str) -> Verdict:
@@ -35,7 +37,7 @@ def _verdict(scores: dict[str, float], output: str) -> Verdict:
 
 
 def _number(file: Path) -> dict[str, float]:
-    text = file.read_text(errors="replace").strip()
+    text = _text(file).strip()
     try:
         value = float(text)
     except ValueError:
@@ -48,8 +50,9 @@ def _number(file: Path) -> dict[str, float]:
 def _numbers(file: Path) -> dict[str, float]:
     parsed = _parsed(file)
     values = parsed if isinstance(parsed, Mapping) else {"reward": parsed}
-    numbers = {str(name): float(value) for name, value in values.items() if isinstance(value, int | float)}
-    if not numbers or not all(math.isfinite(value) for value in numbers.values()):
+    found = {str(name): value for name, value in values.items() if isinstance(value, int | float)}
+    numbers = {name: float(value) for name, value in found.items() if abs(value) <= LARGEST}
+    if not numbers or len(numbers) < len(found):
         raise InfraError(f"{file.name} of the tests holds no finite numbers: {str(parsed)[:60]}")
     return numbers
 
@@ -64,8 +67,14 @@ def _report(file: Path) -> dict[str, float]:
     return {"reward": float(ran > 0 and failed == 0)}
 
 
+def _text(file: Path) -> str:
+    if file.stat().st_size > MOST:
+        raise InfraError(f"{file.name} of the tests has more than {MOST >> 10} KiB")
+    return file.read_text(errors="replace")
+
+
 def _parsed(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(errors="replace"))
-    except ValueError:
+        return json.loads(_text(file))
+    except (ValueError, RecursionError):
         raise InfraError(f"{file.name} of the tests is no JSON") from None

@@ -81,8 +81,8 @@ class Task:
     """Files that no Dockerfile copies: they come before the agent."""
     separate: Separate | None = None
     """None: the tests run in the agent's container."""
-    by_exit_code: bool = False
-    """Whether the exit code of the tests is the reward, without a file."""
+    parser: str | None = None
+    """The one of `parsers` that reads the reward in what the tests write; None: they leave it in a file."""
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Fields of the task that have no effect here."""

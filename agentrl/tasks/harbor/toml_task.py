@@ -11,9 +11,10 @@ from typing import Any
 
 from agentrl.containers import ContainerSpec
 from agentrl.core.errors import UserError
-from agentrl.tasks.harbor.compose import Service, read_compose
+from agentrl.core.inside import read_inside
+from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
 from agentrl.tasks.harbor.environment import limits, network, policy, user_of
-from agentrl.tasks.harbor.fields import Fields
+from agentrl.tasks.harbor.fields import Fields, Passed
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Healthcheck, Script, Task
 from agentrl.tasks.harbor.toml_separate import is_separate, read_separate
 
@@ -22,42 +23,42 @@ IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts
 """Fields that change nothing in how a task of one step runs."""
 
 
-def read_toml(folder: Path) -> Task:
+def read_toml(folder: Path, passed: Passed = ()) -> Task:
     """The task in a folder with a `task.toml`. Raises UserError."""
     file = folder / "task.toml"
     try:
-        top = Fields(tomllib.loads(file.read_text()), str(file))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        top = Fields(tomllib.loads(read_inside(file, folder)), str(file), passed=passed)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{file}: {error}") from None
     for key in IGNORED:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")
-    _refuse(top, environment)
-    notes: list[str] = []
-    service = _service(folder)
-    spec = _spec(folder, service, environment, agent, verifier, notes)
+    _refuse(folder, top, environment)
+    service = _service(folder, top)
+    spec = _spec(folder, service, environment, agent, verifier)
     timeout = agent.number("timeout_sec", 0) or None
     separate, bundled = read_separate(folder, top, verifier, spec)
     task = Task(
         folder=folder,
-        instruction=read_instruction(folder / "instruction.md"),
+        instruction=read_instruction(folder),
         spec=spec,
         tests=_tests(folder, verifier, bundled),
         separate=separate,
-        solution=_solution(folder, top.sub("solution"), timeout, notes),
+        solution=_solution(folder, top.sub("solution"), timeout),
         agent_timeout=timeout,
         healthcheck=_healthcheck(environment),
         files=(*_loose_files(folder, spec), *service.mounts),
         metadata=_metadata(top),
     )
-    return _noted(task, [*notes, *_unused(top, environment)])
+    return replace(task, notes=(*top.notes, *_unused(folder, top, environment)))
 
 
-def read_instruction(file: Path) -> str:
+def read_instruction(folder: Path) -> str:
     """The text of the task, without the marks that keep benchmarks out of training data. Raises UserError."""
+    file = folder / "instruction.md"
     if not file.is_file():
         raise UserError(f"{file} is missing: write the task for the agent there")
-    text = file.read_text(errors="replace")
+    text = read_inside(file, folder, errors="replace")
     start = CANARY.match(text)
     text = text[start.end() :] if start else text
     if not text.strip():
@@ -65,47 +66,55 @@ def read_instruction(file: Path) -> str:
     return text
 
 
-def _refuse(top: Fields, environment: Fields) -> None:
+def _refuse(folder: Path, top: Fields, environment: Fields) -> None:
     """Raises UserError for a task that needs something that is not here."""
     system = str(environment.get("os") or "linux").lower()
     reasons = {
         "steps: a task of several steps is not supported": bool(top.get("steps")),
         f"environment.os is {system}: only linux is supported": system != "linux",
-        "environment.gpus: containers with a GPU are not supported": bool(environment.number("gpus", 0)),
-        "environment.tpu: containers with a TPU are not supported": environment.get("tpu") is not None,
+        "trajectory.json beside it: a conversation before the task is not supported": (
+            folder / "trajectory.json"
+        ).exists(),
     }
     for reason, holds in reasons.items():
         if holds:
             raise UserError(f"{top.file}: {reason}; leave the task out")
 
 
-def _service(folder: Path) -> Service:
+def _service(folder: Path, top: Fields) -> Service:
     compose = folder / "environment" / "docker-compose.yaml"
-    return read_compose(compose) if compose.is_file() else Service()
+    return read_compose(compose, folder, top) if compose.is_file() else Service(NO_SERVICE)
 
 
-def _spec(
-    folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields, notes: list[str]
-) -> ContainerSpec:
-    place = folder / "environment"
+def _spec(folder: Path, service: Service, environment: Fields, agent: Fields, verifier: Fields) -> ContainerSpec:
+    place, asked = folder / "environment", service.spec
     image, build = environment.text("docker_image"), place if (place / "Dockerfile").is_file() else None
-    image, build = image or service.image, service.build or build
+    image, build = image or asked.image, asked.build or build
     if image is None and build is None:
         raise UserError(f"{place}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
     spec = limits(environment, image, build)
-    access, allowed = _network(environment, agent, verifier, notes)
-    access = "none" if service.offline else access
-    workdir = spec.workdir or service.workdir
-    env = {**service.env, **spec.env}
-    return replace(spec, network=access, allowed=allowed, workdir=workdir, env=env, user=user_of(agent))
+    access, allowed = _network(environment, agent, verifier)
+    return replace(
+        spec,
+        network="none" if asked.network == "none" else access,
+        allowed=allowed,
+        workdir=spec.workdir or asked.workdir,
+        env={**asked.env, **spec.env},
+        user=user_of(agent),
+        cpus=asked.cpus or spec.cpus,
+        memory_mb=asked.memory_mb or spec.memory_mb,
+        processes=asked.processes,
+        command=asked.command,
+        entrypoint=asked.entrypoint,
+    )
 
 
-def _network(environment: Fields, agent: Fields, verifier: Fields, notes: list[str]) -> tuple[str, tuple[str, ...]]:
+def _network(environment: Fields, agent: Fields, verifier: Fields) -> tuple[str, tuple[str, ...]]:
     """The network of the container: the agent's, where the task gives agent and tests different ones."""
     own = network(environment)
     agents, tests = policy(agent) or own, policy(verifier) or own
     if agents != tests and not is_separate(verifier):
-        notes.append("agent.network_mode holds for the tests too")
+        environment.notes.append("agent.network_mode holds for the tests too")
     return agents
 
 
@@ -118,11 +127,12 @@ def _tests(folder: Path, verifier: Fields, bundled: bool) -> Script:
     return Script(files, TESTS, f"{TESTS}/test.sh", verifier.texts("env"), user_of(verifier) or "", timeout)
 
 
-def _solution(folder: Path, solution: Fields, timeout: float | None, notes: list[str]) -> Script | None:
+def _solution(folder: Path, solution: Fields, timeout: float | None) -> Script | None:
     """None where it cannot be run: only `agentrl tasks check` needs it."""
     missing = solution.unset("env")
     if not (folder / "solution" / "solve.sh").is_file() or missing:
-        notes += [f"solution.env needs the environment variable {name}: set it to try the solution" for name in missing]
+        fix = "set it, and pass it with --pass-env, to try the solution"
+        solution.notes += [f"solution.env needs the environment variable {name}: {fix}" for name in missing]
         return None
     env = solution.texts("env")
     return Script((Copy(folder / "solution", SOLUTION),), SOLUTION, f"{SOLUTION}/solve.sh", env, timeout=timeout)
@@ -157,14 +167,9 @@ def _metadata(top: Fields) -> dict[str, Any]:
     return {**told, "keywords": named.get("keywords")}
 
 
-def _unused(top: Fields, environment: Fields) -> list[str]:
+def _unused(folder: Path, top: Fields, environment: Fields) -> list[str]:
     environment.get("gpu_types")
+    hidden = [".harborignore has no effect"] if (folder / ".harborignore").exists() else []
     offered = {"mcp_servers": "the agent does not get them", "skills_dir": "the agent does not get it"}
     notes = [f"environment.{key}: {why}" for key, why in offered.items() if environment.get(key)]
-    return [*notes, *(f"{name} is unknown" for name in top.unread())]
-
-
-def _noted(task: Task, notes: list[str]) -> Task:
-    if (task.folder / ".harborignore").exists():
-        notes.append(".harborignore has no effect")
-    return replace(task, notes=tuple(notes))
+    return [*notes, *(f"{name} is unknown" for name in top.unread()), *hidden]

@@ -1,35 +1,34 @@
 """Reads task folders in the first format of Terminal-Bench: `task.yaml`, `run-tests.sh` and `docker-compose.yaml`.
 
-The exit code of `run-tests.sh` is the reward.
+The parser that `parser_name` names reads the reward in the output of `run-tests.sh`; without one its exit code is it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentrl.containers import ContainerSpec
+from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
-from agentrl.tasks.harbor.compose import Service, read_compose
-from agentrl.tasks.harbor.fields import Fields
+from agentrl.core.inside import read_inside
+from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
+from agentrl.tasks.harbor.fields import Fields, Passed
+from agentrl.tasks.harbor.parsers import PARSERS
 from agentrl.tasks.harbor.task import SOLUTION, TESTS, Copy, Script, Task
 
 HIDDEN = ("tests", "run-tests.sh")
 SOLUTIONS = ("solution.sh", "solution.yaml")
 
 
-def read_yaml(folder: Path) -> Task:
+def read_yaml(folder: Path, passed: Passed = ()) -> Task:
     """The task in a folder with a `task.yaml`. Raises UserError."""
     file = folder / "task.yaml"
-    try:
-        values = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {' '.join(str(error).split())}") from None
+    values = parse_yaml(read_inside(file, folder), str(file))
     if not isinstance(values, dict):
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
-    fields = Fields(values, str(file))
+    fields = Fields(values, str(file), passed=passed)
     timeout = fields.number("max_agent_timeout_sec", 360)
-    service = _service(folder)
+    service = _service(folder, fields)
     before, after = _mounts(folder, service)
     return Task(
         folder=folder,
@@ -39,7 +38,8 @@ def read_yaml(folder: Path) -> Task:
         tests=_tests(folder, fields, after),
         solution=_solution(folder, timeout),
         agent_timeout=timeout,
-        by_exit_code=True,
+        parser=_parser(fields),
+        notes=tuple(fields.notes),
         metadata={key: values.get(key) for key in ("tags", "category", "difficulty")},
     )
 
@@ -53,9 +53,19 @@ def _instruction(fields: Fields) -> str:
     return text
 
 
-def _service(folder: Path) -> Service:
+def _parser(fields: Fields) -> str:
+    name = fields.text("parser_name") or "exit code"
+    if name not in PARSERS:
+        why = f"nothing reads the verdict of {name!r}; there are {', '.join(PARSERS)}"
+        raise UserError(f"{fields.file}: parser_name: {why}; leave the task out")
+    if fields.get("run_tests_in_same_shell"):
+        fields.notes.append("run_tests_in_same_shell has no effect: the tests have a shell of their own")
+    return name
+
+
+def _service(folder: Path, fields: Fields) -> Service:
     compose = folder / "docker-compose.yaml"
-    return read_compose(compose) if compose.is_file() else Service(build=folder)
+    return read_compose(compose, folder, fields) if compose.is_file() else Service(replace(NO_SERVICE, build=folder))
 
 
 def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
@@ -72,17 +82,11 @@ def _mounts(folder: Path, service: Service) -> tuple[tuple[Copy, ...], tuple[Cop
 
 
 def _spec(folder: Path, service: Service) -> ContainerSpec:
-    if service.image is None and not ((service.build or folder) / "Dockerfile").is_file():
-        raise UserError(f"{folder}/Dockerfile is missing: write one")
-    env = {"TEST_DIR": TESTS} | service.env
-    build = None if service.image else service.build or folder
-    return ContainerSpec(
-        image=service.image,
-        build=build,
-        workdir=service.workdir,
-        env=env,
-        network="none" if service.offline else "full",
-    )
+    asked = service.spec
+    build = None if asked.image else asked.build or folder
+    if build and not (build / "Dockerfile").is_file():
+        raise UserError(f"{build}/Dockerfile is missing: write one")
+    return replace(asked, build=build, env={"TEST_DIR": TESTS, **asked.env})
 
 
 def _tests(folder: Path, fields: Fields, mounted: tuple[Copy, ...]) -> Script:
@@ -101,13 +105,13 @@ def _solution(folder: Path, timeout: float) -> Script | None:
         return Script((Copy(script, place),), SOLUTION, place, timeout=timeout)
     if not steps.is_file():
         return None
-    lines = [str(step.get("command", "")) for step in _steps(steps)]
+    lines = [str(step.get("command", "")) for step in _steps(steps, folder)]
     return Script((), SOLUTION, "\n".join(lines), timeout=timeout)
 
 
-def _steps(file: Path) -> list[dict[str, Any]]:
+def _steps(file: Path, folder: Path) -> list[dict[str, Any]]:
     """The commands of a solution that is typed into a terminal."""
-    steps = yaml.safe_load(file.read_text())
+    steps = parse_yaml(read_inside(file, folder), str(file))
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UserError(f"{file}: write a list of commands")
     return steps

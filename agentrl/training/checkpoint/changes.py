@@ -16,6 +16,7 @@ import yaml
 from agentrl.config import to_yaml
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import written
+from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
 from agentrl.core.remote_files import is_remote
 from agentrl.core.row_sources import split_source
@@ -139,8 +140,8 @@ def _settings_of(checkpoint: Path) -> Path | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        found = parse_yaml(file.read_text(encoding="utf-8"), file.name)
+    except (OSError, ValueError, UserError) as error:
         first = (str(error).splitlines() or ["?"])[0]
         raise UserError(
             f"{file} cannot be read ({first}): it has the settings of the run to resume; fix it, or remove it"

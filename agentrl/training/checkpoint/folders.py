@@ -24,7 +24,9 @@ from typing import Any
 
 import torch
 
+from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside
 from agentrl.training.checkpoint.lineage import complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -208,10 +210,7 @@ def tidy(folder: Path) -> None:
 
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    file = path / MANIFEST
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(manifest, indent=1))
-    os.replace(fresh, file)
+    write_atomic(path / MANIFEST, [json.dumps(manifest, indent=1)])
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -223,7 +222,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT
         manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
-    except (ValueError, KeyError, TypeError) as error:
+        for name in manifest["files"]:
+            inside(path / name, path, links=False)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, UserError) as error:
         raise DamagedCheckpoint(file) from error
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")

@@ -20,11 +20,14 @@ from itertools import count
 from pathlib import Path
 
 from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.core.inside import inside, read_inside
 
 FOLDER = "checkpoints"
 """Folder of the checkpoints, in the run's folder."""
 SUPERSEDED, DAMAGED = "superseded", "damaged"
 PLAN = ".set-aside.json"
+FIX = "remove that file"
 
 _NAME = re.compile(r"global_step_(\d+)")
 
@@ -73,12 +76,15 @@ def set_aside(
 
 
 def complete_plan(folder: Path) -> None:
-    """Carry out the rest of an interrupted plan."""
+    """Carry out the rest of an interrupted plan. Raises UserError, and moves nothing, where it is no plan of a run."""
     plan = _plan(folder)
-    for origin, target in plan.items():
-        if (folder / origin).exists():
-            (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(folder / origin, folder / target)
+    for move in plan.items():
+        _within_run(folder, *move)
+    for move in plan.items():
+        origin, target = _within_run(folder, *move)  # again: what was moved may be a link
+        if origin.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(origin, target)
     if plan:
         (folder / PLAN).unlink()
 
@@ -89,8 +95,21 @@ def free_name(label: str, taken: Iterable[str]) -> str:
     return next(name for number in count(1) if (name := f"{label}_{number}") not in names)
 
 
+def _within_run(folder: Path, origin: str, target: str) -> tuple[Path, Path]:
+    """What a plan moves, and where to: from the run's folder into a folder of its checkpoints. Raises UserError."""
+    folder, source = Path(os.path.normpath(folder)), Path(os.path.normpath(folder / origin))
+    home = folder if source.parent == folder else folder.parent
+    if source in (folder, *folder.parents):
+        raise UserError(f"{folder / PLAN} moves {origin!r}; {FIX}")
+    inside(source.parent, home)
+    return source, inside(folder / target, folder)
+
+
 def _plan(folder: Path) -> dict[str, str]:
-    """The plan: path -> target, both relative to the folder."""
+    """The plan: path -> target, both relative to the folder. Raises UserError for a file that is none."""
     file = folder / PLAN
-    moves: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    return moves
+    try:
+        moves = json.loads(read_inside(file, folder)) if file.exists() else {}
+        return {str(origin): str(target) for origin, target in moves.items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{file} is no plan of agentrl; {FIX}") from None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside
 
 LOCK = ".lock"
 HELD = (errno.EACCES, errno.EAGAIN)
@@ -77,7 +78,8 @@ def _remove_empty(run_dir: Path, made: Sequence[Path]) -> None:
 def _open(run_dir: Path, key: str) -> IO[str]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        return os.fdopen(os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
+        file = inside(run_dir / LOCK, run_dir)  # it is emptied
+        return os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{key}={run_dir}: nothing can be written there: {error.strerror}; name another folder"

@@ -16,9 +16,9 @@ from tests.tasks.harbor.unpack import have_image, unpack
 
 pytestmark = pytest.mark.docker
 
-BARE = ("hello-file", "plain-user")
+BARE = ("compose-command", "hello-file", "many-processes", "plain-user", "marked-verdict")
 """Tasks that Debian alone can run."""
-SPECIAL = ("background-worker", "broken-build")
+SPECIAL = ("background-worker", "broken-build", "marked-verdict")
 
 TAMPERED = """\
 mkdir -p /tests /logs/verifier && echo 1 > /logs/verifier/reward.json
@@ -39,7 +39,8 @@ async def test_tasks_are_checked(engine: Engine, provider: DockerProvider, tmp_p
     unpack("folders", tmp_path / "tasks", *BARE, image=engine.base())
     unpack("special", tmp_path / "tasks", *SPECIAL, image=engine.base())
     reports = await _reports(tmp_path / "tasks", provider, tmp_path / "logs", jobs=4)
-    assert [(reports[name].oracle, reports[name].noop, reports[name].problem) for name in BARE] == [(1, 0, "")] * 2
+    found = {name: (reports[name].oracle, reports[name].noop, reports[name].problem) for name in BARE}
+    assert found == dict.fromkeys(BARE, (1, 0, ""))
     assert reports["background-worker"].problem == KEEP
     assert "no such compiler" in " ".join([reports["broken-build"].problem, *reports["broken-build"].details])
     assert (tmp_path / "logs/hello-file/oracle/reward.txt").read_text() == "1\n"
@@ -68,9 +69,9 @@ async def test_all_tasks(engine: Engine, provider: DockerProvider, tmp_path: Pat
     assert len(reports) >= 20
     assert {name: report.problem for name, report in reports.items() if report.problem} == {}
     assert {(report.oracle, report.noop) for report in reports.values()} == {(1, 0)}
-    old = unpack("special", tmp_path / "old", "first-format", "typed-solution")
+    old = unpack("special", tmp_path / "old", "first-format", "marked-verdict", "typed-solution")
     first = await _reports(old, provider, tmp_path / "logs", jobs=2)
-    assert [(report.oracle, report.noop) for report in first.values()] == [(1, 0)] * 2
+    assert [(report.oracle, report.noop) for report in first.values()] == [(1, 0)] * 3
 
 
 def test_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

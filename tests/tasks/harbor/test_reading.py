@@ -1,13 +1,17 @@
 """Task folders: read as they are, or refused in one line that names file and field."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from agentrl.cli.main import main
+from agentrl.config.schema.rollout import Containers
 from agentrl.core.errors import UserError
 from agentrl.tasks.harbor import HarborTask, find_tasks, read_task
 from agentrl.tasks.harbor.folder import task_rows
 from agentrl.tasks.harbor.task import Copy
+from agentrl.tasks.runner import TaskRunner, task_for
 from tests.tasks.harbor.unpack import HERE, unpack
 
 PLAIN = {
@@ -16,6 +20,28 @@ PLAIN = {
     "environment/Dockerfile": "FROM debian:bookworm-slim",
     "tests/test.sh": "echo 1 > /logs/verifier/reward.txt",
 }
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]\n" for n in range(1, 12)
+)
+"""69 thousand million nodes in a dozen lines."""
+REFUSED = [
+    ("{network_mode: host}", "main.network_mode is not"),
+    ("{build: ../../other}", "/other' is outside of"),
+    ("{build: /etc}", "'/etc' is outside of"),
+    ("{build: {context: ., dockerfile: ../../Dockerfile}}", "build.dockerfile is not"),
+    ("{env_file: ../../.env}", "main.env_file is not"),
+    ("{volumes: ['../../data:/data']}", "/data' is outside of"),
+    ("{volumes: ['~/.ssh:/keys']}", "main.volumes: ~/.ssh is outside"),
+    ("{volumes: ['$HOME:/home']}", "main.volumes: $HOME is outside"),
+    ("{volumes: [{type: bind, source: '${HOME}/x', target: /x}]}", "main.volumes: ${HOME}/x is outside"),
+    ("{deploy: {resources: {reservations: {devices: [{driver: nvidia}]}}}}", "main.deploy.resources.reservations.dev"),
+    ("{mem_limit: much}", "main.mem_limit is 'much': write a size"),
+    ("{environment: {A: '${AGENTRL_NOT_SET}'}}", "main.environment.A needs the environment variable AGENTRL_NOT_SET"),
+    ("{environment: [AGENTRL_NOT_SET]}", "main.environment.AGENTRL_NOT_SET needs the environment variable"),
+    ("{command: 'sh -c \"'}", "main.command is"),
+]
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -60,7 +86,12 @@ def test_environment_variables(folders: Path, monkeypatch: pytest.MonkeyPatch) -
     assert task.spec.env == {"APP_MODE": "staging", "APP_REGION": "eu-west"}
     assert task.tests.env == {"EXPECTED": "mode=staging region=eu-west"}
     monkeypatch.setenv("AGENTRL_TEST_REGION", "us")
-    assert read_task(folders / "env-config").spec.env["APP_REGION"] == "us"
+    kept = read_task(folders / "env-config")
+    assert kept.spec.env["APP_REGION"] == "eu-west"
+    assert kept.notes == (
+        "environment.env.APP_REGION has its default: rollout.containers.pass_env does not name AGENTRL_TEST_REGION",
+    )
+    assert read_task(folders / "env-config", ["AGENTRL_TEST_REGION"]).spec.env["APP_REGION"] == "us"
 
 
 def test_users_health_check_and_compose(folders: Path) -> None:
@@ -101,7 +132,8 @@ def test_a_verifier_in_a_container_of_its_own(tmp_path: Path) -> None:
 def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
     special = unpack("special", tmp_path)
     task = read_task(special / "first-format")
-    assert (task.by_exit_code, task.agent_timeout, task.tests.timeout) == (True, 60, 30)
+    assert (task.parser, task.agent_timeout, task.tests.timeout) == ("pytest", 60, 30)
+    assert task.spec.command == ("sh", "-c", "sleep infinity")
     assert task.spec.env == {"TEST_DIR": "/tests"}
     typed = read_task(special / "typed-solution")
     assert typed.instruction == "Write the word blue to /app/colour.txt."
@@ -117,7 +149,10 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"task.toml": "agent = 3"}, "task.toml: agent is 3: write a table"),
         ({"task.toml": "[environment]\nmemory = 'much'"}, "environment.memory is 'much': write a size"),
         ({"task.toml": "[environment]\ngpus = 1"}, "environment.gpus: containers with a GPU are not supported"),
+        ({"task.toml": "[verifier.environment]\ngpus = 2"}, "verifier.environment.gpus: containers with a GPU"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "environment.os is windows: only linux"),
+        ({"task.toml": "a = " + "[" * 9000}, "task.toml: "),
+        ({"trajectory.json": "{}"}, "a conversation before the task is not supported"),
         ({"task.toml": "[[steps]]\nname = 'a'"}, "steps: a task of several steps"),
         (
             {"task.toml": "artifacts = ['out']\n[verifier.environment]\ncpus = 1"},
@@ -133,10 +168,13 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
         ({"environment/docker-compose.yaml": "services: {main: {privileged: true}}"}, "main.privileged is not"),
         (
             {"environment/docker-compose.yaml": "services: {main: {volumes: ['/etc:/x']}}"},
-            "main.volumes: /etc is outside",
+            "'/etc' is outside of",
         ),
-        ({"environment/docker-compose.yaml": "services: {main: {network_mode: host}}"}, "main.network_mode is not"),
+        *(({"environment/docker-compose.yaml": f"services: {{main: {text}}}"}, line) for text, line in REFUSED),
         ({"environment/docker-compose.yaml": "a"}, "is no Compose file with services"),
+        ({"environment/docker-compose.yaml": "{services: {main: {}}, include: [a]}"}, "main.include is not"),
+        ({"environment/docker-compose.yaml": "a: ["}, "is no Compose file: "),
+        ({"environment/docker-compose.yaml": LAUGHS}, "its aliases make it larger than 4 million"),
         ({"task.toml": None}, "is no task folder: it has neither task.toml nor task.yaml"),
     ],
 )
@@ -200,7 +238,8 @@ def test_a_solution_without_its_variables_does_not_stop_training(
     files = {"task.toml": "[solution.env]\nA = '${AGENTRL_NOT_SET}'", "solution/solve.sh": "true"}
     task = read_task(write(tmp_path, PLAIN | files))
     assert task.solution is None
-    assert task.notes == ("solution.env needs the environment variable AGENTRL_NOT_SET: set it to try the solution",)
+    why = "set it, and pass it with --pass-env, to try the solution"
+    assert task.notes == (f"solution.env needs the environment variable AGENTRL_NOT_SET: {why}",)
 
 
 def test_fields_without_an_effect_are_noted(tmp_path: Path) -> None:
@@ -212,6 +251,90 @@ def test_fields_without_an_effect_are_noted(tmp_path: Path) -> None:
         "environment.mcp_servers: the agent does not get them",
         "agent.patience is unknown",
     )
+
+
+def test_a_task_has_its_own_limits_and_no_others(tmp_path: Path) -> None:
+    plain = read_task(write(tmp_path / "plain", PLAIN)).spec
+    assert (plain.cpus, plain.memory_mb, plain.storage_mb, plain.processes) == (None, None, None, None)
+    text = """
+    services:
+      main:
+        command: sh -c 'echo $$HOME ${AGENTRL_NOT_SET:-x} > /tmp/served'
+        entrypoint: [/start, '-v']
+        environment: [A=b=c, 'TEST_DIR=${T_BENCH_TEST_DIR}']
+        hostname: here
+        tty: true
+        deploy: {replicas: 1, resources: {limits: {cpus: '1.5', memory: 6G, pids: 700}}}
+    """
+    toml = "[environment]\nmemory_mb = 512\nstorage_mb = 64"
+    task = read_task(write(tmp_path / "own", PLAIN | {"environment/docker-compose.yaml": text, "task.toml": toml}))
+    spec = task.spec
+    assert (spec.cpus, spec.memory_mb, spec.storage_mb, spec.processes) == (1.5, 6144, 64, 700)
+    assert spec.command == ("/start", "-v", "sh", "-c", "echo $HOME x > /tmp/served")
+    assert (spec.entrypoint, spec.env) == (False, {"A": "b=c"})
+    assert task.notes == tuple(
+        f"docker-compose.yaml: main.{name} has no effect" for name in ("hostname", "deploy.replicas")
+    )
+    files = {"environment/docker-compose.yaml": "services: {main: {mem_limit: 1073741824, pids_limit: 9, cpus: 2}}"}
+    spec = read_task(write(tmp_path / "service", PLAIN | files)).spec
+    assert (spec.cpus, spec.memory_mb, spec.processes) == (2, 1024, 9)
+
+
+OUTSIDE = ("environment", "tests", "environment/Dockerfile", "instruction.md", "task.toml", "tests/deep/secret")
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    outside = write(tmp_path / "host", PLAIN | {"tests/deep/secret": "the host's"})
+    task = write(tmp_path / "set/task", PLAIN | {"tests/deep/x": ""})
+    replaced = task / name
+    if replaced.exists():
+        replaced.rename(tmp_path / "away")
+    replaced.symlink_to(os.path.relpath(outside / name, replaced.parent))
+    with pytest.raises(UserError, match=r"is outside of .*/set/task"):
+        task_rows(str(tmp_path / "set"))
+    with pytest.raises(UserError, match=r"is outside of .*/set/task"):
+        HarborTask({"path": str(task)})
+
+
+def test_links_within_the_folder_and_into_the_container_stay(tmp_path: Path) -> None:
+    task = write(tmp_path / "task", PLAIN)
+    (task / "tests/again.sh").symlink_to("test.sh")
+    (task / "environment/tool").symlink_to("/no/such/place/of/this/machine")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/chosen").symlink_to(task)  # a link of the person who trains
+    (tmp_path / "set/all").symlink_to("/")
+    assert [row.uid.rpartition("/")[2] for row in task_rows(str(tmp_path / "set"))] == ["chosen"]
+    assert main(["tasks", "check", str(tmp_path / "set"), "--task", "none"]) == 2
+
+
+def test_variables_of_this_machine_are_passed_by_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL_SECRET", "hf_123")
+    text = "services: {main: {environment: [AGENTRL_SECRET, 'URL=http://${AGENTRL_SECRET}@x']}}"
+    tables = [f"[{table}.env]\nA = '${{AGENTRL_SECRET}}'" for table in ("environment", "verifier")]
+    for files in ({"environment/docker-compose.yaml": text}, *({"task.toml": toml} for toml in tables)):
+        folder = write(tmp_path / str(len(list(tmp_path.iterdir()))), PLAIN | files)
+        (row,) = task_rows(str(folder))
+        with pytest.raises(UserError, match=r"needs .* AGENTRL_SECRET: allow it with rollout.containers.pass_env=\[AG"):
+            TaskRunner().expect([row])
+        task = task_for(row, Containers(pass_env=["AGENTRL_SECRET"]))
+        assert isinstance(task, HarborTask)
+        assert "hf_123" in f"{task.spec.env} {task.task.tests.env}"
+
+
+def test_what_has_no_effect_is_one_line_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in "ab":
+        write(tmp_path / name, PLAIN | {"task.toml": "[environment]\nskills_dir = '/skills'"})
+    task_rows(str(tmp_path))
+    (line,) = caplog.messages
+    assert "environment.skills_dir: the agent does not get it (2 tasks)" in line
+
+
+def test_a_verdict_needs_a_parser_that_is_known(tmp_path: Path) -> None:
+    files = {"task.yaml": "instruction: Do it.\nparser_name: mine", "Dockerfile": "FROM debian", "run-tests.sh": ""}
+    write(tmp_path, files)
+    with pytest.raises(UserError, match=r"parser_name: nothing reads the verdict of 'mine'; there are .*swebench"):
+        task_rows(str(tmp_path))
 
 
 def test_rows_of_a_folder(folders: Path) -> None:

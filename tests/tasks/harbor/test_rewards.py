@@ -28,7 +28,6 @@ REPORT = '{"results": {"summary": {"passed": %d, "failed": %d}}}'
         ({"ctrf.json": REPORT % (3, 1)}, 1, 0, ()),
         ({"ctrf.json": REPORT % (0, 0)}, 0, 0, ()),
         ({"ctrf.json": REPORT % (3, 0), "reward.txt": "0"}, 0, 0, ()),
-        ({}, 2, 0, ()),
     ],
 )
 def test_the_first_file_counts(
@@ -45,7 +44,11 @@ def test_the_first_file_counts(
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({}, "ended well and wrote neither reward.txt nor reward.json"),
+        ({}, "ended with exit code 3 and wrote neither reward.txt nor reward.json to /logs/verifier: no pytest"),
+        ({"reward.json": "[" * 2**20}, "has more than 1024 KiB|is no JSON"),
+        ({"reward.json": "[" * 2**19}, "is no JSON"),
+        ({"reward.json": "1" + "0" * 400}, "holds no finite numbers"),
+        ({"reward.txt": " " * 2**21}, "has more than 1024 KiB"),
         ({"reward.txt": ""}, "reward.txt of the tests holds '' and no number"),
         ({"reward.txt": "nan"}, "holds 'nan' and no number"),
         ({"reward.json": "{"}, "reward.json of the tests is no JSON"),
@@ -58,10 +61,7 @@ def test_a_broken_verifier_is_no_score(files: dict[str, str], line: str, tmp_pat
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InfraError, match=line):
-        read_reward(tmp_path, 0, "")
-
-
-def test_the_exit_code_alone(tmp_path: Path) -> None:
-    (tmp_path / "reward.txt").write_text("1")
-    assert read_reward(tmp_path, 0, "", by_exit_code=True).reward == 1
-    assert read_reward(tmp_path, 1, "", by_exit_code=True).reward == 0
+        read_reward(tmp_path, 3, "no pytest")
+    if not files:
+        with pytest.raises(InfraError, match="ended well and wrote neither"):
+            read_reward(tmp_path, 0, "")

@@ -1,0 +1,162 @@
+"""A run's folder from another person changes nothing outside of it, and takes nothing from there."""
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+
+from agentrl.core import remote_files
+from agentrl.core.atomic_files import write_atomic
+from agentrl.core.errors import UserError
+from agentrl.tracking.loggers import FileLogger
+from agentrl.training.checkpoint import folders as checkpoints
+from agentrl.training.checkpoint.changes import changes_since
+from agentrl.training.checkpoint.lineage import FOLDER, PLAN
+from agentrl.training.checkpoint.merge import merge
+from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.checkpoint.run_start import run_folder
+from agentrl.training.parallel.shards import TensorChunk
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder in a home with a file of the host."""
+    (tmp_path / "home/run" / FOLDER).mkdir(parents=True)
+    (tmp_path / "home/key").write_text("the host's")
+    return tmp_path / "home/run"
+
+
+def resume(run: Path) -> None:
+    """As the start of a run does."""
+    list(Resuming(run / FOLDER, "auto", None).candidates())
+
+
+def state(home: Path) -> dict[str, str]:
+    """All files outside of the run."""
+    return {str(file): file.read_text() for file in home.iterdir() if file.is_file() and not file.is_symlink()}
+
+
+PLANS = {
+    "up": {"../../key": "superseded_1/key"},
+    "a full path": {"{home}/key": "superseded_1/key"},
+    "to outside": {"../metrics.jsonl": "../../stolen"},
+    "to a full path": {"../metrics.jsonl": "{home}/stolen"},
+    "through a link": {"../link/key": "superseded_1/key"},
+    "to a link": {"../metrics.jsonl": "link/stolen"},
+    "to a link that is moved first": {"../link": "superseded_1", "../metrics.jsonl": "superseded_1/stolen"},
+    "the run itself": {"..": "superseded_1/run"},
+    "the folder itself": {".": "superseded_1/checkpoints"},
+    "no plan": ["../../key"],
+    "nested": "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_moves_nothing_outside(name: str, run: Path) -> None:
+    home = run.parent
+    (run / "metrics.jsonl").write_text("the run's")
+    (run / "link").symlink_to(home)
+    (run / FOLDER / "link").symlink_to(home)
+    text = PLANS[name] if isinstance(PLANS[name], str) else json.dumps(PLANS[name]).replace("{home}", str(home))
+    (run / FOLDER / PLAN).write_text(text)
+    before = state(home)
+    with pytest.raises(UserError, match=r"\.set-aside\.json|is outside of"):
+        resume(run)
+    assert state(home) == before
+
+
+def test_a_plan_of_a_run_on_another_disk_is_carried_out(run: Path, tmp_path: Path) -> None:
+    (run / FOLDER).rmdir()
+    (tmp_path / "disk/global_step_1").mkdir(parents=True)
+    (run / FOLDER).symlink_to(tmp_path / "disk")
+    (run / "metrics.jsonl").write_text("the run's")
+    plan = {"global_step_1": "superseded_1/global_step_1", "../metrics.jsonl": "superseded_1/metrics.jsonl"}
+    (run / FOLDER / PLAN).write_text(json.dumps(plan))
+    resume(run)
+    assert {path.name for path in (tmp_path / "disk/superseded_1").iterdir()} == {"global_step_1", "metrics.jsonl"}
+
+
+def test_no_link_is_written_through(run: Path) -> None:
+    key, links = run.parent / "key", (".lock", "metrics.jsonl", f".metrics.jsonl.{os.getpid()}.tmp")
+    for name in links:
+        (run / name).symlink_to(key)
+    config = type("Config", (), {"trainer": type("Trainer", (), {"default_local_dir": str(run), "val_only": True})})
+    with pytest.raises(UserError, match=r"\.lock' is outside of"), run_folder(config, "trainer.default_local_dir"):
+        pass
+    write_atomic(run / "metrics.jsonl", ["{}\n"])
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to(run.parent / "new")
+    with pytest.raises(UserError, match="is outside of"):
+        FileLogger(run / "metrics.jsonl")
+    assert state(run.parent) == {str(key): "the host's"}
+
+
+@pytest.fixture
+def checkpoint(run: Path) -> Path:
+    chunk = TensorChunk(torch.Size([4]), 0, torch.ones(4))
+    return checkpoints.save(run / FOLDER, 1, {"policy": {"parameters": {"w": chunk}}, "critic": {"w": chunk}})
+
+
+def test_a_manifest_names_files_of_its_checkpoint(checkpoint: Path) -> None:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    for name in ("../../../key", "/etc/passwd"):
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest | {"files": {name: [1, 2]}}))
+        with pytest.raises(checkpoints.DamagedCheckpoint, match="manifest.json is damaged"):
+            checkpoints.load(checkpoint)
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (checkpoint / "manifest.new").symlink_to(checkpoint.parents[2] / "key")
+    checkpoints.save(checkpoint.parent, 2, {"policy": {}})
+    checkpoints.prune_part(checkpoint.parent, "critic", 1)
+    assert state(checkpoint.parents[2]) == {str(checkpoint.parents[2] / "key"): "the host's"}
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {os.environ['AGENTRL_TEST_BOMB']}",)
+
+
+def test_a_state_runs_no_code(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL_TEST_BOMB", str(tmp_path / "exploded"))
+    torch.save({"policy": Bomb()}, checkpoint / "state.pt")
+    stamp = checkpoints._stamp(checkpoint / "state.pt")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["state.pt"] = stamp
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        checkpoints.load(checkpoint)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_an_export_takes_no_file_of_this_machine_along(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "huggingface").mkdir()
+    (checkpoint / "huggingface/processor_config.json").symlink_to(checkpoint.parents[2] / "key")
+    with pytest.raises(UserError, match=r"processor_config.json' is outside of"):
+        merge(checkpoint, tmp_path / "out")
+
+
+def test_settings_of_a_run_are_read_with_bounded_work(run: Path) -> None:
+    aliases = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    (run / "config.yaml").write_text(f"a0: &a0 [x]\n{aliases}")
+    with pytest.raises(UserError, match="aliases make it larger"):
+        changes_since(run / "config.yaml", None)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[fsspec.AbstractFileSystem]:
+    monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "home/a/b/cache"))
+    place = fsspec.filesystem("memory")
+    yield place
+    place.rm("/bucket", recursive=True)
+
+
+def test_a_bucket_writes_nothing_outside_of_the_copy(bucket: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    bucket.pipe("/bucket/run/fine", b"1")
+    bucket.pipe("/bucket/run/../../../../evil", b"2")
+    with pytest.raises(UserError, match=r"evil' is outside of"):
+        remote_files.fetch("memory://bucket/run", "model.path")
+    assert not list(tmp_path.rglob("evil"))
