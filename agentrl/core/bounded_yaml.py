@@ -1,6 +1,6 @@
 """YAML of another person, parsed with bounded work: aliases may make a few lines as large as all memory."""
 
-from collections.abc import Iterator
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -32,14 +32,7 @@ def _size(node: yaml.Node, seen: dict[int, float]) -> float:
     """A node that holds itself has no end."""
     if id(node) not in seen:
         seen[id(node)] = inf
-        own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-        seen[id(node)] = 1 + own + sum(_size(child, seen) for child in _children(node))
+        below = chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+        whole = isinstance(node, yaml.ScalarNode)
+        seen[id(node)] = 1 + (len(node.value) if whole else sum(_size(child, seen) for child in below))
     return seen[id(node)]
-
-
-def _children(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.SequenceNode):
-        yield from node.value
-    elif isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair

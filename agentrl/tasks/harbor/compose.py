@@ -26,8 +26,8 @@ READ |= {"cpus", "mem_limit", "pids_limit"}
 TOP = {"services", "version", "name", "volumes", "networks"}
 CONTEXTS = ("${CONTEXT_DIR}", "$CONTEXT_DIR")
 """Harbor's variables for the folder of the file."""
-HARNESS = ("T_BENCH_", "HOST_")
-"""Begin of the harness's own variables: folders for logs, and names."""
+HARNESS = ("${T_BENCH_", "${HOST_")
+"""Variables of the harness itself: folders for logs, and names."""
 NO_SERVICE = ContainerSpec(cpus=None, memory_mb=None, processes=None, network="full")
 VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<short>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")
 
@@ -96,9 +96,7 @@ def _mounts(file: Path, service: Fields) -> Iterator[Copy]:
     """Raises UserError for a folder of this machine that is not the task's. A volume of Docker's own begins empty."""
     for volume in service.get("volumes") or ():
         source, to = _ends(volume)
-        variable = VARIABLE.match(source)
-        harness = variable and str(variable["name"] or variable["short"]).startswith(HARNESS)
-        if harness or not source.startswith((".", "/", "~", "$")):
+        if source.startswith(HARNESS) or not source.startswith((".", "/", "~", "$")):
             continue
         if source[0] in "~$":
             raise UserError(f"{file}: {service.table}volumes: {source} is outside of the task; leave the task out")
@@ -112,8 +110,8 @@ def _ends(volume: Any) -> tuple[str, str]:
     if isinstance(volume, Mapping):
         bound = volume.get("type", "bind") == "bind"
         return str(volume.get("source", "")) if bound else "", str(volume.get("target", ""))
-    found = re.fullmatch(r"((?:\$\{[^}]*\}|[^:])*):((?:\$\{[^}]*\}|[^:])*)(?::.*)?", str(volume))
-    return (found[1], found[2]) if found else ("", str(volume))
+    source, colon, rest = str(volume).partition(":")
+    return (source, rest.partition(":")[0]) if colon else ("", source)
 
 
 def _build(file: Path, folder: Path, service: Fields) -> Path | None:
@@ -132,10 +130,7 @@ def _build(file: Path, folder: Path, service: Fields) -> Path | None:
 def _words(service: Fields, key: str) -> tuple[str, ...]:
     """A command, as a text or a list."""
     value = service.get(key) or ()
-    try:
-        words = shlex.split(value) if isinstance(value, str) else list(value)
-    except (ValueError, TypeError):
-        raise service.wrong(key, value, "a command") from None
+    words = shlex.split(value) if isinstance(value, str) else value
     return tuple(_filled(service, key, str(word)) for word in words)
 
 
@@ -146,7 +141,7 @@ def _environment(service: Fields) -> Iterator[tuple[str, str]]:
     for name, value in listed:
         bare = value is None or (not value and name in entries and not isinstance(entries, Mapping))
         text = f"${{{name}}}" if bare else str(value)
-        if not any(f"${{{start}" in text for start in HARNESS):
+        if not any(start in text for start in HARNESS):
             yield str(name), _filled(service, f"environment.{name}", text)
 
 

@@ -17,6 +17,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.inside import check_links
 from agentrl.core.plurals import plural
 from agentrl.core.points import row_source
+from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.fields import Passed
 from agentrl.tasks.harbor.task import Task
 from agentrl.tasks.harbor.toml_task import read_toml
@@ -50,7 +51,10 @@ def read_task(folder: Path, passed: Passed = ()) -> Task:
     for name, read in READERS.items():
         if (folder / name).is_file():
             _check_once(folder.resolve())
-            return read(folder.resolve(), passed)
+            try:
+                return read(folder.resolve(), passed)
+            except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:  # anything may be in it
+                raise UserError(f"{folder / name}: it cannot be read: {one_line(error)}") from None
     raise UserError(f"{folder} is no task folder: it has neither {' nor '.join(READERS)}")
 
 

@@ -26,10 +26,7 @@ IGNORED = ("version", "schema_version", "source", "task", "metadata", "artifacts
 def read_toml(folder: Path, passed: Passed = ()) -> Task:
     """The task in a folder with a `task.toml`. Raises UserError."""
     file = folder / "task.toml"
-    try:
-        top = Fields(tomllib.loads(read_inside(file, folder)), str(file), passed=passed)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{file}: {error}") from None
+    top = Fields(tomllib.loads(read_inside(file, folder)), str(file), passed=passed)
     for key in IGNORED:
         top.get(key)
     agent, verifier, environment = top.sub("agent"), top.sub("verifier"), top.sub("environment")

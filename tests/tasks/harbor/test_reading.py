@@ -40,7 +40,10 @@ REFUSED = [
     ("{mem_limit: much}", "main.mem_limit is 'much': write a size"),
     ("{environment: {A: '${AGENTRL_NOT_SET}'}}", "main.environment.A needs the environment variable AGENTRL_NOT_SET"),
     ("{environment: [AGENTRL_NOT_SET]}", "main.environment.AGENTRL_NOT_SET needs the environment variable"),
-    ("{command: 'sh -c \"'}", "main.command is"),
+    ("{command: 'sh -c \"'}", "it cannot be read: No closing quotation"),
+    ("{volumes: 5}", "it cannot be read: "),
+    ("{environment: 5}", "it cannot be read: "),
+    ("{deploy: [5]}", "main.deploy is [5]: write a table"),
 ]
 
 
@@ -144,7 +147,9 @@ def test_the_first_format_of_terminal_bench(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({"task.toml": "= 3"}, "task.toml: Invalid statement"),
+        ({"task.toml": "= 3"}, "task.toml: it cannot be read: Invalid statement"),
+        ({"task.toml": "artifacts = 5\n[verifier.environment]"}, "task.toml: it cannot be read: "),
+        ({"task.toml": "[verifier.environment]\n[verifier]\ncollect = [5]"}, "task.toml: it cannot be read: "),
         ({"task.toml": "[verifier]\ntimeout_sec = 'soon'"}, "verifier.timeout_sec is 'soon': write a number"),
         ({"task.toml": "agent = 3"}, "task.toml: agent is 3: write a table"),
         ({"task.toml": "[environment]\nmemory = 'much'"}, "environment.memory is 'much': write a size"),
