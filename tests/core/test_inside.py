@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
 from agentrl.core.inside import check_links, inside, read_inside
-from tests.tasks.harbor.test_reading import LAUGHS
 
 
 @pytest.fixture
@@ -55,21 +53,3 @@ def test_texts_are_small_files_in_utf_8(folder: Path) -> None:
         with pytest.raises(UserError, match=line):
             read_inside(folder / name, folder)
     assert read_inside(folder / "latin", folder, errors="replace") == "\ufffd"
-
-
-MERGES = "m0: &m0 {k: v}\n" + "".join(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [LAUGHS, MERGES, "a: &a [*a]", "[" * 5000, "a: &a " + "x" * 999_999 + "\nb: [*a, *a, *a, *a, *a]", "- a: - b"],
-)
-def test_yaml_with_bounded_work(text: str) -> None:
-    with pytest.raises(UserError, match=r"^its file") as caught:
-        parse_yaml(text, "its file")
-    assert len(str(caught.value)) < 1000
-
-
-def test_plain_yaml() -> None:
-    assert parse_yaml("a: &a {b: 1}\nc: {<<: *a, d: 2024-01-01}", "x")["c"]["b"] == 1
-    assert parse_yaml("", "x") is None

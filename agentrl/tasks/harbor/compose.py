@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from agentrl.containers import ContainerSpec
-from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.core.inside import inside, read_inside
+from agentrl.core.user_errors import one_line
 from agentrl.tasks.harbor.fields import Fields
 from agentrl.tasks.harbor.task import Copy
 
@@ -44,7 +47,10 @@ class Service:
 def read_compose(file: Path, folder: Path, top: Fields) -> Service:
     """The service of a file in a task's folder; `top`: the task's fields. Raises UserError where there are several, or
     it needs more."""
-    parsed = parse_yaml(read_inside(file, folder), f"{file} is no Compose file")
+    try:
+        parsed = read_yaml(read_inside(file, folder))
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is no Compose file: {one_line(error)}") from None
     services = parsed.get("services") if isinstance(parsed, Mapping) else None
     if not isinstance(services, Mapping):
         raise UserError(f"{file} is no Compose file with services")

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+import yaml
+
 from agentrl.core.errors import UserError
 from agentrl.core.inside import check_links
 from agentrl.core.plurals import plural
@@ -53,7 +55,7 @@ def read_task(folder: Path, passed: Passed = ()) -> Task:
             _check_once(folder.resolve())
             try:
                 return read(folder.resolve(), passed)
-            except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:  # anything may be in it
+            except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
                 raise UserError(f"{folder / name}: it cannot be read: {one_line(error)}") from None
     raise UserError(f"{folder} is no task folder: it has neither {' nor '.join(READERS)}")
 

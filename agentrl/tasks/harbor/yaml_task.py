@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.containers import ContainerSpec
-from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml as read_yaml_text
 from agentrl.core.inside import read_inside
 from agentrl.tasks.harbor.compose import NO_SERVICE, Service, read_compose
 from agentrl.tasks.harbor.fields import Fields, Passed
@@ -23,7 +23,7 @@ SOLUTIONS = ("solution.sh", "solution.yaml")
 def read_yaml(folder: Path, passed: Passed = ()) -> Task:
     """The task in a folder with a `task.yaml`. Raises UserError."""
     file = folder / "task.yaml"
-    values = parse_yaml(read_inside(file, folder), str(file))
+    values = read_yaml_text(read_inside(file, folder))
     if not isinstance(values, dict):
         raise UserError(f"{file} has no fields: write `instruction:` and the others there")
     fields = Fields(values, str(file), passed=passed)
@@ -111,7 +111,7 @@ def _solution(folder: Path, timeout: float) -> Script | None:
 
 def _steps(file: Path, folder: Path) -> list[dict[str, Any]]:
     """The commands of a solution that is typed into a terminal."""
-    steps = parse_yaml(read_inside(file, folder), str(file))
+    steps = read_yaml_text(read_inside(file, folder))
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UserError(f"{file}: write a list of commands")
     return steps

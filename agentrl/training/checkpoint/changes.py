@@ -16,8 +16,8 @@ import yaml
 from agentrl.config import to_yaml
 from agentrl.config.keys import schema_keys
 from agentrl.config.names import written
-from agentrl.core.bounded_yaml import parse_yaml
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_yaml
 from agentrl.core.remote_files import is_remote
 from agentrl.core.row_sources import split_source
 from agentrl.tracking.loggers import CONFIG_FILE
@@ -140,8 +140,8 @@ def _settings_of(checkpoint: Path) -> Path | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = parse_yaml(file.read_text(encoding="utf-8"), file.name)
-    except (OSError, ValueError, UserError) as error:
+        found = read_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         first = (str(error).splitlines() or ["?"])[0]
         raise UserError(
             f"{file} cannot be read ({first}): it has the settings of the run to resume; fix it, or remove it"
