@@ -13,15 +13,18 @@ MOST_TEXT = 16 * 2**20
 """Bytes of a text that is read whole."""
 
 
-def inside(path: Path, folder: Path, *, links: bool = True) -> Path:
-    """The path. Raises UserError where it leads out of the folder: as a full path, by `..`, or by a link. `links`:
-    whether they are followed."""
+def is_inside(path: Path, folder: Path, *, links: bool = True) -> bool:
+    """Whether a path stays in the folder: as a full path, through `..` and, with `links`, through links."""
     follow = os.path.realpath if links else os.path.abspath
     try:
-        found = Path(follow(path)).is_relative_to(follow(folder))
+        return Path(follow(path)).is_relative_to(follow(folder))
     except ValueError:  # a NUL
-        found = False
-    if not found:
+        return False
+
+
+def inside(path: Path, folder: Path, *, links: bool = True) -> Path:
+    """The path. Raises UserError where it is not inside."""
+    if not is_inside(path, folder, links=links):
         raise UserError(f"{str(path)!r} is outside of {folder}; put the file itself there, or leave the folder out")
     return path
 

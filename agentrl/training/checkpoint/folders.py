@@ -26,7 +26,7 @@ import torch
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
-from agentrl.core.inside import inside
+from agentrl.core.inside import is_inside
 from agentrl.training.checkpoint.lineage import complete_plan, visible
 from agentrl.training.checkpoint.tensor_files import SUFFIX, TensorFiles, join, split, to_cpu, write
 from agentrl.training.parallel.ranks import ALONE, Ranks
@@ -222,10 +222,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = dict(json.loads(file.read_text()))
         known = manifest["format"] == FORMAT
         manifest |= {"step": int(manifest["step"]), "files": dict(manifest["files"])}
-        for name in manifest["files"]:
-            inside(path / name, path, links=False)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, UserError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpoint(file) from error
+    if not all(is_inside(path / name, path, links=False) for name in manifest["files"]):
+        raise DamagedCheckpoint(file, "names files outside of it")
     if not known:
         raise UserError(f"{path} has format {manifest['format']}, not {FORMAT}: another version of agentrl wrote it")
     return manifest

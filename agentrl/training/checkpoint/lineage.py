@@ -21,7 +21,7 @@ from pathlib import Path
 
 from agentrl.core.atomic_files import write_atomic
 from agentrl.core.errors import UserError
-from agentrl.core.inside import inside, read_inside
+from agentrl.core.inside import is_inside, read_inside
 
 FOLDER = "checkpoints"
 """Folder of the checkpoints, in the run's folder."""
@@ -99,10 +99,10 @@ def _within_run(folder: Path, origin: str, target: str) -> tuple[Path, Path]:
     """What a plan moves, and where to: from the run's folder into a folder of its checkpoints. Raises UserError."""
     folder, source = Path(os.path.normpath(folder)), Path(os.path.normpath(folder / origin))
     home = folder if source.parent == folder else folder.parent
-    if source in (folder, *folder.parents):
-        raise UserError(f"{folder / PLAN} moves {origin!r}; {FIX}")
-    inside(source.parent, home)
-    return source, inside(folder / target, folder)
+    fits = source not in (folder, *folder.parents) and is_inside(source.parent, home)
+    if not fits or not is_inside(folder / target, folder):
+        raise UserError(f"{folder / PLAN} moves {origin!r} to {target!r}, outside of the run; {FIX}")
+    return source, folder / target
 
 
 def _plan(folder: Path) -> dict[str, str]:
