@@ -115,6 +115,18 @@ def test_a_manifest_names_files_of_its_checkpoint(checkpoint: Path) -> None:
     assert state(checkpoint.parents[2]) == {str(checkpoint.parents[2] / "key"): "the host's"}
 
 
+def test_links_in_place_of_checkpoints_are_removed_alone(checkpoint: Path) -> None:
+    home = checkpoint.parents[2]
+    (home / "mine").mkdir()
+    (home / "mine/file").write_text("the host's")
+    for name in (".new-global_step_3", ".old-global_step_1", "global_step_0"):
+        (checkpoint.parent / name).symlink_to(home / "mine")
+    checkpoints.tidy(checkpoint.parent)
+    checkpoints.prune(checkpoint.parent, 1)
+    assert [path.name for path in checkpoint.parent.iterdir()] == ["global_step_1"]
+    assert (home / "mine/file").read_text() == "the host's"
+
+
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, (f"touch {os.environ['AGENTRL_TEST_BOMB']}",)

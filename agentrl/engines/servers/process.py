@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentrl.core.errors import UserError
+from agentrl.core.inside import inside
 from agentrl.engines.servers import watchdog
 
 # Some servers say before each line which of their processes wrote it.
@@ -43,7 +44,7 @@ class ServerProcess:
     def launch(self) -> None:
         """Start it; returns at once. An earlier server of this object must have ended."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
+        with inside(self.log, self.log.parent).open("ab") as log:
             log.write(f"\n$ {' '.join(self.command)}\n".encode())
             log.flush()
             self._process = subprocess.Popen(

@@ -202,11 +202,19 @@ def tidy(folder: Path) -> None:
     for old in folder.glob(f"{_OLD}*"):
         final = folder / old.name.removeprefix(_OLD)
         if final.exists():
-            shutil.rmtree(old)
+            _remove(old)
         else:
             old.rename(final)
     for draft in folder.glob(f"{_NEW}*"):
-        shutil.rmtree(draft)
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; of a link to one, the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
