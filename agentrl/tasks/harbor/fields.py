@@ -112,12 +112,12 @@ class Fields:
 
     def variable(self, key: str, name: str, default: str | None) -> str:
         """A variable of this machine's environment, for the field `key`. Raises UserError where it is not passed."""
-        passed, there = self.passed is None or name in self.passed, name in os.environ
+        passed, there = name in (self.passed or ()), name in os.environ
         if passed and there:
             return os.environ[name]
         if default is None and self.passed is not None:
             fix = "set it" if passed else f"allow it with {PASS_ENV}=[{name}], or leave the task out"
             raise UserError(f"{self.file}: {self.table}{key} needs the environment variable {name}: {fix}")
         if there:
-            self.notes.append(f"{self.table}{key} has its default: {PASS_ENV} does not name {name}")
+            self.notes.append(f"{self.table}{key} asks for {name} of this machine, which {PASS_ENV} hands over")
         return default or ""

@@ -83,7 +83,9 @@ def test_fields_of_today_and_of_before(folders: Path) -> None:
     assert (ready.spec.image, ready.spec.build, ready.files) == ("agentrl-test-tasks", None, copied)
 
 
-def test_environment_variables(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv("AGENTRL_TEST_REGION", raising=False)
     task = read_task(folders / "env-config")
     assert task.spec.env == {"APP_MODE": "staging", "APP_REGION": "eu-west"}
@@ -91,9 +93,10 @@ def test_environment_variables(folders: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AGENTRL_TEST_REGION", "us")
     kept = read_task(folders / "env-config")
     assert kept.spec.env["APP_REGION"] == "eu-west"
-    assert kept.notes == (
-        "environment.env.APP_REGION has its default: rollout.containers.pass_env does not name AGENTRL_TEST_REGION",
-    )
+    asks = "environment.env.APP_REGION asks for AGENTRL_TEST_REGION of this machine, which rollout.containers.pass_env"
+    assert kept.notes == (f"{asks} hands over",)
+    task_rows(str(folders / "env-config"))
+    assert asks in caplog.text
     assert read_task(folders / "env-config", ["AGENTRL_TEST_REGION"]).spec.env["APP_REGION"] == "us"
 
 
