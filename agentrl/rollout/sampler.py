@@ -116,7 +116,7 @@ class Sampler:
 
     def _plain(self, step: int) -> Groups:
         groups = Groups()
-        batch = self.stream.take(step, partial(self._begin, step, ()))
+        batch = self.stream.take(step, partial(self._begin, ()))
         groups.rolled = groups.kept = self._result(batch, groups, partial(self._look, step, batch))
         self._check(step, groups.rolled)
         return groups
@@ -131,7 +131,7 @@ class Sampler:
         sample, groups, drawn, had = Groups(), list[list[Trajectory]](), 0, set[str]()
         most = filter_groups.max_num_gen_batches or self.stream.loader.steps_per_epoch
         while len(groups) < size and drawn < most:
-            batch = self.stream.take(step, partial(self._begin, step, had), len(groups))
+            batch = self.stream.take(step, partial(self._begin, had), len(groups))
             trajectories = self._result(batch, sample, partial(self._show, batch))
             had |= {row.uid for row in batch.rows}
             groups += kept_groups(trajectories, filter_groups.metric, self.earned, filter_groups.keep).values()
@@ -179,21 +179,21 @@ class Sampler:
     def _show(self, batch: AdmittedBatch) -> None:
         self.tracker.view.progress(len(batch.finished), len(batch.rows) * self.stream.n)
 
-    def _begin(self, step: int, had: Container[str], batch: AdmittedBatch) -> Pending:
+    def _begin(self, had: Container[str], batch: AdmittedBatch) -> Pending:
         if self.ahead:
             return self.workers.begin(batch)
         rows = [row for row in batch.rows if row.uid not in had]
         scored = self.config.algorithm.filter_groups.enable or not self.config.reward.launch_reward_fn_async
-        return Deferred(lambda: self._train(rows, step, scored=scored) if rows else [])
+        return Deferred(lambda: self._train(rows, batch.number, scored=scored) if rows else [])
 
     def _check(self, step: int, rolled: list[Trajectory]) -> None:
         """Stop a step that lost too much; what was sampled is written before."""
         self.tracker.rolled(step, rolled)
         check_drops(rolled, self.config.rollout.max_infra_drop_share)
 
-    def _train(self, rows: Sequence[Row], step: int, *, scored: bool = True) -> list[Trajectory]:
+    def _train(self, rows: Sequence[Row], number: int, *, scored: bool = True) -> list[Trajectory]:
         rollout = partial(self.workers.rollout, scored=scored)
-        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, step, rollout)
+        return self._roll("rollout", rows, len(rows) * self.config.rollout.n, number, rollout)
 
     def _roll(
         self,
