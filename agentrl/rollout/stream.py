@@ -175,7 +175,8 @@ class Stream:
         self.loader.load_state_dict(state)
         valid = self.bound >= state.get("bound", 0) and self.n == state.get("n", self.n)
         media = media_from_plain(state.get("media", ()))
-        self._restored = deque(chain.from_iterable(self._batches(saved, media, valid) for saved in state.get("queue", ())))
+        queue = state.get("queue", ())
+        self._restored = deque(chain.from_iterable(self._batches(saved, media, valid) for saved in queue))
         self._numbered = state.get("numbered", 0)
         self.window = Window(self.bound + 1, self.loader.batch_size * self.n, state.get("window", LEAST))
 

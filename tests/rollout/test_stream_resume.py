@@ -116,4 +116,3 @@ def test_an_empty_queue_keeps_its_numbers_and_its_window():
         pytest.fail("the queue was never empty")
     again = begun(4, [FILTER], workers, 16, sample.stream.state_dict())
     assert (again.stream._numbered, again.stream.window.size) == (sample.stream._numbered, sample.stream.window.size)
-
