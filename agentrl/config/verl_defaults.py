@@ -103,7 +103,7 @@ class VerlDefaults:
         if self.given.get("algorithm.rollout_is") is False:  # 0.6 measures then, at the level that stands beside it
             correction = config.algorithm.rollout_correction
             correction.rollout_is = correction.rollout_token_veto_threshold = None
-        notes = self.notes(config, settled)
+        notes = self.notes(config, settled) + self._ignored_mean(config)
         estimator = _get(config, "algorithm.adv_estimator")
         if estimator not in SCORE_ALONE or config.rollout.n > 1:
             return notes
@@ -113,6 +113,17 @@ class VerlDefaults:
             "its group, an answer has its score for its advantage; agentrl would take rollout.n=8"
         )
         return [*notes, alone]
+
+    def _ignored_mean(self, config: Any) -> list[str]:
+        """Before 0.9, verl's gspo has a mean of its own, whatever is set."""
+        mode = _get(config, "actor.loss_agg_mode")
+        before = VERSIONS.index(self.version.number) < VERSIONS.index("0.9")
+        if mode is None or not before or _get(config, "actor.policy_loss.loss_mode") != "gspo":
+            return []
+        config.actor.loss_agg_mode = None
+        return [
+            f"actor.loss_agg_mode={mode} does nothing in verl {self.version.number} with gspo: null is the same here"
+        ]
 
     def _shown(self, path: str, value: Any) -> str:
         if value == NO_LIMIT:

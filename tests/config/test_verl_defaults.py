@@ -204,6 +204,21 @@ def test_each_version(version: str, monkeypatch: pytest.MonkeyPatch, ready: list
     assert resolved.notes[0].startswith(f"verl {version}'s defaults ({VARIABLE}) for what is not set: data.train_batch")
 
 
+@pytest.mark.parametrize(
+    ("version", "unset", "given"), [("0.6", None, None), ("0.8", None, None), ("0.9", "token-mean", "token-sum")]
+)
+def test_gspo_has_the_mean_that_its_version_of_verl_gives_it(
+    version: str, unset: str | None, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, version)
+    gspo = ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"]
+    assert resolve(gspo, config_name="ppo_trainer", checks=()).config.actor.loss_agg_mode == unset
+    resolved = resolve([*gspo, "actor_rollout_ref.actor.loss_agg_mode=token-sum"], config_name="ppo_trainer", checks=())
+    assert resolved.config.actor.loss_agg_mode == given
+    ignored = [note for note in resolved.notes if "does nothing in verl" in note]
+    assert len(ignored) == (given is None)
+
+
 def test_agentrls_own_files_are_as_they_were() -> None:
     config = unchecked(name="train")
     assert (config.algorithm.adv_estimator, config.data.train_batch_size, config.rollout.n) == ("grpo", 16, 8)
