@@ -1,6 +1,7 @@
 """Rows as Python objects: lists of dicts, data sets of Hugging Face, any iterable.
 
-Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart.
+Invariant: a row's uid is its place, `rows:<number>` from 1, so the same rows give the same uids after a restart; a
+`Row` keeps its own, numbered where it is given again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.data.lazy import LazyRows
+from agentrl.data.lazy import LazyRows, distinct
 from agentrl.data.media import MEDIA_KEYS, MediaKeys
 from agentrl.data.rows import READ, make_row
 from agentrl.trajectory.row import Row
@@ -39,6 +40,8 @@ class GivenRows(LazyRows):
         self.reward_fn_key = reward_fn_key
         self.media_keys = media_keys
         self.interaction = interaction
+        uids = [record.uid if isinstance(record, Row) else "" for record in records] if type(records) is list else []
+        self.uids = distinct(uids) if any(uids) else None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -48,6 +51,8 @@ class GivenRows(LazyRows):
         if not isinstance(record, Mapping | Row):
             raise UserError(f"{uid} is a {type(record).__name__}: pass dicts, such as {EXAMPLE}")
         row = record if isinstance(record, Row) else self._made(record, uid)
+        if self.uids is not None and isinstance(record, Row) and row.uid != self.uids[place]:
+            row = replace(row, uid=self.uids[place])
         if self.interaction and row.interaction_kwargs is None:
             return replace(row, extra_info=row.extra_info | {"interaction_kwargs": {"name": None}})
         return row

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 
 from agentrl.algorithms.group_filters import keeps
 from agentrl.config.derived import group_size, has_baselines
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
+from agentrl.core.limit import limit_of
 from agentrl.data.splits import Splits
 from agentrl.rollout.staleness import staleness_metrics
 from agentrl.rollout.stream import AdmittedBatch, Deferred, Pending, Stream
@@ -129,7 +131,7 @@ class Sampler:
         """
         size, filter_groups = self.config.data.train_batch_size, self.config.algorithm.filter_groups
         sample, groups, drawn, had = Groups(), list[list[Trajectory]](), 0, set[str]()
-        most = filter_groups.max_num_gen_batches or self.stream.loader.steps_per_epoch
+        most = limit_of(filter_groups.max_num_gen_batches) or self.stream.loader.steps_per_epoch
         while len(groups) < size and drawn < most:
             batch = self.stream.take(step, partial(self._begin, had), len(groups))
             trajectories = self._result(batch, sample, partial(self._show, batch))
@@ -234,7 +236,10 @@ def kept_groups(
 def _value(trajectory: Trajectory, metric: str, earned: Earned) -> float:
     if metric in SCORE:
         return earned(trajectory) - trajectory.length_penalty
-    if metric not in trajectory.reward_extra:
-        known = ", ".join(["score", *trajectory.reward_extra])
-        raise UserError(f"algorithm.filter_groups.metric={metric}: no reward function returns it; take {known}")
-    return float(trajectory.reward_extra[metric])
+    numbers = {name: value for name, value in trajectory.reward_extra.items() if isinstance(value, Real)}
+    if metric not in numbers:
+        known = ", ".join(dict.fromkeys(["score", *numbers]))
+        raise UserError(
+            f"algorithm.filter_groups.metric={metric}: no reward function returns such a number; take {known}"
+        )
+    return float(numbers[metric])

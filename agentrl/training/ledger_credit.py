@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import torch
@@ -44,6 +46,15 @@ def _given(trajectory: Trajectory) -> list[float]:
     given, ledgers = extra.get(WEIGHTS), trajectory.ledgers
     if given is None:
         given = [1.0] * len(ledgers)
+    if isinstance(given, Mapping):
+        named = {str(number): weight for number, weight in given.items()}
+        given = [named.pop(str(number), 1.0) for number in range(len(ledgers))]
+        given = None if named else given
+    if not (isinstance(given, Sequence) and all(isinstance(weight, Real) and isfinite(weight) for weight in given)):
+        raise UserError(
+            f"the reward function gave {extra[WEIGHTS]!r:.200} as {WEIGHTS} of {trajectory.key}: give a list with a "
+            f"number for each of its {len(ledgers)} ledgers, or a dict by their numbers from 0"
+        )
     if len(given) != len(ledgers):
         raise UserError(
             f"the reward function gave {len(given)} {WEIGHTS} for the {len(ledgers)} ledgers of {trajectory.key}: "

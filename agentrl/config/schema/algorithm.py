@@ -65,7 +65,7 @@ class FilterGroups:
     keep: str = "differing"
     """Groups to train on, by the values of this metric."""
     max_num_gen_batches: int = 10
-    """Most batches of prompts per step; after that, the step trains on the prompts it has. 0: one epoch."""
+    """Most batches of prompts per step; after that, the step trains on the prompts it has. 0 or less: one epoch."""
 
 
 @dataclass
