@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.core.errors import UserError
-from agentrl.data.lazy import LazyRows, distinct
+from agentrl.data.lazy import LazyRows, distinct_rows
 from agentrl.data.media import MEDIA_KEYS, MediaKeys
 from agentrl.data.rows import READ, make_row
 from agentrl.trajectory.row import Row
@@ -40,8 +40,6 @@ class GivenRows(LazyRows):
         self.reward_fn_key = reward_fn_key
         self.media_keys = media_keys
         self.interaction = interaction
-        uids = [record.uid if isinstance(record, Row) else "" for record in records] if type(records) is list else []
-        self.uids = distinct(uids) if any(uids) else None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -51,8 +49,6 @@ class GivenRows(LazyRows):
         if not isinstance(record, Mapping | Row):
             raise UserError(f"{uid} is a {type(record).__name__}: pass dicts, such as {EXAMPLE}")
         row = record if isinstance(record, Row) else self._made(record, uid)
-        if self.uids is not None and isinstance(record, Row) and row.uid != self.uids[place]:
-            row = replace(row, uid=self.uids[place])
         if self.interaction and row.interaction_kwargs is None:
             return replace(row, extra_info=row.extra_info | {"interaction_kwargs": {"name": None}})
         return row
@@ -78,7 +74,7 @@ def given_rows(
     reward_fn_key: str,
     media_keys: MediaKeys = MEDIA_KEYS,
     interaction: bool = False,
-) -> GivenRows:
+) -> Sequence[Row]:
     """The rows of a list, a data set, or whatever else can be iterated. Raises UserError, for the first 100 at once."""
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise UserError(f"{name} is a {type(given).__name__}: pass a list of dicts, such as [{EXAMPLE}]")
@@ -98,7 +94,8 @@ def given_rows(
         raise UserError(f"{name} is empty: pass a list of dicts, such as [{EXAMPLE}]")
     for place in range(min(len(rows), 100)):
         rows[place]
-    return rows
+    mine = isinstance(records, list | tuple) and any(isinstance(record, Row) for record in records)
+    return distinct_rows([rows])[0] if mine else rows
 
 
 def numbered(records: Iterable[Any], name: str = "rows") -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import overload
 
 from agentrl.trajectory.row import Row
@@ -28,25 +29,35 @@ class LazyRows(Sequence[Row]):
         return self.row(places) if isinstance(places, int) else [self.row(place) for place in places]
 
 
-class RenamedRows(LazyRows):
-    """Rows with something after their uids."""
+class NamedRows(LazyRows):
+    """Rows under other uids."""
 
-    def __init__(self, rows: Sequence[Row], suffix: str) -> None:
-        self.rows, self.suffix = rows, suffix
+    def __init__(self, rows: Sequence[Row], uids: Sequence[str]) -> None:
+        self.rows, self.uids = rows, uids
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def row(self, place: int) -> Row:
-        row = self.rows[place]
-        return replace(row, uid=f"{row.uid}{self.suffix}")
+        row, uid = self.rows[place], self.uids[place]
+        return row if row.uid == uid else replace(row, uid=uid)
+
+
+def distinct_rows(parts: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
+    """The same rows, all with different uids."""
+    uids = [row.uid for part in parts for row in part]
+    names = iter(distinct(uids))
+    return [NamedRows(part, list(islice(names, len(part)))) for part in parts]
 
 
 def distinct(names: Iterable[str]) -> list[str]:
     """The names, with #2, #3, ... after one that came before."""
-    seen = Counter[str]()
-    found = []
+    taken, count, found = set[str](), Counter[str](), []
     for name in names:
-        seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+        own = name
+        while own in taken:
+            count[name] += 1
+            own = f"{name}#{count[name] + 1}"
+        taken.add(own)
+        found.append(own)
     return found

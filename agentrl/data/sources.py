@@ -14,7 +14,7 @@ from agentrl.core.contracts import keywords_of
 from agentrl.core.errors import UserError
 from agentrl.core.points import ROW_SOURCES
 from agentrl.core.row_sources import split_source
-from agentrl.data.lazy import LazyRows, RenamedRows, distinct
+from agentrl.data.lazy import LazyRows, distinct_rows
 from agentrl.trajectory.row import Row
 
 
@@ -47,10 +47,8 @@ def split_files(files: Any) -> tuple[Any, list[str]]:
 
 
 def all_source_rows(sources: Sequence[str], data: Data, what: str) -> list[Sequence[Row]]:
-    """The rows of each source. Raises UserError."""
-    suffixes = [name.removeprefix(source) for name, source in zip(distinct(sources), sources, strict=True)]
-    parts = [source_rows(source, data, what) for source in sources]
-    return [RenamedRows(part, suffix) if suffix else part for part, suffix in zip(parts, suffixes, strict=True)]
+    """The rows of each source; two may have rows in common. Raises UserError."""
+    return distinct_rows([source_rows(source, data, what) for source in sources])
 
 
 def source_rows(source: str, data: Data, what: str) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""Everything that the docs allow a reward function, a tool, an interaction and a row to give reaches its place in a run.
+"""All that the docs let a reward function, a tool, an interaction and a row give reaches its place in a run.
 
 One run of a tiny model serves all cases: a row each. The engine's answers are written here, for the model cannot call
 tools; the rest is the run's own, from rows to gradients and dumps.
@@ -6,7 +6,7 @@ tools; the rest is the run's own, from rows to gradients and dumps.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,7 @@ def record(name: str, case: Case) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Outcome]]:
+def outcomes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     from transformers import AutoTokenizer
 
     folder, tokenizer, names = tmp_path_factory.mktemp("contracts"), AutoTokenizer.from_pretrained(model), list(CASES)
@@ -323,7 +323,7 @@ def outcomes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         result = agentrl.train(settings, tools=[Tell(), other], interactions=interactions, reward=reward, rows=rows)
     records = {record["key"]: record for record in load_trajectories(folder / "rollouts/1.jsonl")}
     first = [trajectory for trajectory in result.trajectories if trajectory.sample == 0]
-    yield {names[int(t.row.uid.partition(":")[2]) - 1]: Outcome(t, records[t.key], result.metrics) for t in first}
+    return {names[int(t.row.uid.partition(":")[2]) - 1]: Outcome(t, records[t.key], result.metrics) for t in first}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -336,4 +336,3 @@ def test_the_run_learned_from_all_that_was_scored(outcomes: dict[str, Outcome]) 
     metrics = next(iter(outcomes.values())).metrics
     assert metrics["actor/grad_norm"] > 0
     assert metrics["rollout/infra_drops"] == 2 * sum("infra" in str(o.trajectory.outcome) for o in outcomes.values())
-

@@ -26,6 +26,7 @@ from agentrl.config.verl_version import VARIABLE, VERSIONS, find_version, read_v
 from agentrl.core.errors import UserError
 from agentrl.core.resources import share
 from agentrl.rewards.checks import RUN
+from agentrl.training.optimizer import warmup_steps
 
 REFERENCE = Path(sys.prefix) / "reference/verl/trainer/config"
 needs_verl = pytest.mark.skipif(not REFERENCE.is_dir(), reason="make setup installs verl's package for reference")
@@ -217,6 +218,12 @@ def test_gspo_has_the_mean_that_its_version_of_verl_gives_it(
     assert resolved.config.actor.loss_agg_mode == given
     ignored = [note for note in resolved.notes if "does nothing in verl" in note]
     assert len(ignored) == (given is None)
+
+
+def test_no_warm_up_steps_leave_it_to_the_ratio() -> None:
+    warm = ["actor.optim.lr_warmup_steps=0", "actor.optim.lr_warmup_steps_ratio=0.1"]
+    found = [warmup_steps(unchecked(*warm, name=name).actor.optim, 100) for name in ("ppo_trainer", "train")]
+    assert found == [10, 0]  # verl reads 0 as not set; here it is a number of steps
 
 
 def test_agentrls_own_files_are_as_they_were() -> None:

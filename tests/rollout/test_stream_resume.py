@@ -116,3 +116,11 @@ def test_an_empty_queue_keeps_its_numbers_and_its_window():
         pytest.fail("the queue was never empty")
     again = begun(4, [FILTER], workers, 16, sample.stream.state_dict())
     assert (again.stream._numbered, again.stream.window.size) == (sample.stream._numbered, sample.stream.window.size)
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_no_limit_of_batches_is_an_epoch(most):
+    workers = Repeatable(flat=1.0)
+    sample = begun(0, [FILTER, f"algorithm.filter_groups.max_num_gen_batches={most}"], workers, 4)
+    (_, groups), *_ = train(sample, workers, [1])
+    assert (groups.kept, groups.metrics["rollout/gen_batches"]) == ([], 9)
